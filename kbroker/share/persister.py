@@ -1,0 +1,83 @@
+"""The Persister SPI (KIP-932, "Share group state persister"): where a share-partition's state is kept.
+
+Five verbs, asynchronous because another process may answer; each takes many share-partitions of one group and gives one
+result per share-partition asked for, in the order asked, with a Kafka error code of its own. A call raises nothing for a
+refusal; what it raises is a bug or a cancellation. Cancelling a write leaves it undecided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from kbroker.errors import ErrorCode
+from kbroker.share.effects import StateBatch
+
+
+class TopicPartition(NamedTuple):
+    """A topic partition by id. With a group it names a share-partition."""
+
+    topic_id: UUID
+    partition: int
+
+
+class InitializeRequest(NamedTuple):
+    """`start_offset` -1: not decided yet, the group's share.auto.offset.reset decides at the first load."""
+
+    partition: TopicPartition
+    state_epoch: int
+    start_offset: int
+
+
+class ReadRequest(NamedTuple):
+    partition: TopicPartition
+    leader_epoch: int
+
+
+class WriteRequest(NamedTuple):
+    partition: TopicPartition
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    delivery_complete_count: int
+    batches: Sequence[StateBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Outcome for one share-partition."""
+
+    partition: TopicPartition
+    code: ErrorCode = ErrorCode.none
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult(Result):
+    state_epoch: int = 0
+    start_offset: int = 0
+    batches: tuple[StateBatch, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryResult(Result):
+    """`start_offset` -1: not initialised, or initialised without an offset. `delivery_complete_count` -1: unknown."""
+
+    state_epoch: int = 0
+    leader_epoch: int = 0
+    start_offset: int = -1
+    delivery_complete_count: int = -1
+
+
+class Persister(Protocol):
+    """What is durable on return: everything that a result with code none says was done, as far as the operator's
+    --durability goes."""
+
+    async def initialize(self, group_id: str, requests: Sequence[InitializeRequest]) -> list[Result]: ...
+    async def read(self, group_id: str, requests: Sequence[ReadRequest]) -> list[ReadResult]: ...
+    async def write(self, group_id: str, requests: Sequence[WriteRequest]) -> list[Result]: ...
+    async def delete(self, group_id: str, partitions: Sequence[TopicPartition]) -> list[Result]: ...
+    async def read_summary(self, group_id: str, requests: Sequence[ReadRequest]) -> list[SummaryResult]: ...
+    async def aclose(self) -> None: ...
