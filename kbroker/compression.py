@@ -1,0 +1,117 @@
+"""Record batch codecs, by Kafka's attribute ids. Only for record-level work: produce and fetch pass bytes through untouched.
+
+Snappy in Kafka is either raw or in the xerial framing (magic, version, compatible version, then length-prefixed raw blocks);
+librdkafka and Java write the latter. Decompression is bounded by `max_bytes` so that a small batch cannot fill the memory.
+"""
+
+from __future__ import annotations
+
+import zlib
+from enum import IntEnum
+
+import cramjam
+import zstandard
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER_SIZE = 16
+DEFAULT_MAX_BYTES = 256 << 20
+
+
+class Codec(IntEnum):
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class CorruptPayload(ValueError):
+    """The bytes are not what their codec says, or are larger than allowed when decompressed."""
+
+
+def decompress(codec: Codec, data: bytes | memoryview, *, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
+    """The plain bytes; CorruptPayload when they cannot be had or are more than `max_bytes`."""
+    try:
+        plain = _DECOMPRESS[codec](data, max_bytes)
+    except CorruptPayload:
+        raise
+    except (zlib.error, zstandard.ZstdError, cramjam.DecompressionError, ValueError, OSError, IndexError) as error:
+        raise CorruptPayload(f"{codec.name.lower()} payload cannot be decompressed: {error}") from error
+    if len(plain) > max_bytes:
+        raise CorruptPayload(f"{codec.name.lower()} payload is larger than {max_bytes} bytes when decompressed")
+    return plain
+
+
+def compress(codec: Codec, data: bytes) -> bytes:
+    """`data` as a client of Kafka would put it in a batch."""
+    if codec is Codec.GZIP:
+        compressor = zlib.compressobj(wbits=31)
+        return compressor.compress(data) + compressor.flush()
+    if codec is Codec.SNAPPY:
+        block = bytes(cramjam.snappy.compress_raw(data))
+        return _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01" + len(block).to_bytes(4, "big") + block
+    if codec is Codec.LZ4:
+        return bytes(cramjam.lz4.compress(data, level=1))
+    if codec is Codec.ZSTD:
+        return zstandard.ZstdCompressor().compress(data)
+    return data
+
+
+def _plain(data: bytes | memoryview, max_bytes: int) -> bytes:
+    return bytes(data)
+
+
+def _gunzip(data: bytes | memoryview, max_bytes: int) -> bytes:
+    unzip = zlib.decompressobj(wbits=47)
+    plain = unzip.decompress(data, max_bytes + 1)
+    if not unzip.eof and len(plain) <= max_bytes:
+        raise CorruptPayload("gzip payload is cut short")
+    return plain
+
+
+def _unsnappy(data: bytes | memoryview, max_bytes: int) -> bytes:
+    raw = bytes(data)
+    if not raw.startswith(_XERIAL_MAGIC):
+        return _unsnappy_block(raw, max_bytes)
+    blocks = []
+    total = 0
+    position = _XERIAL_HEADER_SIZE
+    while position < len(raw):
+        size = int.from_bytes(raw[position : position + 4], "big")
+        position += 4
+        if size == 0 or position + size > len(raw):
+            raise CorruptPayload("snappy payload is cut short")
+        block = _unsnappy_block(raw[position : position + size], max_bytes - total)
+        blocks.append(block)
+        total += len(block)
+        position += size
+    return b"".join(blocks)
+
+
+def _unsnappy_block(block: bytes, max_bytes: int) -> bytes:
+    if cramjam.snappy.decompress_raw_len(block) > max_bytes:
+        raise CorruptPayload(f"snappy payload is larger than {max_bytes} bytes when decompressed")
+    return bytes(cramjam.snappy.decompress_raw(block))
+
+
+def _unlz4(data: bytes | memoryview, max_bytes: int) -> bytes:
+    return _drain(cramjam.lz4.Decompressor(), data, max_bytes)
+
+
+def _drain(decompressor: cramjam.lz4.Decompressor, data: bytes | memoryview, max_bytes: int) -> bytes:
+    # Fed in slices so that a bomb is noticed before it is whole (lz4 expands at most 255 times).
+    step = max(4096, max_bytes // 255)
+    for start in range(0, len(data), step):
+        decompressor.decompress(bytes(data[start : start + step]))
+        if len(decompressor) > max_bytes:
+            raise CorruptPayload(f"lz4 payload is larger than {max_bytes} bytes when decompressed")
+    return bytes(decompressor.finish())
+
+
+def _unzstd(data: bytes | memoryview, max_bytes: int) -> bytes:
+    # The frame header need not tell the size (streaming producers leave it out), so read up to the bound.
+    with zstandard.ZstdDecompressor().stream_reader(bytes(data), read_across_frames=True) as reader:
+        return reader.read(max_bytes + 1)
+
+
+_DECOMPRESS = {Codec.NONE: _plain, Codec.GZIP: _gunzip, Codec.SNAPPY: _unsnappy, Codec.LZ4: _unlz4, Codec.ZSTD: _unzstd}

@@ -1,0 +1,272 @@
+"""Record batches, format v2 (magic 2): view, iterate, build, stamp, check.
+
+    offset  size  field
+         0     8  base offset                 stamped by the broker; not under the CRC
+         8     4  batch length                bytes after this field
+        12     4  partition leader epoch      stamped by the broker; not under the CRC
+        16     1  magic                       2
+        17     4  CRC-32C                     of everything from byte 21 to the end
+        21     2  attributes                  0-2 codec, 3 LogAppendTime, 4 transactional, 5 control, 6 delete horizon
+        23     4  last offset delta
+        27     8  base timestamp (ms)
+        35     8  max timestamp (ms)
+        43     8  producer id                 -1: none
+        51     2  producer epoch
+        53     4  base sequence
+        57     4  record count
+        61     …  records, compressed as one piece by the codec
+
+    record: length (varint), attributes (1), timestamp delta (varlong), offset delta (varint), key, value, headers
+            (lengths are zigzag varints, -1 is null)
+
+The broker handles batches as opaque bytes with one 61-byte unpack; records are opened only for work that is about single
+records (timestamps, dead letters, inspection).
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from crc32c import crc32c
+from kio._kio_native import read_signed_varint, read_signed_varlong
+from kio.serial.writers import write_signed_varint, write_signed_varlong
+
+from kbroker.compression import DEFAULT_MAX_BYTES, Codec, CorruptPayload, compress, decompress
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_SIZE = HEADER.size
+LENGTH_END = 12
+CRC_START = 21
+MAGIC = 2
+NO_PRODUCER_ID = -1
+NO_TIMESTAMP = -1
+
+_CODEC_MASK = 0x07
+_LOG_APPEND_TIME = 0x08
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+
+_STAMP_OFFSET = struct.Struct(">q")
+_STAMP_EPOCH = struct.Struct(">i")
+_STAMP_CRC = struct.Struct(">I")
+_ATTRIBUTES = struct.Struct(">h")
+_MAX_TIMESTAMP = struct.Struct(">q")
+
+
+class BatchHeader(NamedTuple):
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the whole batch, header included."""
+        return self.batch_length + LENGTH_END
+
+    @property
+    def codec_id(self) -> int:
+        return self.attributes & _CODEC_MASK
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & _CONTROL)
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return bool(self.attributes & _LOG_APPEND_TIME)
+
+
+class Record(NamedTuple):
+    """One record. `offset` and `timestamp_ms` are absolute when read; when building, `offset` is ignored."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerInfo:
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = -1
+    base_sequence: int = -1
+
+
+NO_PRODUCER = ProducerInfo()
+
+
+def read_header(data: Buffer, position: int = 0) -> BatchHeader:
+    """The header that begins at `position`; struct.error when fewer than 61 bytes are there. Nothing is checked."""
+    return BatchHeader._make(HEADER.unpack_from(data, position))
+
+
+def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of every whole batch of `data`, in order; bytes of a cut last batch are ignored."""
+    position = 0
+    size = len(data)
+    unpack = HEADER.unpack_from
+    while position + HEADER_SIZE <= size:
+        header = BatchHeader._make(unpack(data, position))
+        end = position + header.batch_length + LENGTH_END
+        if end > size or end <= position:
+            return
+        yield position, header
+        position = end
+
+
+def crc_is_valid(data: Buffer, position: int, header: BatchHeader) -> bool:
+    """Whether the bytes of the batch at `position` give the CRC of its header."""
+    end = position + header.size_bytes
+    return end <= len(data) and crc32c(memoryview(data)[position + CRC_START : end]) == header.crc
+
+
+def stamp(batch: bytearray, *, base_offset: int, leader_epoch: int) -> None:
+    """Write what the broker decides into the batch, in place. Neither field is under the CRC."""
+    _STAMP_OFFSET.pack_into(batch, 0, base_offset)
+    _STAMP_EPOCH.pack_into(batch, LENGTH_END, leader_epoch)
+
+
+def stamp_log_append_time(batch: bytearray, timestamp_ms: int) -> None:
+    """Make the broker's time the time of every record of the batch (KIP-32); the CRC is computed anew."""
+    (attributes,) = _ATTRIBUTES.unpack_from(batch, CRC_START)
+    _ATTRIBUTES.pack_into(batch, CRC_START, attributes | _LOG_APPEND_TIME)
+    _MAX_TIMESTAMP.pack_into(batch, 35, timestamp_ms)
+    _STAMP_CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
+
+
+def records_payload(data: Buffer, header: BatchHeader, position: int = 0, *, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes | memoryview:
+    """The plain bytes of the batch's records; CorruptPayload when they cannot be decompressed within `max_bytes`."""
+    payload = memoryview(data)[position + HEADER_SIZE : position + header.size_bytes]
+    if header.codec_id == Codec.NONE:
+        return payload
+    try:
+        codec = Codec(header.codec_id)
+    except ValueError as error:
+        raise CorruptPayload(f"unknown codec {header.codec_id}") from error
+    return decompress(codec, payload, max_bytes=max_bytes)
+
+
+def iter_records(data: Buffer, position: int = 0, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Iterator[Record]:
+    """The records of the batch at `position`. CorruptPayload when the bytes are not those of a batch."""
+    header = read_header(data, position)
+    payload = records_payload(data, header, position, max_bytes=max_bytes)
+    at = 0
+    try:
+        for _ in range(header.record_count):
+            record, at = _read_record(payload, at, header)
+            yield record
+    except (ValueError, IndexError, UnicodeDecodeError) as error:
+        raise CorruptPayload(f"record at byte {at} cannot be read: {error}") from error
+
+
+def _read_record(payload: bytes | memoryview, at: int, header: BatchHeader) -> tuple[Record, int]:
+    length, size = read_signed_varint(payload, at)
+    at += size
+    end = at + length
+    if length <= 0 or end > len(payload):
+        raise ValueError("record length beyond the batch")
+    timestamp_delta, size = read_signed_varlong(payload, at + 1)
+    at += 1 + size
+    offset_delta, size = read_signed_varint(payload, at)
+    key, at = _read_bytes(payload, at + size)
+    value, at = _read_bytes(payload, at)
+    header_count, size = read_signed_varint(payload, at)
+    at += size
+    headers = []
+    for _ in range(header_count):
+        name, at = _read_bytes(payload, at)
+        content, at = _read_bytes(payload, at)
+        headers.append(((name or b"").decode(), content))
+    if at != end:
+        raise ValueError("record length and content disagree")
+    timestamp_ms = header.max_timestamp_ms if header.is_log_append_time else header.base_timestamp_ms + timestamp_delta
+    return Record(header.base_offset + offset_delta, timestamp_ms, key, value, tuple(headers)), end
+
+
+def _read_bytes(payload: bytes | memoryview, at: int) -> tuple[bytes | None, int]:
+    length, size = read_signed_varint(payload, at)
+    at += size
+    if length < 0:
+        return None, at
+    end = at + length
+    if end > len(payload):
+        raise ValueError("length beyond the batch")
+    return bytes(payload[at:end]), end
+
+
+def build_batch(
+    records: Iterable[Record],
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = 0,
+    codec: Codec = Codec.NONE,
+    producer: ProducerInfo = NO_PRODUCER,
+    attributes: int = 0,
+) -> bytes:
+    """A whole batch with the given records at consecutive offsets from `base_offset`. At least one record."""
+    body = io.BytesIO()
+    count = 0
+    base_timestamp_ms = max_timestamp_ms = NO_TIMESTAMP
+    for count, record in enumerate(records, start=1):
+        if count == 1:
+            base_timestamp_ms = max_timestamp_ms = record.timestamp_ms
+        max_timestamp_ms = max(max_timestamp_ms, record.timestamp_ms)
+        _write_record(body, record, record.timestamp_ms - base_timestamp_ms, count - 1)
+    assert count, "a batch has at least one record"
+    payload = compress(codec, body.getvalue())
+    batch = bytearray(HEADER_SIZE + len(payload))
+    HEADER.pack_into(
+        batch, 0, base_offset, len(batch) - LENGTH_END, leader_epoch, MAGIC, 0, attributes | codec, count - 1, base_timestamp_ms,
+        max_timestamp_ms, producer.producer_id, producer.producer_epoch, producer.base_sequence, count,
+    )  # fmt: skip
+    batch[HEADER_SIZE:] = payload
+    _STAMP_CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
+    return bytes(batch)
+
+
+def _write_record(body: io.BytesIO, record: Record, timestamp_delta: int, offset_delta: int) -> None:
+    content = io.BytesIO()
+    content.write(b"\x00")
+    write_signed_varlong(content, timestamp_delta)  # type: ignore[arg-type]
+    write_signed_varint(content, offset_delta)  # type: ignore[arg-type]
+    _write_bytes(content, record.key)
+    _write_bytes(content, record.value)
+    write_signed_varint(content, len(record.headers))  # type: ignore[arg-type]
+    for name, value in record.headers:
+        _write_bytes(content, name.encode())
+        _write_bytes(content, value)
+    write_signed_varint(body, content.tell())  # type: ignore[arg-type]
+    body.write(content.getbuffer())
+
+
+def _write_bytes(content: io.BytesIO, value: bytes | None) -> None:
+    if value is None:
+        write_signed_varint(content, -1)  # type: ignore[arg-type]
+        return
+    write_signed_varint(content, len(value))  # type: ignore[arg-type]
+    content.write(value)
