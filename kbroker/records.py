@@ -33,6 +33,7 @@ from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c
 from kio._kio_native import read_signed_varint, read_signed_varlong
+from kio.serial.errors import BufferUnderflow
 from kio.serial.writers import write_signed_varint, write_signed_varlong
 
 from kbroker.compression import DEFAULT_MAX_BYTES, Codec, CorruptPayload, compress, decompress
@@ -180,7 +181,7 @@ def iter_records(data: Buffer, position: int = 0, *, max_bytes: int = DEFAULT_MA
         for _ in range(header.record_count):
             record, at = _read_record(payload, at, header)
             yield record
-    except (ValueError, IndexError, UnicodeDecodeError) as error:
+    except (ValueError, IndexError, BufferUnderflow) as error:
         raise CorruptPayload(f"record at byte {at} cannot be read: {error}") from error
 
 
@@ -252,21 +253,21 @@ def build_batch(
 def _write_record(body: io.BytesIO, record: Record, timestamp_delta: int, offset_delta: int) -> None:
     content = io.BytesIO()
     content.write(b"\x00")
-    write_signed_varlong(content, timestamp_delta)  # type: ignore[arg-type]
-    write_signed_varint(content, offset_delta)  # type: ignore[arg-type]
+    write_signed_varlong(content, timestamp_delta)
+    write_signed_varint(content, offset_delta)
     _write_bytes(content, record.key)
     _write_bytes(content, record.value)
-    write_signed_varint(content, len(record.headers))  # type: ignore[arg-type]
+    write_signed_varint(content, len(record.headers))
     for name, value in record.headers:
         _write_bytes(content, name.encode())
         _write_bytes(content, value)
-    write_signed_varint(body, content.tell())  # type: ignore[arg-type]
+    write_signed_varint(body, content.tell())
     body.write(content.getbuffer())
 
 
 def _write_bytes(content: io.BytesIO, value: bytes | None) -> None:
     if value is None:
-        write_signed_varint(content, -1)  # type: ignore[arg-type]
+        write_signed_varint(content, -1)
         return
-    write_signed_varint(content, len(value))  # type: ignore[arg-type]
+    write_signed_varint(content, len(value))
     content.write(value)
