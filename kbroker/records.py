@@ -162,7 +162,7 @@ def stamp_log_append_time(batch: bytearray, timestamp_ms: int) -> None:
 
 def records_payload(data: Buffer, header: BatchHeader, position: int = 0, *, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes | memoryview:
     """The plain bytes of the batch's records; CorruptPayload when they cannot be decompressed within `max_bytes`."""
-    payload = memoryview(data)[position + HEADER_SIZE : position + header.size_bytes]
+    payload = memoryview(data)[position + HEADER_SIZE : position + header.size_bytes].toreadonly()
     if header.codec_id == Codec.NONE:
         return payload
     try:
