@@ -1,1 +1,67 @@
+"""The table of Kafka APIs that this broker serves: api key -> handler and versions. ApiVersions answers from this table,
+so nothing is advertised that is not served.
 
+A handler takes a `Request` and returns the answer's body: a mapping with kio's field names (see protocol/messages.py), hand-packed
+buffers (`Raw`), or a `Later` whose body is ready when its commit is. It may be a coroutine function; a handler that does
+not wait should not be one, so that a burst of requests costs no task switch. Modules are imported at first use.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import NamedTuple, cast
+
+from kbroker.broker.connection import Handler
+
+
+class Api(NamedTuple):
+    """`module` in kbroker.api has a function `handle`; versions `first` to `last` are served (all that kio has, unless noted)."""
+
+    key: int
+    module: str
+    first: int
+    last: int
+
+
+APIS: dict[int, Api] = {
+    api.key: api
+    for api in (
+        Api(0, "produce", 3, 13),
+        Api(1, "fetch", 4, 18),
+        Api(2, "list_offsets", 1, 11),
+        Api(3, "metadata", 0, 13),
+        Api(10, "find_coordinator", 0, 6),
+        Api(16, "list_groups", 0, 5),
+        Api(18, "api_versions", 0, 4),
+        Api(19, "create_topics", 2, 7),
+        Api(20, "delete_topics", 1, 6),
+        Api(21, "delete_records", 0, 2),
+        Api(22, "init_producer_id", 0, 5),
+        Api(23, "offset_for_leader_epoch", 2, 4),
+        Api(32, "describe_configs", 1, 4),
+        Api(33, "alter_configs", 0, 2),
+        Api(35, "describe_log_dirs", 1, 5),
+        Api(37, "create_partitions", 0, 3),
+        Api(42, "delete_groups", 0, 2),
+        Api(44, "incremental_alter_configs", 0, 1),
+        Api(60, "describe_cluster", 0, 2),
+        Api(74, "list_config_resources", 0, 1),
+        Api(75, "describe_topic_partitions", 0, 0),
+        Api(76, "share_group_heartbeat", 1, 1),
+        Api(77, "share_group_describe", 1, 1),
+        Api(78, "share_fetch", 1, 2),
+        Api(79, "share_acknowledge", 1, 2),
+        Api(83, "initialize_share_group_state", 0, 0),
+        Api(84, "read_share_group_state", 0, 0),
+        Api(85, "write_share_group_state", 0, 1),
+        Api(86, "delete_share_group_state", 0, 0),
+        Api(87, "read_share_group_state_summary", 0, 1),
+    )
+}
+
+
+@cache
+def handler_of(api_key: int) -> Handler:
+    """The handler of an API of the table."""
+    return cast(Handler, import_module(f"kbroker.api.{APIS[api_key].module}").handle)

@@ -1,0 +1,55 @@
+"""ApiVersions (18), v0-4: the table of kbroker.api as ranges, and the features.
+
+Unlike every other API an unsupported version is answered: with a v0 body, code 35 and this API's own range (KIP-511).
+An empty or ill-formed client software name or version is INVALID_REQUEST without ranges. Supported features whose minimum
+is 0 are left out below v4 (KAFKA-17492): older Java clients refuse them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from kbroker.api import APIS
+from kbroker.broker.connection import Message, Request
+from kbroker.errors import ErrorCode
+from kbroker.protocol.messages import encode_response
+
+API_KEY = 18
+SHARE_VERSION = 2
+FEATURES = (
+    # name, lowest and highest level supported, level finalised
+    ("metadata.version", 7, 31, 31),
+    ("group.version", 0, 1, 1),
+    ("share.version", 0, 2, SHARE_VERSION),
+)
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def handle(request: Request) -> Message:
+    if request.version >= 3 and not _software_is_named(request.body):
+        return {"error_code": ErrorCode.invalid_request, "api_keys": (), "throttle_time": 0}
+    return {
+        "error_code": ErrorCode.none,
+        "api_keys": [{"api_key": api.key, "min_version": api.first, "max_version": api.last} for api in APIS.values()],
+        "throttle_time": 0,
+        "supported_features": [
+            {"name": name, "min_version": first, "max_version": last} for name, first, last, _ in FEATURES if first > 0 or request.version >= 4
+        ],
+        "finalized_features_epoch": request.broker.generation,
+        "finalized_features": [
+            {"name": name, "max_version_level": level, "min_version_level": level} for name, _, _, level in FEATURES
+        ],
+        "zk_migration_ready": False,
+    }
+
+
+def unsupported_version() -> bytes:
+    """The v0 body for a version that is not served."""
+    own = APIS[API_KEY]
+    row = {"api_key": own.key, "min_version": own.first, "max_version": own.last}
+    return encode_response(API_KEY, 0, {"error_code": ErrorCode.unsupported_version, "api_keys": [row]})
+
+
+def _software_is_named(body: Any) -> bool:
+    return all(_SOFTWARE.fullmatch(text) for text in (body.client_software_name, body.client_software_version))

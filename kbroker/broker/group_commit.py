@@ -1,0 +1,248 @@
+"""Group commit: all writes to one store that gathered while the last commit ran are one write() and one sync().
+
+One `GroupCommit` per store, at most one commit in flight, no timer: the first entry of an idle store is committed in the same
+tick, together with everything that other tasks of that tick submit. Where the engine allows, write() runs on the loop and
+only sync() in the store's thread; an engine that ties writes to a thread (LMDB) does both there in one hop.
+
+Entries are told twice: `on_written` (the data survives kill -9) and `on_done` (it counts: synced with durability `disk`,
+written with `os`). Both run on the loop in the order of submission, so visibility moves in offset order.
+
+A full disk refuses the group and everything queued behind it, so that whoever stamped offsets on top of a refused entry is
+refused as well and can roll back; the next entry starts afresh. StoreFailed refuses everything until restart.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import outcome
+import trio
+
+from kbroker.broker.waiting import Decision, OnDone
+from kbroker.errors import NoSpace, StoreFailed
+
+logger = logging.getLogger(__name__)
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+class CommitThread:
+    """One worker thread that runs one call at a time for the loop. A call is never abandoned."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], trio.lowlevel.Task, trio.lowlevel.TrioToken] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    async def call(self, function: Callable[[], Answer]) -> Answer:
+        task = trio.lowlevel.current_task()
+        self._calls.put((function, task, trio.lowlevel.current_trio_token()))
+        answer: Answer = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+        return answer
+
+    def stop(self) -> None:
+        self._calls.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            function, task, token = call
+            result = outcome.capture(function)
+            token.run_sync_soon(trio.lowlevel.reschedule, task, result)
+
+
+class _Entry(NamedTuple):
+    items: Sequence[Any]
+    on_written: Callable[[], None] | None
+    on_done: OnDone
+
+
+class _Operation(NamedTuple):
+    call: Callable[[], Any]
+    task: trio.lowlevel.Task
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCommitStatistics:
+    """`entries` and `groups` since start; `failed` names the error after which nothing is written any more."""
+
+    groups: int
+    entries: int
+    syncs: int
+    refused: int
+    pending: int
+    failed: str | None
+
+
+class GroupCommit(Generic[Item]):
+    """`write` and `sync` are the store's; `durability` 'disk' syncs every group, 'os' every `sync_interval_s` in between."""
+
+    def __init__(
+        self,
+        name: str,
+        write: Callable[[list[Item]], None],
+        sync: Callable[[], None],
+        *,
+        in_thread: bool,
+        durability: str,
+        sync_interval_s: float = 0.1,
+    ) -> None:
+        self.name = name
+        self._write = write
+        self._sync = sync
+        self._in_thread = in_thread
+        self._sync_each = durability == "disk"
+        self._sync_interval_s = sync_interval_s
+        self._thread = CommitThread(f"commit-{name}")
+        self._entries: list[_Entry] = []
+        self._operations: list[_Operation] = []
+        self._idle_task: trio.lowlevel.Task | None = None
+        self._closing = False
+        self._dirty_since: float | None = None
+        self._failure: StoreFailed | None = None
+        self._counts = dict.fromkeys(("groups", "entries", "syncs", "refused"), 0)
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    def submit(self, items: Sequence[Item], on_done: OnDone, on_written: Callable[[], None] | None = None) -> None:
+        """Queue a write. Both callbacks run later, never inside this call; `on_done` gets None, NoSpace or StoreFailed."""
+        self._entries.append(_Entry(items, on_written, on_done))
+        self._wake()
+
+    async def commit(self, items: Sequence[Item]) -> None:
+        """Write and wait until it counts; raises NoSpace or StoreFailed. Cancelling leaves the write under way."""
+        decision = Decision()
+        self.submit(items, decision.decide)
+        await decision.wait()
+
+    async def perform(self, operation: Callable[[], Answer]) -> Answer:
+        """Run `operation` in the store's thread between two commits (creating, dropping, trimming)."""
+        if self._failure is not None:
+            raise self._failure
+        self._operations.append(_Operation(operation, trio.lowlevel.current_task()))
+        self._wake()
+        answer: Answer = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+        return answer
+
+    def close(self) -> None:
+        """Let `run` finish what is queued, sync and return."""
+        self._closing = True
+        self._wake()
+
+    @property
+    def failed(self) -> bool:
+        return self._failure is not None
+
+    def statistics(self) -> GroupCommitStatistics:
+        failed = None if self._failure is None else str(self._failure)
+        return GroupCommitStatistics(**self._counts, pending=len(self._entries), failed=failed)
+
+    # -- working ------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """The committer's task: until `close`, then one last sync. Shielded by its caller from cancellation."""
+        try:
+            while True:
+                if self._operations:
+                    await self._perform_next()
+                elif self._entries:
+                    await self._commit_group()
+                elif self._dirty_since is not None and (self._closing or trio.current_time() >= self._dirty_since + self._sync_interval_s):
+                    await self._sync_in_background()
+                elif self._closing:
+                    return
+                else:
+                    await self._idle()
+        finally:
+            self._thread.stop()
+
+    async def _idle(self) -> None:
+        self._idle_task = trio.lowlevel.current_task()
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._idle_task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        deadline = float("inf") if self._dirty_since is None else self._dirty_since + self._sync_interval_s
+        with trio.CancelScope(deadline=deadline):
+            await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def _wake(self) -> None:
+        if self._idle_task is not None:
+            task, self._idle_task = self._idle_task, None
+            trio.lowlevel.reschedule(task)
+
+    async def _perform_next(self) -> None:
+        operation = self._operations.pop(0)
+        try:
+            result: outcome.Outcome[Any] = outcome.Value(await self._thread.call(operation.call))
+        except Exception as error:
+            self._note(error)
+            result = outcome.Error(error)
+        trio.lowlevel.reschedule(operation.task, result)
+
+    async def _commit_group(self) -> None:
+        group, self._entries = self._entries, []
+        items = group[0].items if len(group) == 1 else [item for entry in group for item in entry.items]
+        try:
+            if self._failure is not None:
+                raise self._failure
+            if self._in_thread:
+                await self._thread.call(lambda: self._write_and_sync(items))
+            else:
+                self._write(items)  # type: ignore[arg-type]
+            self._tell_written(group)
+            if self._sync_each and not self._in_thread:
+                await self._thread.call(self._sync)
+        except (NoSpace, StoreFailed) as error:
+            self._note(error)
+            self._refuse(group, error)
+            return
+        self._counts["groups"] += 1
+        self._counts["entries"] += len(group)
+        self._counts["syncs"] += self._sync_each
+        if not self._sync_each and self._dirty_since is None:
+            self._dirty_since = trio.current_time()
+        for entry in group:
+            entry.on_done(None)
+
+    def _write_and_sync(self, items: Sequence[Item]) -> None:
+        self._write(items)  # type: ignore[arg-type]
+        if self._sync_each:
+            self._sync()
+
+    @staticmethod
+    def _tell_written(group: list[_Entry]) -> None:
+        for entry in group:
+            if entry.on_written is not None:
+                entry.on_written()
+
+    async def _sync_in_background(self) -> None:
+        self._dirty_since = None
+        if self._failure is not None:
+            return
+        try:
+            await self._thread.call(self._sync)
+            self._counts["syncs"] += 1
+        except StoreFailed as error:
+            self._note(error)
+
+    def _note(self, error: Exception) -> None:
+        if isinstance(error, StoreFailed) and self._failure is None:
+            self._failure = error
+            logger.critical("%s store failed and takes no more writes until the broker is restarted: %s", self.name, error)
+        elif isinstance(error, NoSpace):
+            logger.error("%s store: no space on the disk, writes are refused: %s", self.name, error)
+
+    def _refuse(self, group: list[_Entry], error: Exception) -> None:
+        # What queued behind a refused write was stamped on top of it: it must not be written either.
+        refused = group + self._entries
+        self._entries = []
+        self._counts["refused"] += len(refused)
+        for entry in refused:
+            entry.on_done(error)

@@ -1,0 +1,122 @@
+"""How a request waits. A parked request costs its connection's task and one cancel scope; nothing polls.
+
+`Waiter` is handed to whatever may end the wait (a partition, a share-partition); `Pending` is the answer to a request whose
+commit is under way, so that the other requests of the same burst are handled meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import outcome
+import trio
+
+
+class Waiter:
+    """One parked request. Wake it as often as you like; it stays woken until `rearm`."""
+
+    __slots__ = ("_scope", "woken")
+
+    def __init__(self) -> None:
+        self.woken = False
+        self._scope: trio.CancelScope | None = None
+
+    def wake(self) -> None:
+        self.woken = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def rearm(self) -> None:
+        self.woken = False
+
+    def attach(self, scope: trio.CancelScope | None) -> None:
+        self._scope = scope
+
+
+class Waiters:
+    """The requests that wait for one thing."""
+
+    __slots__ = ("_waiters",)
+
+    def __init__(self) -> None:
+        self._waiters: set[Waiter] = set()
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    def add(self, waiter: Waiter) -> None:
+        self._waiters.add(waiter)
+
+    def discard(self, waiter: Waiter) -> None:
+        self._waiters.discard(waiter)
+
+    def wake_all(self) -> None:
+        for waiter in self._waiters:
+            waiter.wake()
+
+
+class Pending:
+    """Counts down the parts of an answer that are not there yet; the task that waits for it is resumed at zero."""
+
+    __slots__ = ("_task", "parts")
+
+    def __init__(self, parts: int = 0) -> None:
+        self.parts = parts
+        self._task: trio.lowlevel.Task | None = None
+
+    def part_done(self) -> None:
+        self.parts -= 1
+        if self.parts == 0 and self._task is not None:
+            task, self._task = self._task, None
+            trio.lowlevel.reschedule(task)
+
+    async def wait(self) -> None:
+        """Returns at once when nothing is missing. One task may wait; cancelling it leaves the parts under way."""
+        if self.parts == 0:
+            return
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self._task = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+
+class Decision:
+    """One outcome, None or an error, that several tasks may wait for."""
+
+    __slots__ = ("_error", "_tasks", "done")
+
+    def __init__(self) -> None:
+        self.done = False
+        self._error: Exception | None = None
+        self._tasks: list[trio.lowlevel.Task] = []
+
+    def decide(self, error: Exception | None) -> None:
+        self.done = True
+        self._error = error
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            trio.lowlevel.reschedule(task, self._outcome())
+
+    def _outcome(self) -> outcome.Outcome[None]:
+        return outcome.Value(None) if self._error is None else outcome.Error(self._error)
+
+    async def wait(self) -> None:
+        """Returns when decided, raising the error if there is one."""
+        if self.done:
+            if self._error is not None:
+                raise self._error
+            return
+        task = trio.lowlevel.current_task()
+        self._tasks.append(task)
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._tasks.remove(task)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+
+OnDone = Callable[[Exception | None], None]

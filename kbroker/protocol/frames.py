@@ -1,0 +1,70 @@
+"""Frames: a four-byte size, then that many bytes. Cutting them out of what a socket gave, without trusting the size.
+
+A frame that is whole inside the shared receive buffer is handed out as a slice of it. Only a frame that is cut moves to a
+private buffer, which grows with what really arrives (doubling), so that a client that announces 100 MiB and sends nothing
+costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+_SIZE_BYTES = 4
+
+
+class BadFrame(ValueError):
+    """The size is negative, zero or above the limit: nothing after it can be understood."""
+
+
+class FrameReader:
+    """Cuts frames for one connection. `max_frame_bytes` is Kafka's socket.request.max.bytes."""
+
+    __slots__ = ("_max_frame_bytes", "_partial")
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._partial = bytearray()
+
+    @property
+    def expected_bytes(self) -> int:
+        """The size of the frame that has arrived in part; 0 when there is none or its size is not known yet."""
+        return int.from_bytes(self._partial[:_SIZE_BYTES], "big") if len(self._partial) >= _SIZE_BYTES else 0
+
+    def feed(self, data: memoryview) -> Iterator[memoryview]:
+        """The whole frames (without their sizes), read-only. A frame is valid until the next step of the iterator is asked
+        for or `detach` is called; whatever is left at the end is kept. Raises BadFrame."""
+        position = 0
+        if self._partial:
+            position = yield from self._complete_partial(data)
+        size = len(data)
+        while size - position >= _SIZE_BYTES:
+            end = position + _SIZE_BYTES + self._frame_size(data[position : position + _SIZE_BYTES])
+            if end > size:
+                break
+            yield data[position + _SIZE_BYTES : end].toreadonly()
+            position = end
+        if position < size:
+            self._partial += data[position:]
+
+    def _complete_partial(self, data: memoryview) -> Generator[memoryview, None, int]:
+        partial = self._partial
+        position = 0
+        if len(partial) < _SIZE_BYTES:
+            position = _SIZE_BYTES - len(partial)
+            partial += data[:position]
+            if len(partial) < _SIZE_BYTES:
+                return len(data)
+        wanted = _SIZE_BYTES + self._frame_size(partial) - len(partial)
+        taken = data[position : position + wanted]
+        partial += taken
+        position += len(taken)
+        if len(taken) == wanted:
+            self._partial = bytearray()
+            yield memoryview(partial)[_SIZE_BYTES:].toreadonly()
+        return position
+
+    def _frame_size(self, head: bytes | bytearray | memoryview) -> int:
+        frame_size = int.from_bytes(head[:_SIZE_BYTES], "big", signed=True)
+        if not 0 < frame_size <= self._max_frame_bytes:
+            raise BadFrame(f"frame size {frame_size} is not between 1 and {self._max_frame_bytes}")
+        return frame_size

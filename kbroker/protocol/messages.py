@@ -1,0 +1,200 @@
+"""Requests in, responses out, by api key and version, over kio's generated schemas.
+
+Decoding is native in kio and fast. Encoding is pure Python and slow, which is fine for everything but the four hot answers
+(protocol/hot.py). kio has one class per message *and version*; handlers do not want to know: they answer with a plain mapping
+that has the fields of every version, and `build` picks those that the version at hand knows.
+
+Schemas are imported at first use: importing all of them takes half a second.
+"""
+
+from __future__ import annotations
+
+import datetime
+import io
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields
+from functools import cache
+from typing import Any, NamedTuple, TypeAlias, cast, get_args, get_origin, get_type_hints
+
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
+from kio.static.primitive import TZAware, i32, i32Timedelta, i64, i64Timedelta
+from kio.static.protocol import Entity
+
+Message: TypeAlias = Mapping[str, Any]
+"""A response as handlers give it: kio's field names; times as int milliseconds; nested rows as mappings or objects."""
+
+CORRELATION = struct.Struct(">i")
+_HEADER_START = struct.Struct(">hhih")
+
+
+class RequestHead(NamedTuple):
+    """The part of the request header that has been the same in every version, and where the client id ends."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    end: int
+
+
+def read_request_head(frame: bytes | memoryview) -> RequestHead:
+    """The head of a frame (without its length). Raises ValueError when the frame is too short or its text is no UTF-8."""
+    try:
+        api_key, api_version, correlation_id, length = _HEADER_START.unpack_from(frame)
+    except struct.error as error:
+        raise ValueError(f"a frame of {len(frame)} bytes is too short for a request header") from error
+    end = _HEADER_START.size + max(length, 0)
+    if length < -1 or end > len(frame):
+        raise ValueError("client id beyond the end of the frame")
+    client_id = None if length < 0 else str(frame[_HEADER_START.size : end], "utf-8")
+    return RequestHead(api_key, api_version, correlation_id, client_id, end)
+
+
+@cache
+def request_schema(api_key: int, version: int) -> type[Any]:
+    return cast(type[Any], load_request_schema(api_key, version))
+
+
+@cache
+def response_schema(api_key: int, version: int) -> type[Any]:
+    return cast(type[Any], load_response_schema(api_key, version))
+
+
+@cache
+def _request_reader(api_key: int, version: int) -> tuple[bool, Callable[[Any, int], tuple[Any, int]]]:
+    schema = request_schema(api_key, version)
+    return schema.__header_schema__.__version__ >= 2, cast(Any, entity_reader(schema))
+
+
+@cache
+def _tag_section_reader() -> Any:
+    """Reads what follows the client id in a header v2 (a tag section) with the reader of an empty flexible entity."""
+    from kio.schema.response_header.v1.header import ResponseHeader
+
+    return entity_reader(ResponseHeader)
+
+
+def read_request(head: RequestHead, frame: bytes | memoryview) -> Any:
+    """The request entity of a frame. Raises ValueError (kio's errors among them) when the body cannot be parsed.
+
+    `frame` must be read-only; the entity keeps no reference to it.
+    """
+    has_tags, reader = _request_reader(head.api_key, head.api_version)
+    at = head.end
+    try:
+        if has_tags:
+            # A response header v1 is a correlation id and a tag section: read one that starts four bytes earlier.
+            _, size = _tag_section_reader()(frame, at - 4)
+            at += size - 4
+        entity, _ = reader(frame, at)
+    except (SerialError, ValueError, struct.error, IndexError, OverflowError, MemoryError, TypeError) as error:
+        raise ValueError(f"body cannot be parsed: {error}") from error
+    return entity
+
+
+@cache
+def response_header(api_key: int, version: int) -> bytes:
+    """What follows the correlation id in a response header: an empty tag section in version 1, nothing in version 0."""
+    header_version: int = response_schema(api_key, version).__header_schema__.__version__
+    return b"\x00" if header_version >= 1 else b""
+
+
+def encode_response(api_key: int, version: int, message: Message) -> bytes:
+    """The body of a response."""
+    return encode(build(response_schema(api_key, version), message))
+
+
+def encode(entity: Entity) -> bytes:
+    buffer = io.BytesIO()
+    entity_writer(type(entity))(buffer, entity)
+    return buffer.getvalue()
+
+
+_Converter: TypeAlias = Callable[[Any], Any]
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+def _timedelta(value: Any) -> Any:
+    return value if isinstance(value, datetime.timedelta) else datetime.timedelta(milliseconds=value)
+
+
+def _moment(value: Any) -> Any:
+    if isinstance(value, int):
+        return None if value < 0 else _EPOCH + datetime.timedelta(milliseconds=value)
+    return value
+
+
+def _converter(field: Field[Any], hint: Any) -> _Converter | None:
+    if get_origin(hint) is tuple:
+        return _tuple_converter(_entity_type(get_args(hint)[0]))
+    alternatives = get_args(hint)
+    inner = next((a for a in alternatives if a is not type(None)), hint)
+    if get_origin(inner) is tuple:
+        rows = _tuple_converter(_entity_type(get_args(inner)[0]))
+        return lambda value: None if value is None else rows(value)
+    entity = _entity_type(inner)
+    if entity is not None:
+        return lambda value: None if value is None else build(entity, value)
+    kafka_type = field.metadata.get("kafka_type", "")
+    if kafka_type.startswith("timedelta"):
+        return _timedelta
+    return _moment if kafka_type.startswith("datetime") else None
+
+
+def _tuple_converter(entity: type[Any] | None) -> _Converter:
+    if entity is None:
+        return tuple
+    return lambda rows: tuple(build(entity, row) for row in rows)
+
+
+def _entity_type(hint: Any) -> type[Any] | None:
+    return hint if isinstance(hint, type) and hasattr(hint, "__flexible__") else None
+
+
+@cache
+def _plan(schema: type[Any]) -> tuple[tuple[str, _Converter | None, Any], ...]:
+    """(name, converter, default or MISSING) of every field."""
+    hints = get_type_hints(schema)
+    plan = []
+    for field in fields(schema):
+        default: Any = field.default
+        if field.name == "throttle_time":
+            default = datetime.timedelta(0)
+        plan.append((field.name, _converter(field, hints[field.name]), default))
+    return tuple(plan)
+
+
+def build(schema: type[Any], message: Any) -> Any:
+    """An entity of `schema` from a mapping or any object with attributes.
+
+    Fields that the schema does not know are ignored (another version has them); a missing field takes the schema's default,
+    and is a KeyError (our bug) where there is none.
+    """
+    if isinstance(message, schema):
+        return message
+    is_mapping = isinstance(message, Mapping)
+    values = {}
+    for name, convert, default in _plan(cast(Any, schema)):
+        value = message.get(name, MISSING) if is_mapping else getattr(message, name, MISSING)
+        if value is MISSING:
+            if default is MISSING:
+                raise KeyError(f"{schema.__module__}.{schema.__name__}.{name}")
+            value = default
+        elif convert is not None:
+            value = convert(value)
+        values[name] = value
+    return schema(**values)
+
+
+def milliseconds(value: i32Timedelta | i64Timedelta | datetime.timedelta) -> int:
+    """What kio decodes as a timedelta, as the integer that was on the wire."""
+    return value // datetime.timedelta(milliseconds=1)
+
+
+__all__ = [
+    "CORRELATION", "Message", "RequestHead", "TZAware", "build", "encode", "encode_response", "i32", "i64", "milliseconds",
+    "read_request", "read_request_head", "request_schema", "response_header", "response_schema",
+]  # fmt: skip

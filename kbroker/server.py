@@ -1,0 +1,297 @@
+"""The network side: listeners, connections, frames in and responses out in order.
+
+One task per connection: wait until readable, receive into one buffer that all connections share, handle every frame of the
+burst with plain function calls, send all answers with one sendmsg. Nothing is allocated per request but the answer. A frame's
+bytes are only valid until the task waits for something; the decoded request keeps no reference to them.
+
+A frame that cannot be understood (size, api, version, body) ends its connection with one log line, never the broker.
+"""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import logging
+import socket
+import struct
+from collections import deque
+from collections.abc import Awaitable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import trio
+
+from kbroker.api import APIS, handler_of
+from kbroker.api.api_versions import API_KEY as API_VERSIONS_KEY
+from kbroker.api.api_versions import unsupported_version
+from kbroker.broker.broker import Broker
+from kbroker.broker.connection import Answer, CloseConnection, Connection, Later, PeerGone, Raw, Request
+from kbroker.protocol.frames import BadFrame, FrameReader
+from kbroker.protocol.messages import encode_response, read_request, read_request_head, response_header
+from kbroker.records import Buffer
+
+logger = logging.getLogger(__name__)
+
+RECEIVE_BYTES = 1 << 20
+_MAX_IOVECS = 1000
+_SIZE_AND_CORRELATION = struct.Struct(">ii")
+_IDLE_CHECK_S = 5.0
+
+
+class _ClosedByPeer(Exception):
+    pass
+
+
+class _Response:
+    """One response in the making: its head is known at once, its body perhaps only after a commit."""
+
+    __slots__ = ("answer", "api_key", "correlation_id", "version")
+
+    def __init__(self, api_key: int, version: int, correlation_id: int, answer: Answer) -> None:
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id
+        self.answer = answer
+
+    async def buffers(self) -> Sequence[Buffer]:
+        answer = self.answer
+        if isinstance(answer, Later):
+            await answer.pending.wait()
+            later = answer.body()
+            if later is None:
+                return ()
+            answer = later
+        if isinstance(answer, Raw):
+            body: Sequence[Buffer] = answer.buffers
+        else:
+            body = (encode_response(self.api_key, self.version, answer),)
+        tags = response_header(self.api_key, self.version)
+        size = 4 + len(tags) + sum(map(len, body))
+        return (_SIZE_AND_CORRELATION.pack(size, self.correlation_id) + tags, *body)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatistics:
+    connections: int
+    accepted: int
+    refused: int
+    requests: int
+    reserved_bytes: int
+
+
+class Server:
+    """Serves one broker on one listening socket. `shared_buffer` is valid between a receive and the next wait of any task."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        config = broker.config
+        self._max_frame_bytes: int = config["socket.request.max.bytes"]
+        self._max_connections: int = config["max.connections"]
+        self._max_queued_bytes: int = config["queued.max.request.bytes"]
+        self._max_idle_s: float = config["connections.max.idle.ms"] / 1000
+        self._shared_buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self._open: dict[int, _Peer] = {}
+        self._next_id = 1
+        self._accepted = self._refused = self.requests = 0
+        self._reserved_bytes = 0
+        self._room = trio.lowlevel.ParkingLot()
+
+    def statistics(self) -> ServerStatistics:
+        return ServerStatistics(len(self._open), self._accepted, self._refused, self.requests, self._reserved_bytes)
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Accept until cancelled; then connections end with their tasks."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._close_idle)
+            while True:
+                await trio.lowlevel.wait_readable(listener.fileno())
+                for _ in range(64):
+                    try:
+                        sock, address = listener.accept()
+                    except BlockingIOError:
+                        break
+                    except OSError as error:
+                        await self._after_accept_error(error)
+                        break
+                    self._admit(nursery, sock, str(address[0]))
+
+    async def _after_accept_error(self, error: OSError) -> None:
+        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+            logger.warning("accept failed: %s", error)
+            return
+        logger.error("cannot accept connections: %s", error)
+        await trio.sleep(0.1)
+
+    def _admit(self, nursery: trio.Nursery, sock: socket.socket, host: str) -> None:
+        if len(self._open) >= self._max_connections:
+            self._refused += 1
+            logger.warning("connection from %s refused: max.connections=%d are open", host, self._max_connections)
+            sock.close()
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._accepted += 1
+        peer = _Peer(self, self._broker, sock, self._next_id, host)
+        self._open[self._next_id] = peer
+        self._next_id += 1
+        nursery.start_soon(self._serve_peer, peer)
+
+    async def _serve_peer(self, peer: _Peer) -> None:
+        try:
+            await peer.serve(self._shared_buffer)
+        except _ClosedByPeer:
+            pass
+        except PeerGone:
+            logger.debug("%s hung up while a request was waiting", peer.name)
+        except (BadFrame, CloseConnection) as error:
+            logger.warning("closing connection of %s: %s", peer.name, error)
+        except OSError as error:
+            logger.info("connection of %s lost: %s", peer.name, error)
+        except Exception:
+            # A bug of ours. The state changes of a request are made without a wait in between, so others can go on.
+            logger.exception("closing connection of %s: internal error", peer.name)
+        finally:
+            del self._open[peer.connection.id]
+            self.release(peer)
+            peer.sock.close()
+            self._broker.connection_closed(peer.connection)
+
+    async def _close_idle(self) -> None:
+        while True:
+            await trio.sleep(min(_IDLE_CHECK_S, self._max_idle_s))
+            oldest = trio.current_time() - self._max_idle_s
+            for peer in list(self._open.values()):
+                if not peer.busy and peer.last_active < oldest:
+                    logger.info("closing connection of %s: idle for connections.max.idle.ms", peer.name)
+                    peer.shut_down()
+
+    async def reserve(self, peer: _Peer, frame_bytes: int) -> None:
+        """Count a frame that has begun to arrive against queued.max.request.bytes; above that, wait before reading more of it.
+
+        As in Kafka a frame may begin while anything of the limit is left, so that every frame that has begun can end.
+        """
+        self.release(peer)
+        while frame_bytes and 0 <= self._max_queued_bytes <= self._reserved_bytes:
+            await self._room.park()
+        peer.reserved_bytes = frame_bytes
+        self._reserved_bytes += frame_bytes
+
+    def release(self, peer: _Peer) -> None:
+        self._reserved_bytes -= peer.reserved_bytes
+        peer.reserved_bytes = 0
+        self._room.unpark_all()
+
+    @property
+    def max_frame_bytes(self) -> int:
+        return self._max_frame_bytes
+
+
+class _Peer:
+    """One client connection."""
+
+    __slots__ = ("_broker", "_frames", "_server", "busy", "connection", "reserved_bytes", "last_active", "name", "sock")
+
+    def __init__(self, server: Server, broker: Broker, sock: socket.socket, connection_id: int, host: str) -> None:
+        self._server = server
+        self._broker = broker
+        self.sock = sock
+        self.name = f"{host} (connection {connection_id})"
+        self.connection = Connection(connection_id, host, self._hang_up)
+        self._frames = FrameReader(server.max_frame_bytes)
+        self.reserved_bytes = 0
+        self.busy = False
+        self.last_active = trio.current_time()
+
+    async def serve(self, shared_buffer: memoryview) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(self.sock.fileno())
+            try:
+                received = self.sock.recv_into(shared_buffer)
+            except BlockingIOError:
+                continue
+            if not received:
+                raise _ClosedByPeer
+            self.busy = True
+            await self._handle_burst(shared_buffer[:received])
+            self.busy = False
+            self.last_active = trio.current_time()
+            if self._frames.expected_bytes != self.reserved_bytes:
+                await self._server.reserve(self, self._frames.expected_bytes)
+
+    async def _handle_burst(self, data: memoryview) -> None:
+        """Answer every whole frame of `data`, in order."""
+        ready: deque[_Response] = deque()
+        frames: Iterator[bytes | memoryview] = self._frames.feed(data)
+        while (frame := next(frames, None)) is not None:
+            response, waiting = self._dispatch(frame)
+            if waiting is not None:
+                # The shared buffer is another task's as soon as this one waits: own what has not been looked at yet.
+                frames = iter([bytes(later) for later in frames])
+                await self._send(ready)
+                response.answer = await waiting
+            ready.append(response)
+        await self._send(ready)
+
+    def _dispatch(self, frame: bytes | memoryview) -> tuple[_Response, Awaitable[Answer] | None]:
+        self._server.requests += 1
+        try:
+            head = read_request_head(frame)
+            api = APIS.get(head.api_key)
+            if api is None:
+                raise CloseConnection(f"unknown api key {head.api_key}")
+            if not api.first <= head.api_version <= api.last:
+                if head.api_key == API_VERSIONS_KEY:
+                    return _Response(API_VERSIONS_KEY, 0, head.correlation_id, Raw((unsupported_version(),))), None
+                raise CloseConnection(f"{api.module} version {head.api_version} is not served")
+            body = read_request(head, frame)
+        except ValueError as error:
+            raise CloseConnection(f"malformed request: {error}") from error
+        request = Request(self._broker, self.connection, head.api_key, head.api_version, head.client_id, body)
+        answer = handler_of(head.api_key)(request)
+        response = _Response(head.api_key, head.api_version, head.correlation_id, {})
+        if inspect.iscoroutine(answer):
+            return response, answer
+        response.answer = cast(Answer, answer)
+        return response, None
+
+    async def _send(self, ready: deque[_Response]) -> None:
+        if not ready:
+            return
+        buffers: list[Buffer] = []
+        while ready:
+            buffers += await ready.popleft().buffers()
+        await self._send_buffers([memoryview(buffer) for buffer in buffers if len(buffer)])
+
+    async def _send_buffers(self, buffers: list[memoryview]) -> None:
+        start = 0
+        while start < len(buffers):
+            try:
+                sent = self.sock.sendmsg(buffers[start : start + _MAX_IOVECS])
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self.sock.fileno())
+                continue
+            while start < len(buffers) and sent >= len(buffers[start]):
+                sent -= len(buffers[start])
+                start += 1
+            if sent:
+                buffers[start] = buffers[start][sent:]
+
+    async def _hang_up(self) -> None:
+        """Returns when the peer has closed its side. Bytes of a later request end the watch: they are not ours to read yet."""
+        while True:
+            await trio.lowlevel.wait_readable(self.sock.fileno())
+            try:
+                if not self.sock.recv(1, socket.MSG_PEEK):
+                    return
+            except BlockingIOError:
+                continue
+            except OSError:
+                return
+            await trio.sleep_forever()
+
+    def shut_down(self) -> None:
+        """End the connection from this side; its task notices by reading the end of the stream."""
+        try:
+            self.sock.shutdown(socket.SHUT_RDWR)
+        except OSError as error:
+            logger.debug("shutting down %s: %s", self.name, error)
