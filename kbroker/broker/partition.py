@@ -1,0 +1,229 @@
+"""One topic partition of the broker: stamps offsets, queues batches for the group commit, knows what is visible.
+
+Between validating a batch and queueing it there is no wait, so offsets follow the order in which requests are handled. Three
+offsets matter: `next_offset` (given to the next batch), `high_watermark` (below it everything counts: synced, or written with
+durability `os`; readers see nothing else) and `log_start_offset`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import trio
+
+from kbroker.broker.batch_validation import BatchRules, validate
+from kbroker.broker.group_commit import GroupCommit
+from kbroker.broker.producer_state import ProducerStates
+from kbroker.broker.waiting import OnDone, Waiters
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.records import NO_PRODUCER_ID, BatchHeader, stamp, stamp_log_append_time
+from kbroker.storage.spi import LogId, LogStore, SegmentInfo, StampedBatch
+
+_TAIL_BYTES = 8 << 20
+
+
+class EpochEntry(NamedTuple):
+    """A leader epoch and the first offset that was written in it."""
+
+    epoch: int
+    start_offset: int
+
+
+class Appended(NamedTuple):
+    """`log_append_time_ms` -1 unless the topic stamps its own time."""
+
+    base_offset: int
+    log_append_time_ms: int
+
+
+class _InFlight:
+    """One queued batch and whoever waits for it (a repeat of it waits for the same commit)."""
+
+    __slots__ = ("base_offset", "end_offset", "has_producer", "on_done", "on_written")
+
+    def __init__(self, base_offset: int, end_offset: int, has_producer: bool) -> None:
+        self.base_offset = base_offset
+        self.end_offset = end_offset
+        self.has_producer = has_producer
+        self.on_done: list[OnDone] = []
+        self.on_written: list[Callable[[], None]] = []
+
+
+class PartitionStatistics(NamedTuple):
+    log_start_offset: int
+    high_watermark: int
+    next_offset: int
+    in_flight_batches: int
+    waiting_fetches: int
+    producers: int
+
+
+class Partition:
+    """`on_first_append(partition, offset)` is called once, before the first append of this broker life (leader epochs)."""
+
+    def __init__(
+        self,
+        log: LogId,
+        topic_name: str,
+        store: LogStore,
+        commits: GroupCommit[StampedBatch],
+        *,
+        rules: BatchRules,
+        leader_epoch: int,
+        log_start_offset: int,
+        epochs: Sequence[EpochEntry],
+        load_producers: Callable[[Partition], ProducerStates],
+        on_first_append: Callable[[Partition, int], None],
+    ) -> None:
+        self.log = log
+        self.topic_name = topic_name
+        self.rules = rules
+        self.leader_epoch = leader_epoch
+        self.epochs = list(epochs)
+        self.waiters = Waiters()
+        self.deleted = False
+        self.bytes_since_snapshot = 0
+        self._store = store
+        self._commits = commits
+        bounds = store.bounds(log)
+        self.high_watermark = self.next_offset = bounds.end_offset
+        self.log_start_offset = min(max(bounds.start_offset, log_start_offset), bounds.end_offset)
+        self._in_flight: deque[_InFlight] = deque()
+        self._producers: ProducerStates | None = None
+        self._load_producers = load_producers
+        self._on_first_append = on_first_append
+
+    def statistics(self) -> PartitionStatistics:
+        producers = 0 if self._producers is None else len(self._producers)
+        return PartitionStatistics(self.log_start_offset, self.high_watermark, self.next_offset, len(self._in_flight), len(self.waiters), producers)
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    @property
+    def producers(self) -> ProducerStates:
+        """Loaded at first use: most partitions of a broker life see no idempotent producer."""
+        if self._producers is None:
+            self._producers = self._load_producers(self)
+        return self._producers
+
+    @property
+    def loaded_producers(self) -> ProducerStates | None:
+        return self._producers
+
+    @property
+    def settled(self) -> bool:
+        return not self._in_flight
+
+    def append(self, records: bytes | None, now_ms: int, on_done: OnDone, on_written: Callable[[], None] | None = None) -> Appended:
+        """Validate, stamp and queue one produced batch. Raises KafkaError when it is refused; then no callback is called.
+
+        `on_done` is told when the batch counts (or NoSpace, StoreFailed); both callbacks run after this call has returned, except
+        for a repeat of a batch that counts already.
+        """
+        header = validate(records, self.rules, now_ms)
+        assert records is not None
+        if header.is_transactional:
+            raise KafkaError(ErrorCode.transactional_id_authorization_failed, "transactions are not supported")
+        if self._commits.failed:
+            raise KafkaError(ErrorCode.kafka_storage_error, "the log store has failed; restart the broker")
+        has_producer = header.producer_id != NO_PRODUCER_ID
+        if has_producer and (repeat := self.producers.check(header)) is not None:
+            return self._answer_repeat(repeat.base_offset, repeat.timestamp_ms, on_done, on_written)
+        return self._queue(bytearray(memoryview(records)[: header.size_bytes]), header, has_producer, now_ms, on_done, on_written)
+
+    def _queue(
+        self, batch: bytearray, header: BatchHeader, has_producer: bool, now_ms: int, on_done: OnDone, on_written: Callable[[], None] | None
+    ) -> Appended:
+        base_offset = self.next_offset
+        if not self.epochs or self.epochs[-1].epoch != self.leader_epoch:
+            self._on_first_append(self, base_offset)
+            self.epochs.append(EpochEntry(self.leader_epoch, base_offset))
+        stamp(batch, base_offset=base_offset, leader_epoch=self.leader_epoch)
+        append_time_ms = -1
+        max_timestamp_ms = header.max_timestamp_ms
+        if self.rules.log_append_time:
+            append_time_ms = max_timestamp_ms = now_ms
+            stamp_log_append_time(batch, now_ms)
+        last_offset = base_offset + header.last_offset_delta
+        in_flight = _InFlight(base_offset, last_offset + 1, has_producer)
+        in_flight.on_done.append(on_done)
+        if on_written is not None:
+            in_flight.on_written.append(on_written)
+        if has_producer:
+            self.producers.append(header, base_offset, append_time_ms if append_time_ms >= 0 else max_timestamp_ms)
+        self._in_flight.append(in_flight)
+        self.next_offset = last_offset + 1
+        self.bytes_since_snapshot += len(batch)
+        self._commits.submit(
+            (StampedBatch(self.log, base_offset, last_offset, max_timestamp_ms, batch),),
+            lambda error: self._committed(in_flight, error),
+            lambda: self._written(in_flight),
+        )
+        return Appended(base_offset, append_time_ms)
+
+    def _answer_repeat(self, base_offset: int, timestamp_ms: int, on_done: OnDone, on_written: Callable[[], None] | None) -> Appended:
+        append_time_ms = timestamp_ms if self.rules.log_append_time else -1
+        for in_flight in self._in_flight:
+            if in_flight.base_offset == base_offset:
+                in_flight.on_done.append(on_done)
+                if on_written is not None:
+                    in_flight.on_written.append(on_written)
+                break
+        else:
+            if on_written is not None:
+                on_written()
+            on_done(None)
+        return Appended(base_offset, append_time_ms)
+
+    @staticmethod
+    def _written(in_flight: _InFlight) -> None:
+        for callback in in_flight.on_written:
+            callback()
+        in_flight.on_written = []
+
+    def _committed(self, in_flight: _InFlight, error: Exception | None) -> None:
+        assert self._in_flight[0] is in_flight, "commits finish in offset order"
+        self._in_flight.popleft()
+        if error is None:
+            if in_flight.has_producer:
+                self.producers.confirm()
+            self.high_watermark = in_flight.end_offset
+            self.waiters.wake_all()
+        elif in_flight.base_offset < self.next_offset:
+            # Everything stamped on top of this batch is refused in the same turn: the first refusal takes all of it back.
+            self.next_offset = in_flight.base_offset
+            if self._producers is not None:
+                self._producers.undo()
+        for callback in in_flight.on_done:
+            callback(error)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    async def read(self, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
+        """Whole batches of [offset, end_offset) as LogReader.read gives them; from a thread where a cold read may block."""
+        end_offset = min(end_offset, self.high_watermark)
+        if offset >= end_offset:
+            return ()
+        if self._store.may_block and not self._is_near_tail(offset):
+            return await trio.to_thread.run_sync(lambda: self._store.read(self.log, offset, max_bytes=max_bytes, end_offset=end_offset))
+        return self._store.read(self.log, offset, max_bytes=max_bytes, end_offset=end_offset)
+
+    def _is_near_tail(self, offset: int) -> bool:
+        return self._store.segments(self.log)[-1].base_offset <= offset
+
+    def read_now(self, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
+        """`read` without waiting, for small look-ups."""
+        return self._store.read(self.log, offset, max_bytes=max_bytes, end_offset=min(end_offset, self.high_watermark))
+
+    def segments(self) -> Sequence[SegmentInfo]:
+        return self._store.segments(self.log)
+
+    def find_by_timestamp(self, timestamp_ms: int) -> int | None:
+        return self._store.find_by_timestamp(self.log, timestamp_ms)
+
+    def check_readable(self, offset: int) -> None:
+        """Raises OFFSET_OUT_OF_RANGE below the log start and above the high watermark."""
+        if not self.log_start_offset <= offset <= self.high_watermark:
+            raise KafkaError(ErrorCode.offset_out_of_range)
