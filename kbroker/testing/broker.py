@@ -20,7 +20,10 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from kbroker.client.rpc import Connection
 
 FAST_CONFIG: Mapping[str, str] = {
     "group.share.min.record.lock.duration.ms": "1000",
@@ -29,6 +32,8 @@ FAST_CONFIG: Mapping[str, str] = {
 }
 """Bounds low enough for tests that wait for a lock or a session to expire; the defaults themselves stay Kafka's."""
 
+Option: TypeAlias = Any
+"""A keyword argument of RunningBroker."""
 READY_PREFIX = "kbroker ready on "
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
@@ -175,11 +180,11 @@ class RunningBroker:
         with self.connect() as connection:
             admin.alter_configs(connection, admin.ResourceType.GROUP, group_id, set_configs=config)
 
-    def connect(self, **options: Any) -> Any:
-        """A `kbroker.client.rpc.Connection` to this broker."""
+    def connect(self, *, client_id: str = "test", timeout_s: float = 30.0) -> Connection:
+        """Raises BrokerUnreachable."""
         from kbroker.client.rpc import Connection
 
-        return Connection(self.host, self.port, **options)
+        return Connection(self.host, self.port, client_id=client_id, timeout_s=timeout_s)
 
     def _running(self) -> subprocess.Popen[str]:
         assert self._process is not None
@@ -202,7 +207,7 @@ class RunningBroker:
 
 
 @contextmanager
-def open_test_broker(**options: Any) -> Iterator[RunningBroker]:
+def open_test_broker(**options: Option) -> Iterator[RunningBroker]:
     """Start a broker in a temporary directory; takes the keyword arguments of RunningBroker, without `home`.
 
     On leaving the block a running broker is stopped with SIGTERM and must end with exit code 0; where the block raised, it is

@@ -1,0 +1,186 @@
+"""What the command line and tests ask of a broker, as plain functions over a Connection: topics, configs, groups, offsets.
+
+Each sends one or two requests, turns rows into small values of ours and an error code into KafkaError. No printing, no retry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from kbroker.client.rpc import Connection, Entity
+from kbroker.errors import ErrorCode, KafkaError
+
+EARLIEST = -2
+LATEST = -1
+_TIMEOUT_MS = 30_000
+_SET, _DELETE = 0, 1  # IncrementalAlterConfigs operations
+_NO_AUTHORIZED_OPERATIONS = {"include_topic_authorized_operations": False, "include_cluster_authorized_operations": False}
+_DEFAULT_SOURCE = 5
+SOURCES: Mapping[int, str] = {
+    1: "topic", 2: "dynamic broker", 3: "dynamic cluster", 4: "static broker", 5: "default", 6: "broker logger", 8: "group",
+}  # fmt: skip
+
+
+class ResourceType(IntEnum):
+    """Whose configs: `ConfigResource.Type` of Kafka."""
+
+    TOPIC = 2
+    BROKER = 4
+    GROUP = 32
+
+
+class Topic(NamedTuple):
+    name: str
+    topic_id: UUID
+    partitions: tuple[int, ...]
+    is_internal: bool
+
+
+class ConfigEntry(NamedTuple):
+    """`value` None: sensitive, or unset. `source` as in SOURCES."""
+
+    name: str
+    value: str | None
+    source: int
+    is_read_only: bool
+
+    @property
+    def is_default(self) -> bool:
+        return self.source == _DEFAULT_SOURCE
+
+
+class Group(NamedTuple):
+    group_id: str
+    state: str
+    type: str
+
+
+class ShareMember(NamedTuple):
+    """`assignment`: partitions by topic name."""
+
+    member_id: str
+    member_epoch: int
+    client_id: str
+    client_host: str
+    subscribed_topics: tuple[str, ...]
+    assignment: Mapping[str, tuple[int, ...]]
+
+
+class ShareGroup(NamedTuple):
+    group_id: str
+    state: str
+    group_epoch: int
+    assignment_epoch: int
+    assignor: str
+    members: tuple[ShareMember, ...]
+
+
+def check(code: ErrorCode, message: str | None = None) -> None:
+    """Raises KafkaError unless the code is none."""
+    if code is not ErrorCode.none:
+        raise KafkaError(code, message)
+
+
+def create_topic(connection: Connection, name: str, *, partitions: int = -1, config: Mapping[str, str] | None = None) -> None:
+    """`partitions` -1: the broker's num.partitions. Raises KafkaError, for instance topic_already_exists."""
+    row = {
+        "name": name,
+        "num_partitions": partitions,
+        "replication_factor": -1,
+        "assignments": (),
+        "configs": [{"name": key, "value": value} for key, value in (config or {}).items()],
+    }
+    answer = connection.call("create_topics", topics=[row], timeout=_TIMEOUT_MS)
+    check(answer.topics[0].error_code, answer.topics[0].error_message)
+
+
+def delete_topic(connection: Connection, name: str) -> None:
+    """Raises KafkaError, for instance unknown_topic_or_partition."""
+    answer = connection.call("delete_topics", topics=[{"name": name, "topic_id": None}], timeout=_TIMEOUT_MS)
+    check(answer.responses[0].error_code, answer.responses[0].error_message)
+
+
+def topics(connection: Connection, names: Sequence[str] | None = None) -> list[Topic]:
+    """All topics, or those named, by name; never creates one. Raises KafkaError for one that does not exist."""
+    wanted = None if names is None else [{"name": name, "topic_id": None} for name in names]
+    answer = connection.call("metadata", topics=wanted, allow_auto_topic_creation=False, **_NO_AUTHORIZED_OPERATIONS)
+    found = []
+    for row in answer.topics:
+        check(row.error_code, f"topic {row.name}")
+        partitions = tuple(sorted(p.partition_index for p in row.partitions))
+        found.append(Topic(row.name, row.topic_id, partitions, row.is_internal))
+    return sorted(found)
+
+
+def list_offsets(connection: Connection, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, int]:
+    """Offset by partition of the first record at or after `timestamp_ms`, or EARLIEST or LATEST."""
+    rows = [{"partition_index": p, "timestamp": timestamp_ms} for p in partitions]
+    wanted = [{"name": topic, "partitions": rows}]
+    answer = connection.call("list_offsets", replica_id=-1, isolation_level=0, topics=wanted, timeout=_TIMEOUT_MS)
+    offsets = {}
+    for row in answer.topics[0].partitions:
+        check(row.error_code, f"{topic}-{row.partition_index}")
+        offsets[row.partition_index] = row.offset
+    return offsets
+
+
+def describe_configs(connection: Connection, kind: ResourceType, name: str) -> list[ConfigEntry]:
+    """All configs of a resource, by name. Raises KafkaError."""
+    resource = {"resource_type": int(kind), "resource_name": name, "configuration_keys": None}
+    answer = connection.call("describe_configs", resources=[resource])
+    result = answer.results[0]
+    check(result.error_code, result.error_message)
+    return sorted(ConfigEntry(row.name, row.value, row.config_source, row.read_only) for row in result.configs)
+
+
+def alter_configs(
+    connection: Connection,
+    kind: ResourceType,
+    name: str,
+    *,
+    set_configs: Mapping[str, str] | None = None,
+    delete_configs: Iterable[str] = (),
+) -> None:
+    """Set some configs of a resource and put others back to their default, all or none. Raises KafkaError."""
+    rows: list[dict[str, Any]] = [{"name": k, "config_operation": _SET, "value": v} for k, v in (set_configs or {}).items()]
+    rows += [{"name": key, "config_operation": _DELETE, "value": None} for key in delete_configs]
+    resource = {"resource_type": int(kind), "resource_name": name, "configs": rows}
+    answer = connection.call("incremental_alter_configs", resources=[resource], validate_only=False)
+    check(answer.responses[0].error_code, answer.responses[0].error_message)
+
+
+def groups(connection: Connection, types: Sequence[str] = ("share",)) -> list[Group]:
+    """Groups of these types, by id."""
+    answer = connection.call("list_groups", states_filter=(), types_filter=tuple(types))
+    check(answer.error_code)
+    return sorted(Group(row.group_id, row.group_state, row.group_type) for row in answer.groups)
+
+
+def describe_share_group(connection: Connection, group_id: str) -> ShareGroup:
+    """Raises KafkaError(group_id_not_found) for a group that does not exist or is of another type."""
+    answer = connection.call("share_group_describe", group_ids=[group_id], include_authorized_operations=False)
+    row = answer.groups[0]
+    check(row.error_code, row.error_message)
+    return ShareGroup(
+        row.group_id,
+        row.group_state,
+        row.group_epoch,
+        row.assignment_epoch,
+        row.assignor_name,
+        tuple(sorted(_share_member(member) for member in row.members)),
+    )
+
+
+def _share_member(row: Entity) -> ShareMember:
+    assignment = {part.topic_name: tuple(sorted(part.partitions)) for part in row.assignment.topic_partitions}
+    topics = tuple(sorted(row.subscribed_topic_names))
+    return ShareMember(row.member_id, row.member_epoch, row.client_id, row.client_host, topics, assignment)
+
+
+def has_group_config(connection: Connection, group_id: str, config_name: str) -> bool:
+    """Whether the group sets this config itself, instead of having the broker's value."""
+    entries = describe_configs(connection, ResourceType.GROUP, group_id)
+    return any(entry.name == config_name and not entry.is_default for entry in entries)

@@ -1,0 +1,218 @@
+"""What producers, share consumers and a harness write down while a broker is tormented: one frozen dataclass per event.
+
+A history is a sequence of these, from several processes, each process writing its own in order. `at_ns` is CLOCK_MONOTONIC
+(`time.monotonic_ns`), which all processes of one machine share. Two habits make a history worth something:
+
+    what a process asks for is written down before it asks        (Sent, AckSent, Closing, LifeBegan)
+    what a process was told is written down after it was told     (SendConfirmed, Delivered, AckAnswered, LifeEnded)
+
+so that every event bounds, from the right side, the moment at which the broker acted. On disk an event is one line of JSON.
+Knows nothing of brokers, clients and files: the judge is kbroker.testing.history.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import NamedTuple, TypeAlias
+
+
+class Record(NamedTuple):
+    """One place in a topic partition's log."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}@{self.offset}"
+
+
+class AckKind(StrEnum):
+    ACCEPT = "accept"
+    RELEASE = "release"
+    REJECT = "reject"
+    RENEW = "renew"
+
+
+class Outcome(StrEnum):
+    CONFIRMED = "confirmed"
+    """The broker answered that it is done."""
+    REFUSED = "refused"
+    """The broker answered with an error: it was not done."""
+    UNKNOWN = "unknown"
+    """No answer came: it may have been done or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class LifeBegan:
+    """Just before the broker process of this life is started. Lives are numbered upward and do not overlap."""
+
+    at_ns: int
+    life: int
+
+
+@dataclass(frozen=True, slots=True)
+class LifeEnded:
+    """The broker process of this life is known to be dead."""
+
+    at_ns: int
+    life: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """`value` names the record and is never sent twice by the application (a client library may repeat it by itself)."""
+
+    at_ns: int
+    producer: str
+    value: str
+    idempotent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SendConfirmed:
+    """With acks=all. A send without this event may or may not be in the log."""
+
+    at_ns: int
+    producer: str
+    value: str
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A share consumer got a record. `asked_ns`: no later than the moment at which the broker can have acquired it.
+
+    That is the moment when the fetch was sent or, where a client library hides it, when this consumer's previous records were
+    handed out (a share consumer has one fetch under way) or its connection was last seen down.
+    """
+
+    at_ns: int
+    asked_ns: int
+    consumer: str
+    record: Record
+    value: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class AckSent:
+    at_ns: int
+    consumer: str
+    record: Record
+    kind: AckKind
+
+
+@dataclass(frozen=True, slots=True)
+class AckAnswered:
+    """To this consumer's last AckSent for the record."""
+
+    at_ns: int
+    consumer: str
+    record: Record
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """The consumer is about to be closed or killed: the broker may release what it holds from now on."""
+
+    at_ns: int
+    consumer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The consumer has seen that its connection broke, some time before this moment."""
+
+    at_ns: int
+    consumer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """The group was worked off: a consumer alone in it got nothing more, for longer than a lock lasts."""
+
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogRead:
+    """An ordinary read of the log, at the end, found this value there."""
+
+    at_ns: int
+    record: Record
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogReadDone:
+    """The LogRead events of this topic partition are complete."""
+
+    at_ns: int
+    topic: str
+    partition: int
+
+
+Event: TypeAlias = (
+    LifeBegan
+    | LifeEnded
+    | Sent
+    | SendConfirmed
+    | Delivered
+    | AckSent
+    | AckAnswered
+    | Closing
+    | Disconnected
+    | Drained
+    | LogRead
+    | LogReadDone
+)
+
+_EVENTS: dict[str, type[Event]] = {
+    cls.__name__: cls
+    for cls in (
+        LifeBegan,
+        LifeEnded,
+        Sent,
+        SendConfirmed,
+        Delivered,
+        AckSent,
+        AckAnswered,
+        Closing,
+        Disconnected,
+        Drained,
+        LogRead,
+        LogReadDone,
+    )
+}
+_FIELDS = {"record": lambda value: Record(*value), "kind": AckKind, "outcome": Outcome}
+
+
+def to_json(event: Event) -> str:
+    """One line, without its newline."""
+    return json.dumps({"event": type(event).__name__, **asdict(event)}, separators=(",", ":"))
+
+
+def from_json(line: str | bytes) -> Event:
+    fields = json.loads(line)
+    cls = _EVENTS[fields.pop("event")]
+    for name, decode in _FIELDS.items():
+        if name in fields:
+            fields[name] = decode(fields[name])
+    return cls(**fields)
+
+
+def read_lines(lines: Iterable[str | bytes]) -> Iterator[Event]:
+    """A last line that its writer did not finish, because it was killed, is left out: it ends without a newline."""
+    for line in lines:
+        if line[-1:] in ("\n", b"\n"):
+            yield from_json(line)
+
+
+def merge(histories: Iterable[Iterable[Event]]) -> list[Event]:
+    """Histories of several processes as one. Events of one process at the same nanosecond keep their order."""
+    return sorted((event for history in histories for event in history), key=lambda event: event.at_ns)

@@ -1,0 +1,743 @@
+"""The contract suite of the LogStore SPI: every engine, built in or a plugin's, must pass it.
+
+    from kbroker.testing.log_store_contract import LogStoreContract
+    class TestMyEngine(LogStoreContract):
+        factory = LOG_STORE                      # the LogStoreFactory that the entry point names
+
+One test method per promise of kbroker/storage/spi.py, so that a failure names the promise; `test_model` drives the engine
+with random operations beside the memory store and compares everything that can be asked. Crashes are not this suite's
+business: a process that is to be killed needs a harness around it. It must not know any engine.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import ClassVar
+from uuid import UUID
+
+import pytest
+
+from kbroker.records import Record, build_batch, crc_is_valid, iter_headers
+from kbroker.storage import memory_store
+from kbroker.storage.spi import LogBounds, LogId, LogReader, LogSettings, LogStore, LogStoreFactory, StampedBatch
+
+TOPIC = UUID(int=0x1234)
+LOG = LogId(TOPIC, 0)
+OTHER = LogId(TOPIC, 1)
+SETTINGS = LogSettings()
+EVERYTHING = 1 << 40
+
+
+def batch(base_offset: int, records: int = 1, *, log: LogId = LOG, timestamp_ms: int = 0, value: bytes | None = None) -> StampedBatch:
+    """A valid batch of `records` records, the last of which has `timestamp_ms`; its bytes differ from those of others."""
+    content = b"record at %d of %d" % (base_offset, log.partition) if value is None else value
+    data = build_batch([Record(0, timestamp_ms, None, content)] * records, base_offset=base_offset)
+    return StampedBatch(log, base_offset, base_offset + records - 1, timestamp_ms, data)
+
+
+def sized_batch(base_offset: int, size_bytes: int, *, log: LogId = LOG, timestamp_ms: int = 0) -> StampedBatch:
+    """A valid one-record batch of about `size_bytes` bytes."""
+    return batch(base_offset, log=log, timestamp_ms=timestamp_ms, value=b"%20d" % base_offset + bytes(max(0, size_bytes - 95)))
+
+
+def read_all(reader: LogReader, log: LogId = LOG, offset: int = 0, max_bytes: int = EVERYTHING, end_offset: int = EVERYTHING) -> bytes:
+    return b"".join(reader.read(log, offset, max_bytes=max_bytes, end_offset=end_offset))
+
+
+def base_offsets(data: bytes) -> list[int]:
+    return [header.base_offset for _, header in iter_headers(data)]
+
+
+def joined(batches: Iterable[StampedBatch]) -> bytes:
+    return b"".join(bytes(each.data) for each in batches)
+
+
+def everything(reader: LogReader, log: LogId) -> tuple[object, ...]:
+    """What a reader can learn about a log, except where segments begin and end."""
+    return reader.bounds(log), read_all(reader, log), [reader.find_by_timestamp(log, ms) for ms in (0, 10, 20, 1000)]
+
+
+def check_segments(reader: LogReader, log: LogId = LOG) -> None:
+    """Segments agree with bounds and content: nothing missing, nothing twice, sizes and newest timestamps right."""
+    segments = reader.segments(log)
+    bounds = reader.bounds(log)
+    assert segments, "there is always an active segment"
+    assert (segments[0].base_offset, segments[-1].end_offset) == bounds
+    assert sum(segment.size_bytes for segment in segments) == len(read_all(reader, log))
+    for before, after in zip(segments, segments[1:], strict=False):
+        assert before.base_offset < before.end_offset <= after.base_offset, "only the last segment may be empty"
+    for segment in segments:
+        data = read_all(reader, log, segment.base_offset, end_offset=segment.end_offset)
+        headers = [header for _, header in iter_headers(data)]
+        assert segment.size_bytes == len(data)
+        assert segment.max_timestamp_ms == max((header.max_timestamp_ms for header in headers), default=-1)
+        if headers:
+            assert (headers[0].base_offset, headers[-1].last_offset + 1) == (segment.base_offset, segment.end_offset)
+
+
+class LogStoreContract:
+    """Subclass, set `factory`, run with pytest."""
+
+    factory: ClassVar[LogStoreFactory]
+    options: ClassVar[Mapping[str, str]] = {}
+    durable: ClassVar[bool] = True
+    """False for an engine whose contents end with close(): tests that open a store again are then skipped."""
+
+    @pytest.fixture
+    def directory(self, tmp_path: Path) -> Path:
+        return tmp_path / "log"
+
+    @pytest.fixture
+    def store(self, directory: Path) -> Iterator[LogStore]:
+        with self.opened(directory) as store:
+            yield store
+
+    @contextmanager
+    def opened(self, directory: Path) -> Iterator[LogStore]:
+        store = self.factory.open(directory, self.options, 1)
+        try:
+            yield store
+        finally:
+            store.close()
+
+    @contextmanager
+    def reading(self, directory: Path) -> Iterator[LogReader]:
+        reader = self.factory.open_reader(directory)
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+    @contextmanager
+    def reopened(self, store: LogStore, directory: Path) -> Iterator[LogStore]:
+        if not self.durable:
+            pytest.skip("contents of this engine end with close()")
+        store.close()
+        with self.opened(directory) as again:
+            yield again
+
+    # Logs: made, missing, dropped
+
+    def test_a_new_store_has_no_logs(self, store: LogStore) -> None:
+        assert list(store.logs()) == []
+
+    def test_engine_says_where_it_must_run(self, store: LogStore) -> None:
+        assert isinstance(store.may_block, bool)
+        assert isinstance(store.write_in_thread, bool)
+
+    def test_an_empty_log_begins_at_0(self, store: LogStore) -> None:
+        store.create(LOG, SETTINGS)
+        assert list(store.logs()) == [LOG]
+        assert store.bounds(LOG) == (0, 0)
+        assert [tuple(segment) for segment in store.segments(LOG)] == [(0, 0, 0, -1)]
+        assert list(store.read(LOG, 0, max_bytes=100, end_offset=100)) == []
+        assert store.find_by_timestamp(LOG, 0) is None
+
+    def test_answers_are_plain_types_of_the_spi(self, store: LogStore) -> None:
+        store.create(LOG, SETTINGS)
+        assert isinstance(store.bounds(LOG), LogBounds)
+        assert isinstance(next(iter(store.logs())), LogId)
+
+    def test_a_missing_log_is_a_key_error(self, store: LogStore) -> None:
+        store.create(OTHER, SETTINGS)
+        with pytest.raises(KeyError):
+            store.bounds(LOG)
+        with pytest.raises(KeyError):
+            store.segments(LOG)
+        with pytest.raises(KeyError):
+            store.read(LOG, 0, max_bytes=1, end_offset=1)
+        with pytest.raises(KeyError):
+            store.find_by_timestamp(LOG, 0)
+        with pytest.raises(KeyError):
+            store.trim(LOG, 1)
+        with pytest.raises(KeyError):
+            store.truncate(LOG, 1)
+
+    def test_a_write_that_names_a_missing_log_keeps_nothing(self, store: LogStore) -> None:
+        store.create(LOG, SETTINGS)
+        with pytest.raises(KeyError):
+            store.write([batch(0), batch(0, log=OTHER)], now_ms=0)
+        assert store.bounds(LOG) == (0, 0)
+        store.write([batch(0)], now_ms=0)
+        assert read_all(store) == batch(0).data
+
+    def test_create_again_keeps_the_content(self, store: LogStore) -> None:
+        store.create(LOG, SETTINGS)
+        store.write([batch(0)], now_ms=0)
+        store.create(LOG, SETTINGS)
+        assert read_all(store) == batch(0).data
+
+    def test_drop_removes_a_log_and_only_that(self, store: LogStore, directory: Path) -> None:
+        for log in (LOG, OTHER):
+            store.create(log, SETTINGS)
+            store.write([batch(0, log=log)], now_ms=0)
+        store.drop(LOG)
+        store.drop(LOG)
+        assert list(store.logs()) == [OTHER]
+        with pytest.raises(KeyError):
+            store.bounds(LOG)
+        with self.reopened(store, directory) as again:
+            assert list(again.logs()) == [OTHER]
+            assert read_all(again, OTHER) == batch(0, log=OTHER).data
+
+    def test_a_recreated_log_is_empty(self, store: LogStore, directory: Path) -> None:
+        store.create(LOG, SETTINGS)
+        store.write([batch(0, 5)], now_ms=0)
+        store.drop(LOG)
+        store.create(LOG, SETTINGS)
+        assert store.bounds(LOG) == (0, 0)
+        assert read_all(store) == b""
+        store.write([batch(0, 2)], now_ms=0)
+        with self.reopened(store, directory) as again:
+            assert read_all(again) == batch(0, 2).data
+
+    def test_logs_differ_by_topic_id_and_by_partition(self, store: LogStore) -> None:
+        logs = [LogId(UUID(int=topic), partition) for topic in (1, 2, 1 << 127) for partition in (0, 1, 10, 2**31 - 1)]
+        for log in logs:
+            store.create(log, SETTINGS)
+        store.write([batch(0, log=log, value=str(log).encode()) for log in logs], now_ms=0)
+        assert sorted(store.logs()) == sorted(logs)
+        for log in logs:
+            assert read_all(store, log) == batch(0, log=log, value=str(log).encode()).data
+
+    # Writing and reading
+
+    def test_batches_are_kept_verbatim_in_order(self, store: LogStore) -> None:
+        store.create(LOG, SETTINGS)
+        written = [batch(0, 3), batch(3), batch(4, 10)]
+        store.write(written[:1], now_ms=0)
+        store.write(written[1:], now_ms=0)
+        assert read_all(store) == joined(written)
+        assert store.bounds(LOG) == (0, 14)
+        check_segments(store)
+
+    def test_any_buffer_is_taken_and_not_kept(self, store: LogStore) -> None:
+        store.create(LOG, SETTINGS)
+        scratch = bytearray(batch(0).data)
+        store.write([batch(0)._replace(data=scratch), batch(1)._replace(data=memoryview(batch(1).data))], now_ms=0)
+        scratch[:] = bytes(len(scratch))
+        assert read_all(store) == joined([batch(0), batch(1)])
+
+    def test_writing_nothing_is_allowed(self, store: LogStore) -> None:
+        store.write([], now_ms=0)
+        store.sync()
+
+    def test_many_logs_in_one_call(self, store: LogStore, directory: Path) -> None:
+        logs = [LogId(TOPIC, partition) for partition in range(20)]
+        for log in logs:
+            store.create(log, SETTINGS)
+        rounds = [[batch(offset, log=log) for log in logs] for offset in range(3)]
+        store.write(rounds[0] + rounds[1], now_ms=0)
+        store.write(rounds[2], now_ms=0)
+        store.sync()
+        with self.reopened(store, directory) as again:
+            for log in logs:
+                assert read_all(again, log) == joined(batch(offset, log=log) for offset in range(3))
+
+    def test_many_batches_in_one_call(self, store: LogStore) -> None:
+        store.create(LOG, SETTINGS)
+        written = [batch(offset) for offset in range(3000)]
+        store.write(written, now_ms=0)
+        assert read_all(store) == joined(written)
+
+    def test_read_begins_with_the_batch_that_holds_the_offset(self, store: LogStore) -> None:
+        store.create(LOG, SETTINGS)
+        store.write([batch(0, 10), batch(10, 10), batch(20, 10)], now_ms=0)
+        for offset, expected in ((0, 0), (9, 0), (10, 10), (15, 10), (19, 10), (20, 20), (29, 20)):
+            assert base_offsets(read_all(store, offset=offset))[0] == expected, f"read from {offset}"
+
+    def test_read_at_or_past_the_end_is_empty(self, store: LogStore) -> None:
+        store.create(LOG, SETTINGS)
+        store.write([batch(0, 10)], now_ms=0)
+        assert list(store.read(LOG, 10, max_bytes=100, end_offset=100)) == []
+        assert list(store.read(LOG, 99, max_bytes=100, end_offset=100)) == []
+
+    def test_read_stops_before_the_batch_that_begins_at_end_offset(self, store: LogStore) -> None:
+        store.create(LOG, SETTINGS)
+        store.write([batch(0, 10), batch(10, 10), batch(20, 10)], now_ms=0)
+        for end_offset, expected in ((0, []), (1, [0]), (10, [0]), (11, [0, 10]), (20, [0, 10]), (21, [0, 10, 20])):
+            assert base_offsets(read_all(store, end_offset=end_offset)) == expected, f"read up to {end_offset}"
+        assert list(store.read(LOG, 15, max_bytes=EVERYTHING, end_offset=10)) == []
+        assert base_offsets(read_all(store, offset=15, end_offset=12)) == [10]
+
+    def test_read_keeps_to_max_bytes(self, store: LogStore) -> None:
+        store.create(LOG, SETTINGS)
+        written = [batch(0, 10), batch(10, 10), batch(20, 10)]
+        store.write(written, now_ms=0)
+        one = len(written[0].data)
+        two = one + len(written[1].data)
+        for max_bytes, expected in ((0, [0]), (1, [0]), (one, [0]), (two - 1, [0]), (two, [0, 10]), (two + 1, [0, 10])):
+            assert base_offsets(read_all(store, max_bytes=max_bytes)) == expected, f"read of {max_bytes} bytes"
+        assert base_offsets(read_all(store, offset=10, max_bytes=1)) == [10]
+
+    def test_max_bytes_holds_across_segments(self, store: LogStore) -> None:
+        store.create(LOG, LogSettings(segment_bytes=500))
+        written = [sized_batch(offset, 200) for offset in range(10)]
+        store.write(written, now_ms=0)
+        size = len(written[0].data)
+        for count in range(1, 11):
+            assert base_offsets(read_all(store, max_bytes=count * size)) == list(range(count))
+            assert base_offsets(read_all(store, offset=1, max_bytes=count * size + size - 1)) == list(range(1, min(10, count + 1)))
+
+    def test_views_are_read_only_bytes_of_whole_batches(self, store: LogStore) -> None:
+        store.create(LOG, SETTINGS)
+        store.write([batch(0, 2), batch(2, 2)], now_ms=0)
+        for view in store.read(LOG, 0, max_bytes=EVERYTHING, end_offset=4):
+            assert isinstance(view, memoryview)
+            assert view.readonly
+            assert view.format == "B"
+            assert view.c_contiguous
+            headers = list(iter_headers(view))
+            assert sum(header.size_bytes for _, header in headers) == len(view)
+            assert all(crc_is_valid(view, position, header) for position, header in headers)
+
+    def test_offsets_may_have_holes(self, store: LogStore, directory: Path) -> None:
+        store.create(LOG, SETTINGS)
+        written = [batch(0, 5), batch(10, 5), batch(1000, 5)]
+        store.write(written, now_ms=0)
+        for _ in range(2):
+            assert store.bounds(LOG) == (0, 1005)
+            for offset, expected in ((4, [0, 10, 1000]), (5, [10, 1000]), (9, [10, 1000]), (14, [10, 1000]), (15, [1000]), (1005, [])):
+                assert base_offsets(read_all(store, offset=offset)) == expected, f"read from {offset}"
+            assert base_offsets(read_all(store, end_offset=500)) == [0, 10]
+            assert list(store.read(LOG, 6, max_bytes=EVERYTHING, end_offset=10)) == []
+            store.sync()
+        with self.reopened(store, directory) as again:
+            assert again.bounds(LOG) == (0, 1005)
+            assert read_all(again) == joined(written)
+
+    def test_a_first_batch_beyond_0_makes_the_start(self, store: LogStore, directory: Path) -> None:
+        store.create(LOG, SETTINGS)
+        store.write([batch(7, 3)], now_ms=0)
+        assert store.bounds(LOG) == (7, 10)
+        assert read_all(store, offset=0) == batch(7, 3).data
+        check_segments(store)
+        with self.reopened(store, directory) as again:
+            assert again.bounds(LOG) == (7, 10)
+
+    def test_large_offsets(self, store: LogStore, directory: Path) -> None:
+        store.create(LOG, SETTINGS)
+        far = 1 << 62
+        store.write([batch(far, 2)], now_ms=0)
+        assert store.bounds(LOG) == (far, far + 2)
+        assert store.read(LOG, far + 1, max_bytes=1, end_offset=far + 2)[0] == batch(far, 2).data
+        with self.reopened(store, directory) as again:
+            assert again.bounds(LOG) == (far, far + 2)
+
+    def test_a_batch_of_8_mb(self, store: LogStore, directory: Path) -> None:
+        store.create(LOG, LogSettings(segment_bytes=1 << 20))
+        written = [batch(0), sized_batch(1, 8 << 20), batch(2)]
+        store.write(written, now_ms=0)
+        assert read_all(store) == joined(written)
+        check_segments(store)
+        with self.reopened(store, directory) as again:
+            assert read_all(again) == joined(written)
+
+    # Segments
+
+    def test_roll_by_size(self, store: LogStore) -> None:
+        size = len(sized_batch(0, 200).data)
+        store.create(LOG, LogSettings(segment_bytes=3 * size))
+        store.write([sized_batch(offset, 200) for offset in range(8)], now_ms=0)
+        check_segments(store)
+        segments = store.segments(LOG)
+        assert len(segments) >= 3
+        assert all(segment.size_bytes <= 3 * size for segment in segments)
+
+    def test_a_larger_batch_has_a_segment_of_its_own(self, store: LogStore) -> None:
+        store.create(LOG, LogSettings(segment_bytes=300))
+        store.write([sized_batch(0, 1000), sized_batch(1, 1000), sized_batch(2, 100)], now_ms=0)
+        check_segments(store)
+        assert [segment.base_offset for segment in store.segments(LOG)] == [0, 1, 2]
+
+    def test_roll_by_time(self, store: LogStore) -> None:
+        store.create(LOG, LogSettings(segment_ms=1000))
+        store.write([batch(0, timestamp_ms=5000)], now_ms=5000)
+        store.write([batch(1, timestamp_ms=5500)], now_ms=5500)
+        assert len(store.segments(LOG)) == 1
+        store.write([batch(2, timestamp_ms=6500)], now_ms=6500)
+        assert [segment.base_offset for segment in store.segments(LOG)] == [0, 2]
+        store.write([batch(3, timestamp_ms=7000)], now_ms=7000)
+        assert [segment.base_offset for segment in store.segments(LOG)] == [0, 2]
+        check_segments(store)
+
+    def test_an_empty_segment_does_not_roll(self, store: LogStore) -> None:
+        store.create(LOG, LogSettings(segment_bytes=10, segment_ms=1))
+        store.write([batch(0)], now_ms=1_000_000)
+        assert [segment.base_offset for segment in store.segments(LOG)] == [0]
+
+    def test_changed_settings_count_from_the_next_write(self, store: LogStore, directory: Path) -> None:
+        store.create(LOG, SETTINGS)
+        store.write([sized_batch(0, 200), sized_batch(1, 200)], now_ms=0)
+        assert len(store.segments(LOG)) == 1
+        store.create(LOG, LogSettings(segment_bytes=300))
+        store.write([sized_batch(2, 200)], now_ms=0)
+        assert [segment.base_offset for segment in store.segments(LOG)] == [0, 2]
+        store.create(LOG, SETTINGS)
+        store.write([sized_batch(3, 200), sized_batch(4, 200)], now_ms=0)
+        assert [segment.base_offset for segment in store.segments(LOG)] == [0, 2]
+        with self.reopened(store, directory) as again:
+            again.create(LOG, LogSettings(segment_bytes=300))
+            again.write([sized_batch(5, 200)], now_ms=0)
+            assert [segment.base_offset for segment in again.segments(LOG)] == [0, 2, 5]
+            check_segments(again)
+
+    # Retention and truncation
+
+    def rolled(self, store: LogStore, count: int = 6) -> list[StampedBatch]:
+        """`count` segments of one batch of ten records each."""
+        store.create(LOG, LogSettings(segment_bytes=1))
+        written = [batch(offset, 10, timestamp_ms=offset) for offset in range(0, count * 10, 10)]
+        store.write(written, now_ms=0)
+        assert len(store.segments(LOG)) == count
+        return written
+
+    @pytest.mark.parametrize(("new_start", "left"), [(0, 0), (9, 0), (10, 1), (11, 1), (29, 2), (30, 3), (50, 5)])
+    def test_trim_removes_whole_segments_below(self, store: LogStore, directory: Path, new_start: int, left: int) -> None:
+        written = self.rolled(store)
+        store.trim(LOG, new_start)
+        assert store.bounds(LOG) == (left * 10, 60)
+        assert read_all(store) == joined(written[left:])
+        assert read_all(store, offset=left * 10) == joined(written[left:])
+        check_segments(store)
+        with self.reopened(store, directory) as again:
+            assert again.bounds(LOG) == (left * 10, 60)
+            assert read_all(again) == joined(written[left:])
+            check_segments(again)
+
+    @pytest.mark.parametrize("new_start", [60, 1000])
+    def test_trim_of_everything_leaves_an_empty_segment_at_the_end(self, store: LogStore, directory: Path, new_start: int) -> None:
+        self.rolled(store)
+        store.trim(LOG, new_start)
+        assert store.bounds(LOG) == (60, 60)
+        assert [tuple(segment) for segment in store.segments(LOG)] == [(60, 60, 0, -1)]
+        assert read_all(store) == b""
+        store.trim(LOG, new_start)
+        assert store.bounds(LOG) == (60, 60)
+        with self.reopened(store, directory) as again:
+            assert again.bounds(LOG) == (60, 60)
+            again.create(LOG, SETTINGS)
+            again.write([batch(60, 2)], now_ms=0)
+            assert again.bounds(LOG) == (60, 62)
+            assert read_all(again) == batch(60, 2).data
+
+    def test_trim_of_an_empty_log(self, store: LogStore) -> None:
+        store.create(LOG, SETTINGS)
+        store.trim(LOG, 100)
+        assert store.bounds(LOG) == (0, 0)
+
+    def test_trim_never_cuts_the_active_segment(self, store: LogStore) -> None:
+        store.create(LOG, SETTINGS)
+        store.write([batch(0, 10), batch(10, 10)], now_ms=0)
+        store.trim(LOG, 15)
+        assert store.bounds(LOG) == (0, 20)
+        store.trim(LOG, 20)
+        assert store.bounds(LOG) == (20, 20)
+
+    @pytest.mark.parametrize("new_end", [10, 20, 30, 40, 50])
+    @pytest.mark.parametrize("segment_bytes", [1, 300, 1 << 20])
+    def test_truncate(self, store: LogStore, directory: Path, new_end: int, segment_bytes: int) -> None:
+        store.create(LOG, LogSettings(segment_bytes=segment_bytes))
+        written = [batch(offset, 10, timestamp_ms=offset) for offset in range(0, 60, 10)]
+        store.write(written, now_ms=0)
+        store.sync()
+        store.truncate(LOG, new_end)
+        kept = written[: new_end // 10]
+        assert store.bounds(LOG) == (0, new_end)
+        assert read_all(store) == joined(kept)
+        assert store.find_by_timestamp(LOG, new_end) is None
+        check_segments(store)
+        again_written = batch(new_end, 5, timestamp_ms=7)
+        store.write([again_written], now_ms=0)
+        with self.reopened(store, directory) as again:
+            assert again.bounds(LOG) == (0, new_end + 5)
+            assert read_all(again) == joined([*kept, again_written])
+            check_segments(again)
+
+    @pytest.mark.parametrize("segment_bytes", [1, 1 << 20])
+    def test_truncate_to_the_start_leaves_an_empty_log(self, store: LogStore, directory: Path, segment_bytes: int) -> None:
+        store.create(LOG, LogSettings(segment_bytes=segment_bytes))
+        store.write([batch(5, 5), batch(10, 10), batch(20, 10)], now_ms=0)
+        store.truncate(LOG, 5)
+        assert store.bounds(LOG) == (5, 5)
+        assert read_all(store) == b""
+        check_segments(store)
+        with self.reopened(store, directory) as again:
+            assert again.bounds(LOG) == (5, 5)
+            again.create(LOG, SETTINGS)
+            again.write([batch(5, 2)], now_ms=0)
+            assert read_all(again) == batch(5, 2).data
+
+    def test_truncate_at_or_past_the_end_changes_nothing(self, store: LogStore) -> None:
+        written = self.rolled(store)
+        store.truncate(LOG, 60)
+        store.truncate(LOG, 70)
+        assert store.bounds(LOG) == (0, 60)
+        assert read_all(store) == joined(written)
+
+    # Timestamps
+
+    @pytest.mark.parametrize("segment_bytes", [1, 300, 1 << 20])
+    def test_find_by_timestamp(self, store: LogStore, segment_bytes: int) -> None:
+        store.create(LOG, LogSettings(segment_bytes=segment_bytes))
+        stamps = [100, 50, 200, 150, 150, 300]
+        store.write([batch(number * 10, 10, timestamp_ms=ms) for number, ms in enumerate(stamps)], now_ms=0)
+        cases = ((0, 0), (100, 0), (101, 20), (150, 20), (200, 20), (201, 50), (300, 50), (301, None))
+        for timestamp_ms, expected in cases:
+            assert store.find_by_timestamp(LOG, timestamp_ms) == expected, f"timestamp {timestamp_ms}"
+
+    # Views outlive what they show
+
+    def views(self, store: LogStore) -> tuple[Sequence[memoryview], bytes]:
+        written = self.rolled(store)
+        store.sync()
+        views = store.read(LOG, 0, max_bytes=EVERYTHING, end_offset=EVERYTHING)
+        return views, joined(written)
+
+    def test_views_survive_drop(self, store: LogStore) -> None:
+        views, expected = self.views(store)
+        store.drop(LOG)
+        store.create(LOG, SETTINGS)
+        store.write([batch(0, 3)], now_ms=0)
+        assert b"".join(views) == expected
+
+    def test_views_survive_trim(self, store: LogStore) -> None:
+        views, expected = self.views(store)
+        store.trim(LOG, 60)
+        store.write([batch(60, 3)], now_ms=0)
+        assert b"".join(views) == expected
+
+    @pytest.mark.parametrize("segment_bytes", [1, 300, 1 << 20])
+    def test_views_survive_truncate(self, store: LogStore, segment_bytes: int) -> None:
+        store.create(LOG, LogSettings(segment_bytes=segment_bytes))
+        written = [batch(offset, 10) for offset in range(0, 60, 10)]
+        store.write(written, now_ms=0)
+        views = store.read(LOG, 0, max_bytes=EVERYTHING, end_offset=EVERYTHING)
+        store.truncate(LOG, 20)
+        store.write([batch(offset, 10, value=b"other content altogether") for offset in range(20, 60, 10)], now_ms=0)
+        assert b"".join(views) == joined(written)
+
+    def test_views_survive_close_and_later_writes(self, directory: Path) -> None:
+        with self.opened(directory) as store:
+            views, expected = self.views(store)
+            store.write([batch(60, 10)], now_ms=0)
+            store.sync()
+        with self.opened(directory):
+            assert b"".join(views) == expected
+
+    # Opening again
+
+    @pytest.mark.parametrize("synced", [True, False])
+    def test_reopen_gives_the_same(self, store: LogStore, directory: Path, synced: bool) -> None:
+        for log, segment_bytes in ((LOG, 300), (OTHER, 1 << 20)):
+            store.create(log, LogSettings(segment_bytes=segment_bytes))
+            store.write([batch(offset, 3, log=log, timestamp_ms=offset) for offset in range(0, 60, 3)], now_ms=0)
+        if synced:
+            store.sync()
+        before = [(everything(store, log), list(store.segments(log))) for log in (LOG, OTHER)]
+        with self.reopened(store, directory) as again:
+            assert sorted(again.logs()) == [LOG, OTHER]
+            assert [(everything(again, log), list(again.segments(log))) for log in (LOG, OTHER)] == before
+
+    def test_writes_go_on_after_reopen(self, directory: Path) -> None:
+        if not self.durable:
+            pytest.skip("contents of this engine end with close()")
+        written: list[StampedBatch] = []
+        for round_number in range(4):
+            with self.opened(directory) as store:
+                store.create(LOG, LogSettings(segment_bytes=1000))
+                fresh = [batch(round_number * 10 + number) for number in range(10)]
+                store.write(fresh, now_ms=round_number)
+                written += fresh
+                assert read_all(store) == joined(written)
+                check_segments(store)
+
+    def test_an_empty_log_is_there_after_reopen(self, store: LogStore, directory: Path) -> None:
+        store.create(LOG, SETTINGS)
+        with self.reopened(store, directory) as again:
+            assert list(again.logs()) == [LOG]
+            assert again.bounds(LOG) == (0, 0)
+
+    # Readers beside the writer
+
+    def test_reader_sees_the_writers_log_and_follows_it(self, store: LogStore, directory: Path) -> None:
+        store.create(LOG, LogSettings(segment_bytes=400))
+        store.write([batch(0, 2), batch(2)], now_ms=0)
+        store.sync()
+        with self.reading(directory) as reader:
+            assert list(reader.logs()) == [LOG]
+            assert everything(reader, LOG) == everything(store, LOG)
+            with pytest.raises(KeyError):
+                reader.bounds(OTHER)
+            for offset in range(3, 40):
+                store.write([batch(offset, timestamp_ms=offset)], now_ms=0)
+                store.sync()
+                assert everything(reader, LOG) == everything(store, LOG), f"after the write at {offset}"
+            check_segments(reader)
+
+    def test_reader_sees_trim_truncate_create_and_drop(self, store: LogStore, directory: Path) -> None:
+        self.rolled(store)
+        store.sync()
+        with self.reading(directory) as reader:
+            views = reader.read(LOG, 0, max_bytes=EVERYTHING, end_offset=EVERYTHING)
+            before = joined(batch(offset, 10, timestamp_ms=offset) for offset in range(0, 60, 10))
+            store.trim(LOG, 20)
+            store.truncate(LOG, 50)
+            store.write([batch(50, 3)], now_ms=0)
+            store.create(OTHER, SETTINGS)
+            store.sync()
+            assert everything(reader, LOG) == everything(store, LOG)
+            assert sorted(reader.logs()) == [LOG, OTHER]
+            store.drop(LOG)
+            with pytest.raises(KeyError):
+                reader.bounds(LOG)
+            assert b"".join(views) == before
+
+    def test_reader_after_the_writer_has_closed(self, store: LogStore, directory: Path) -> None:
+        written = self.rolled(store)
+        if not self.durable:
+            pytest.skip("contents of this engine end with close()")
+        store.close()
+        with self.reading(directory) as reader:
+            assert read_all(reader) == joined(written)
+            assert reader.bounds(LOG) == (0, 60)
+            check_segments(reader)
+
+    def test_reads_in_another_thread_see_whole_prefixes(self, store: LogStore) -> None:
+        store.create(LOG, LogSettings(segment_bytes=2000))
+        stop = Event()
+        problems: list[str] = []
+
+        def read_on() -> None:
+            while not stop.is_set() and not problems:
+                end_offset = store.bounds(LOG).end_offset
+                found = base_offsets(read_all(store, offset=0))
+                if found != list(range(len(found))) or len(found) < end_offset:
+                    problems.append(f"{len(found)} batches of at least {end_offset}, the last {found[-5:]}")
+
+        thread = Thread(target=read_on)
+        thread.start()
+        for offset in range(400):
+            store.write([batch(offset)], now_ms=0)
+            if offset % 50 == 0:
+                store.sync()
+        stop.set()
+        thread.join()
+        assert problems == []
+
+    def test_close_twice(self, directory: Path) -> None:
+        with self.opened(directory) as store:
+            store.close()
+
+    # Random operations beside the memory store
+
+    def test_model(self) -> None:
+        from hypothesis import HealthCheck, given, settings
+
+        @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+        @given(operations())
+        def run(steps: Sequence[tuple[str, int, int]]) -> None:
+            with tempfile.TemporaryDirectory() as directory:
+                _Model(self, Path(directory)).run(steps)
+
+        run()
+
+
+def operations():  # type: ignore[no-untyped-def]  # noqa: ANN201 - hypothesis is an extra: its types are not always there
+    """Lists of (operation, log number, argument)."""
+    from hypothesis import strategies as st
+
+    weighted = ["write"] * 6 + ["sync", "trim", "truncate", "drop", "settings_change", "reopen", "reopen"]
+    return st.lists(st.tuples(st.sampled_from(weighted), st.integers(0, 2), st.integers(0, 30)), min_size=1, max_size=40)
+
+
+class _Model:
+    """Does every step to the engine and to the memory store, then compares them."""
+
+    def __init__(self, contract: LogStoreContract, directory: Path) -> None:
+        self.contract = contract
+        self.directory = directory / "engine"
+        self.store = contract.factory.open(self.directory, contract.options, 1)
+        self.model = memory_store.LOG_STORE.open(directory / "model", {}, 1)
+        self.settings: dict[LogId, LogSettings] = {}
+        self.now_ms = 0
+
+    def run(self, steps: Sequence[tuple[str, int, int]]) -> None:
+        try:
+            for operation, number, argument in steps:
+                log = LogId(TOPIC, number)
+                if log not in self.settings:
+                    self.both_create(log, LogSettings(segment_bytes=500))
+                getattr(self, operation)(log, argument)
+                self.now_ms += 10
+                self.compare()
+            with self.contract.reading(self.directory) as reader:
+                for log in self.settings:
+                    assert everything(reader, log) == everything(self.model, log)
+        finally:
+            self.store.close()
+
+    def compare(self) -> None:
+        assert sorted(self.store.logs()) == sorted(self.model.logs())
+        for log in self.settings:
+            assert everything(self.store, log) == everything(self.model, log)
+            check_segments(self.store, log)
+            start_offset, end_offset = self.model.bounds(log)
+            for offset in (start_offset, (start_offset + end_offset) // 2, end_offset - 1):
+                for max_bytes in (1, 250, 2000):
+                    limits = {"offset": offset, "max_bytes": max_bytes, "end_offset": end_offset - 2}
+                    assert read_all(self.store, log, **limits) == read_all(self.model, log, **limits), limits
+
+    def both_create(self, log: LogId, settings: LogSettings) -> None:
+        self.settings[log] = settings
+        for store in (self.store, self.model):
+            store.create(log, settings)
+
+    def write(self, log: LogId, argument: int) -> None:
+        """Up to three batches, a hole between them now and then, to this log and to another one in the same call."""
+        fresh: list[StampedBatch] = []
+        for target in {log, next(iter(self.settings))}:
+            offset = self.model.bounds(target).end_offset
+            for number in range(1 + argument % 3):
+                offset += argument % 4 == 3
+                fresh.append(batch(offset, 1 + (argument + number) % 5, log=target, timestamp_ms=(self.now_ms * 7 + number) % 40))
+                offset = fresh[-1].last_offset + 1
+        for store in (self.store, self.model):
+            store.write(fresh, now_ms=self.now_ms)
+
+    def sync(self, log: LogId, argument: int) -> None:
+        self.store.sync()
+
+    def trim(self, log: LogId, argument: int) -> None:
+        """The engines may cut segments at other places: trim where both have one that ends."""
+        shared = {segment.end_offset for segment in self.store.segments(log)} & {segment.end_offset for segment in self.model.segments(log)}
+        new_start = sorted(shared)[argument % len(shared)]
+        for store in (self.store, self.model):
+            store.trim(log, new_start)
+
+    def truncate(self, log: LogId, argument: int) -> None:
+        """To the end of one of the batches, or to the start."""
+        headers = [header for _, header in iter_headers(read_all(self.model, log))]
+        ends = [self.model.bounds(log).start_offset, *(header.last_offset + 1 for header in headers)]
+        for store in (self.store, self.model):
+            store.truncate(log, ends[argument % len(ends)])
+
+    def drop(self, log: LogId, argument: int) -> None:
+        del self.settings[log]
+        for store in (self.store, self.model):
+            store.drop(log)
+
+    def settings_change(self, log: LogId, argument: int) -> None:
+        self.both_create(log, LogSettings(segment_bytes=100 + argument * 50, segment_ms=100))
+
+    def reopen(self, log: LogId, argument: int) -> None:
+        if not self.contract.durable:
+            return
+        self.store.close()
+        self.store = self.contract.factory.open(self.directory, self.contract.options, 2)
+        for each, settings in self.settings.items():
+            self.store.create(each, settings)

@@ -1,0 +1,63 @@
+"""A broker of a few lines on a real socket: answers each request with whatever bytes the test's function gives."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kbroker.protocol.messages import encode_response, read_request, read_request_head, response_header
+
+Answer = Callable[[int, int, Any], dict[str, Any] | bytes | None]
+"""(api key, version, request entity) -> fields of the response, the bytes of a whole frame, or None to hang up."""
+
+
+class FakeBroker:
+    def __init__(self, answer: Answer) -> None:
+        self.requests: list[tuple[int, int, Any]] = []
+        self._answer = answer
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                peer, _ = self._listener.accept()
+            except OSError:
+                return
+            with peer, peer.makefile("rb") as stream:
+                self._serve_peer(peer, stream)
+
+    def _serve_peer(self, peer: socket.socket, stream: Any) -> None:
+        while len(size := stream.read(4)) == 4:
+            frame = stream.read(struct.unpack(">i", size)[0])
+            head = read_request_head(frame)
+            request = read_request(head, frame)
+            self.requests.append((head.api_key, head.api_version, request))
+            answer = self._answer(head.api_key, head.api_version, request)
+            if answer is None:
+                return
+            if not isinstance(answer, bytes):
+                payload = struct.pack(">i", head.correlation_id) + response_header(head.api_key, head.api_version)
+                payload += encode_response(head.api_key, head.api_version, answer)
+                answer = struct.pack(">i", len(payload)) + payload
+            peer.sendall(answer)
+
+
+@contextmanager
+def fake_broker(answer: Answer) -> Iterator[FakeBroker]:
+    broker = FakeBroker(answer)
+    try:
+        yield broker
+    finally:
+        broker.close()
