@@ -23,6 +23,8 @@ from kio.serial.errors import SerialError
 from kio.static.primitive import TZAware, i32, i32Timedelta, i64, i64Timedelta
 from kio.static.protocol import Entity
 
+from kbroker.errors import ErrorCode
+
 Message: TypeAlias = Mapping[str, Any]
 """A response as handlers give it: kio's field names; times as int milliseconds; nested rows as mappings or objects."""
 
@@ -139,6 +141,8 @@ def _converter(field: Field[Any], hint: Any) -> _Converter | None:
     if entity is not None:
         return lambda value: None if value is None else build(entity, value)
     kafka_type = field.metadata.get("kafka_type", "")
+    if kafka_type == "error_code":
+        return ErrorCode
     if kafka_type.startswith("timedelta"):
         return _timedelta
     return _moment if kafka_type.startswith("datetime") else None
