@@ -1,0 +1,48 @@
+"""Size limits for every Python file of the repository: 600 lines a file, 60 lines a function (its decorators not counted)."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("kbroker", "plugins", "tests", "perf", "spark")
+MAX_FILE_LINES = 600
+MAX_FUNCTION_LINES = 60
+OUTSIDE = {"build", "dist"}
+
+
+def python_files() -> list[Path]:
+    return sorted(
+        path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py") if not OUTSIDE.intersection(path.relative_to(ROOT).parts)
+    )
+
+
+def test_the_walk_sees_the_code() -> None:
+    assert ROOT / "kbroker" / "errors.py" in python_files()
+    assert Path(__file__) in python_files()
+
+
+def test_files_are_short() -> None:
+    sizes = {path.relative_to(ROOT): len(path.read_text().splitlines()) for path in python_files()}
+    assert {path: lines for path, lines in sizes.items() if lines > MAX_FILE_LINES} == {}
+
+
+def test_functions_are_short() -> None:
+    assert [found for path in python_files() for found in long_functions(path)] == []
+
+
+def test_files_say_what_they_are() -> None:
+    """Every file with code opens with a docstring."""
+    trees = {path.relative_to(ROOT): ast.parse(path.read_text()) for path in python_files()}
+    assert [path for path, tree in trees.items() if tree.body and not ast.get_docstring(tree)] == []
+
+
+def long_functions(path: Path) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > MAX_FUNCTION_LINES:
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines")
+    return found
