@@ -1,0 +1,397 @@
+"""The share coordinator (KIP-932): keeps the state of share-partitions as snapshots and updates in the StateStore. Pure.
+
+Every method decides at once and gives an outcome: changes for the StateStore and one result per request row, in order. What was
+decided shows in memory immediately, so several writes to one share-partition may be on their way to the disk together (group
+commit). The caller keeps this order:
+
+    outcome = coordinator.write(group_id, requests, now_ms=now_ms)      no await between here
+    ticket = commit.submit(outcome.changes)                             and here: changes are saved in the order decided
+    await the ticket                                                    only if outcome.must_wait; else answer at once
+    saved:   coordinator.confirm(outcome)                               then answer with outcome.results
+    failed:  results = coordinator.failed(outcome)                      then answer with these
+
+`must_wait` may be true with no changes at all: what is answered may rest on changes that are not saved yet. Then submit the empty
+changes too, or wait in another way for everything submitted before.
+
+`failed` forgets what was decided: the next request for that share-partition reads the store again. Therefore, when a save fails,
+everything submitted after it must fail as well, and `failed` must be called for all of it in the same synchronous step in which
+the failure becomes known, before anything else is decided here. (A commit queue that refuses what is behind a refused group does
+just that.)
+
+A share-partition is read from the store when it is first asked for, so a restart costs nothing. An update is put under the next
+number; a snapshot, after `updates_per_snapshot` of them, replaces them all in one write. There is no cold-snapshot job and no
+pruning as in Kafka: nothing obsolete stays behind; how an engine cleans its own log is its own business.
+
+This module must not know who calls the five verbs, nor what a delivery state means beyond the combiner's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from uuid import UUID
+
+from kbroker.coordinator.share_state_load import NEVER_READ_LEADER_EPOCH, ShareState, load
+from kbroker.coordinator_records import UNCHANGED_OFFSET, UNKNOWN_COUNT, ShareSnapshot, StateBatchRecord, encode_share_update
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.share.effects import StateBatch
+from kbroker.share.persister import (
+    InitializeRequest,
+    ReadRequest,
+    ReadResult,
+    Result,
+    SummaryResult,
+    TopicPartition,
+    WriteRequest,
+)
+from kbroker.share.state_batches import combine
+from kbroker.state_records import ShareStateKey, parse_key, share_partition_prefix, share_state_number, share_topic_prefix
+from kbroker.storage.spi import Change
+
+UPDATES_PER_SNAPSHOT: Final = 500
+"""share.coordinator.snapshot.update.records.per.snapshot."""
+PERSISTED_STATES: Final = frozenset({0, 2, 3, 4})
+"""AVAILABLE, ACKNOWLEDGED, ARCHIVING, ARCHIVED. An acquisition is never persisted."""
+
+_ZERO_UUID = UUID(int=0)
+
+
+class _Request(Protocol):
+    @property
+    def partition(self) -> TopicPartition: ...
+
+
+R = TypeVar("R", bound=Result)
+Q = TypeVar("Q", bound=_Request)
+
+
+class _SharePartition(NamedTuple):
+    group_id: str
+    partition: TopicPartition
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """What is in memory of a share-partition. `state` None: there is none, or its removal is not saved yet."""
+
+    key: _SharePartition
+    prefix: bytes
+    state: ShareState | None
+    unsaved: int = 0
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShareStateOutcome(Generic[R]):
+    """See the head of this file. `results`, one per row asked for and in that order, hold once the changes are saved."""
+
+    changes: tuple[Change, ...]
+    results: tuple[R, ...]
+    must_wait: bool
+    changed: tuple[_Entry, ...]
+    """The coordinator's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareStateStatistics:
+    """`unsaved`: decisions neither confirmed nor failed; `updates` and `snapshots` count what was decided since the start."""
+
+    loaded: int
+    unsaved: int
+    updates: int
+    snapshots: int
+
+
+class ShareStateCoordinator:
+    """`scan` is the StateStore's; `partition_exists(topic_id, partition)` asks the broker's topics."""
+
+    def __init__(
+        self,
+        scan: Callable[[bytes], Iterable[tuple[bytes, bytes]]],
+        partition_exists: Callable[[UUID, int], bool],
+        *,
+        updates_per_snapshot: int = UPDATES_PER_SNAPSHOT,
+    ) -> None:
+        self._scan = scan
+        self._partition_exists = partition_exists
+        self._updates_per_snapshot = updates_per_snapshot
+        self._entries: dict[_SharePartition, _Entry] = {}
+        self._updates = 0
+        self._snapshots = 0
+
+    # --- the five verbs, and what follows from a topic's deletion ---
+
+    def initialize(self, group_id: str, requests: Sequence[InitializeRequest], *, now_ms: int) -> ShareStateOutcome[Result]:
+        """Start a share-partition's state, or start it anew with a state epoch that is at least the stored one. With the epoch and
+        the start offset that it has already, nothing happens: a repeated request must not wipe what was acknowledged since."""
+        return self._decide(group_id, requests, Result, lambda decision, request: self._initialize(decision, request, now_ms))
+
+    def read(self, group_id: str, requests: Sequence[ReadRequest], *, now_ms: int) -> ShareStateOutcome[ReadResult]:
+        """The state for a leader. Its epoch is stored: from then on older leaders are fenced."""
+        return self._decide(group_id, requests, ReadResult, lambda decision, request: self._read(decision, request, now_ms))
+
+    def write(self, group_id: str, requests: Sequence[WriteRequest], *, now_ms: int) -> ShareStateOutcome[Result]:
+        """Merge batches into the state and move its start offset up. Never changes the stored epochs."""
+        return self._decide(group_id, requests, Result, lambda decision, request: self._write(decision, request, now_ms))
+
+    def delete(self, group_id: str, partitions: Sequence[TopicPartition]) -> ShareStateOutcome[Result]:
+        """Forget share-partitions, whatever their epochs. One that is not known is fine too."""
+        return self._decide(group_id, [_Delete(partition) for partition in partitions], Result, self._delete)
+
+    def read_summary(self, group_id: str, requests: Sequence[ReadRequest]) -> ShareStateOutcome[SummaryResult]:
+        """Where a share-partition stands. Fences nobody; the leader epoch in the request is not looked at."""
+        return self._decide(group_id, requests, SummaryResult, self._read_summary)
+
+    def topic_deleted(self, topic_id: UUID) -> ShareStateOutcome[Result]:
+        """Forget the share-partitions of all groups on that topic, with one result for each that there was."""
+        found = dict.fromkeys(key for key in self._entries if key.partition.topic_id == topic_id)
+        for stored, _ in self._scan(share_topic_prefix(topic_id)):
+            key = parse_key(stored)
+            assert isinstance(key, ShareStateKey)
+            found.setdefault(_SharePartition(key.group_id, TopicPartition(key.topic_id, key.partition)))
+        decision: _Decision[Result] = _Decision()
+        for share_partition in found:
+            entry = self._entry(*share_partition)
+            if entry.state:
+                self._remove(decision, entry, entry.state)
+                decision.results.append(Result(share_partition.partition))
+        return decision.outcome()
+
+    # --- after the save ---
+
+    def confirm(self, outcome: ShareStateOutcome[R]) -> None:
+        """The outcome's changes are saved."""
+        for entry in outcome.changed:
+            assert not entry.lost, f"{entry.key} was saved although an earlier change of it had failed"
+            entry.unsaved -= 1
+            if not entry.unsaved and entry.state is None:
+                del self._entries[entry.key]
+
+    def failed(
+        self,
+        outcome: ShareStateOutcome[R],
+        code: ErrorCode = ErrorCode.coordinator_not_available,
+        message: str | None = None,
+    ) -> tuple[R, ...]:
+        """Nothing of the outcome's changes was saved. Gives what to answer instead: `code` in every row that was good."""
+        for entry in outcome.changed:
+            entry.lost = True
+            if self._entries.get(entry.key) is entry:
+                del self._entries[entry.key]
+        return tuple(replace(row, code=code, message=message) if row.code is ErrorCode.none else row for row in outcome.results)
+
+    def statistics(self) -> ShareStateStatistics:
+        return ShareStateStatistics(
+            loaded=len(self._entries),
+            unsaved=sum(entry.unsaved for entry in self._entries.values()),
+            updates=self._updates,
+            snapshots=self._snapshots,
+        )
+
+    # --- one row each; refusals in Kafka's order ---
+
+    def _initialize(self, decision: _Decision[Result], request: InitializeRequest, now_ms: int) -> Result:
+        partition, state_epoch, start_offset = request
+        _check_partition(partition)
+        _check_epoch(state_epoch, "state epoch")
+        entry = self._entry(decision.group_id, partition, decision)
+        old = entry.state
+        if old and state_epoch < old.state_epoch:
+            raise _fenced_state(state_epoch, old)
+        self._check_exists(partition)
+        if old and (old.state_epoch, old.start_offset) == (state_epoch, start_offset):
+            return Result(partition)
+        entry.state = ShareState(
+            snapshot_epoch=old.snapshot_epoch + 1 if old else 0,
+            state_epoch=state_epoch,
+            leader_epoch=NEVER_READ_LEADER_EPOCH,
+            start_offset=start_offset,
+            delivery_complete_count=UNKNOWN_COUNT if start_offset == UNCHANGED_OFFSET else 0,
+            updates=old.updates if old else 0,
+            leader_fence=old.leader_fence if old else NEVER_READ_LEADER_EPOCH,
+        )
+        self._put_snapshot(decision, entry, entry.state, now_ms)
+        return Result(partition)
+
+    def _read(self, decision: _Decision[ReadResult], request: ReadRequest, now_ms: int) -> ReadResult:
+        partition, leader_epoch = request
+        _check_partition(partition)
+        _check_epoch(leader_epoch, "leader epoch")
+        entry = self._entry(decision.group_id, partition, decision)
+        state = entry.state
+        if state is None:
+            raise KafkaError(ErrorCode.invalid_request, "Read operation on uninitialized share partition not allowed.")
+        if leader_epoch < state.leader_fence:
+            raise _fenced_leader(leader_epoch, state)
+        self._check_exists(partition)
+        if leader_epoch != state.leader_epoch:
+            state.leader_epoch = state.leader_fence = leader_epoch
+            self._put_update(decision, entry, state, (), now_ms)
+        return ReadResult(partition, state_epoch=state.state_epoch, start_offset=state.start_offset, batches=state.merged_batches())
+
+    def _write(self, decision: _Decision[Result], request: WriteRequest, now_ms: int) -> Result:
+        partition = request.partition
+        _check_partition(partition)
+        _check_epoch(request.leader_epoch, "leader epoch")
+        _check_epoch(request.state_epoch, "state epoch")
+        _check_batches(request.batches)
+        entry = self._entry(decision.group_id, partition, decision)
+        state = entry.state
+        if state is None:
+            raise KafkaError(ErrorCode.invalid_request, "Write operation on uninitialized share partition not allowed.")
+        if request.leader_epoch < state.leader_fence:
+            raise _fenced_leader(request.leader_epoch, state)
+        if request.state_epoch < state.state_epoch:
+            raise _fenced_state(request.state_epoch, state)
+        self._check_exists(partition)
+        if state.start_offset < request.start_offset != UNCHANGED_OFFSET:
+            state.start_offset = request.start_offset
+            state.delivery_complete_count = request.delivery_complete_count
+        elif request.start_offset == state.start_offset:
+            state.delivery_complete_count = max(state.delivery_complete_count, request.delivery_complete_count)
+        batches = combine(request.batches, (), state.start_offset)
+        state.recent += batches
+        self._put_update(decision, entry, state, batches, now_ms)
+        return Result(partition)
+
+    def _delete(self, decision: _Decision[Result], request: _Delete) -> Result:
+        partition = request.partition
+        _check_partition(partition)
+        self._check_exists(partition)
+        entry = self._entry(decision.group_id, partition, decision)
+        if entry.state:
+            self._remove(decision, entry, entry.state)
+        return Result(partition)
+
+    def _read_summary(self, decision: _Decision[SummaryResult], request: ReadRequest) -> SummaryResult:
+        partition = request.partition
+        _check_partition(partition)
+        self._check_exists(partition)
+        state = self._entry(decision.group_id, partition, decision).state
+        if state is None:
+            return SummaryResult(partition)
+        return SummaryResult(
+            partition,
+            state_epoch=state.state_epoch,
+            leader_epoch=state.leader_epoch,
+            start_offset=state.start_offset,
+            delivery_complete_count=state.delivery_complete_count,
+        )
+
+    # --- how the state is kept ---
+
+    def _decide(
+        self, group_id: str, requests: Sequence[Q], result: type[R], decide: Callable[[_Decision[R], Q], R]
+    ) -> ShareStateOutcome[R]:
+        decision: _Decision[R] = _Decision(group_id)
+        for request in requests:
+            try:
+                row = decide(decision, request)
+            except KafkaError as refusal:
+                row = result(request.partition, refusal.code, refusal.message)
+            decision.results.append(row)
+        return decision.outcome()
+
+    def _entry(self, group_id: str, partition: TopicPartition, decision: _Decision[R] | None = None) -> _Entry:
+        """From memory or from the store. One without state is not kept: asking for unknown names must not cost memory."""
+        key = _SharePartition(group_id, partition)
+        entry = self._entries.get(key)
+        if entry is None:
+            prefix = share_partition_prefix(group_id, *partition)
+            entry = _Entry(key, prefix, load(self._scan(prefix)))
+            if entry.state:
+                self._entries[key] = entry
+        elif entry.unsaved and decision:
+            decision.must_wait = True
+        return entry
+
+    def _check_exists(self, partition: TopicPartition) -> None:
+        if not self._partition_exists(*partition):
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+
+    def _put_update(self, decision: _Decision[R], entry: _Entry, state: ShareState, batches: Sequence[StateBatch], now_ms: int) -> None:
+        """Save what changed: as an update, or as a snapshot when there are enough of those."""
+        if state.updates >= self._updates_per_snapshot:
+            state.snapshot_epoch += 1
+            self._put_snapshot(decision, entry, state, now_ms)
+            return
+        state.updates += 1
+        value = encode_share_update(state.snapshot_epoch, state.leader_epoch, state.start_offset, state.delivery_complete_count, batches)
+        decision.change(entry, state.updates, value)
+        self._updates += 1
+
+    def _put_snapshot(self, decision: _Decision[R], entry: _Entry, state: ShareState, now_ms: int) -> None:
+        snapshot = ShareSnapshot(
+            snapshot_epoch=state.snapshot_epoch,
+            state_epoch=state.state_epoch,
+            leader_epoch=state.leader_epoch,
+            start_offset=state.start_offset,
+            create_timestamp=now_ms,
+            write_timestamp=now_ms,
+            state_batches=tuple(StateBatchRecord(*batch) for batch in state.merged_batches()),
+            delivery_complete_count=state.delivery_complete_count,
+        )
+        decision.change(entry, 0, snapshot.encode())
+        for number in range(1, state.updates + 1):
+            decision.change(entry, number, None)
+        state.updates = 0
+        self._snapshots += 1
+        self._entries[entry.key] = entry
+
+    def _remove(self, decision: _Decision[R], entry: _Entry, state: ShareState) -> None:
+        """Tombstones. The entry stays, without state, until they are saved: the store still has what they remove."""
+        for number in range(state.updates + 1):
+            decision.change(entry, number, None)
+        entry.state = None
+
+
+class _Delete(NamedTuple):
+    partition: TopicPartition
+
+
+class _Decision(Generic[R]):
+    """An outcome in the making."""
+
+    def __init__(self, group_id: str = "") -> None:
+        self.group_id = group_id
+        self.changes: list[Change] = []
+        self.changed: dict[_Entry, None] = {}
+        self.results: list[R] = []
+        self.must_wait = False
+
+    def change(self, entry: _Entry, number: int, value: bytes | None) -> None:
+        self.changes.append((entry.prefix + share_state_number(number), value))
+        self.changed[entry] = None
+
+    def outcome(self) -> ShareStateOutcome[R]:
+        for entry in self.changed:
+            entry.unsaved += 1
+        return ShareStateOutcome(tuple(self.changes), tuple(self.results), self.must_wait or bool(self.changes), tuple(self.changed))
+
+
+def _check_partition(partition: TopicPartition) -> None:
+    if partition.topic_id == _ZERO_UUID:
+        raise KafkaError(ErrorCode.invalid_request, "The topic id must not be null.")
+    if partition.partition < 0:
+        raise KafkaError(ErrorCode.invalid_request, "The partition must not be negative.")
+
+
+def _check_epoch(epoch: int, name: str) -> None:
+    if epoch < 0:
+        raise KafkaError(ErrorCode.invalid_request, f"The {name} must not be negative.")
+
+
+def _check_batches(batches: Iterable[StateBatch]) -> None:
+    """Kafka stores what it is given, and the share-partition can then never be loaded again. kbroker refuses it."""
+    for first, last, state, count in batches:
+        if not 0 <= first <= last or state not in PERSISTED_STATES or count < 0:
+            raise KafkaError(ErrorCode.invalid_request, f"Not a state batch: {first}-{last}, state {state}, delivery count {count}.")
+
+
+def _fenced_leader(leader_epoch: int, state: ShareState) -> KafkaError:
+    return KafkaError(ErrorCode.fenced_leader_epoch, f"Leader epoch {leader_epoch} is older than {state.leader_fence}.")
+
+
+def _fenced_state(state_epoch: int, state: ShareState) -> KafkaError:
+    return KafkaError(ErrorCode.fenced_state_epoch, f"State epoch {state_epoch} is older than {state.state_epoch}.")
