@@ -1,1 +1,83 @@
+"""The command line: `kbroker COMMAND`.
 
+One file per command group; a command's file is imported when it is called, so that `kbroker --help` stays quick. Commands parse
+and print; what they do is done by the server, the RPC client, the storage readers and the ordinary Kafka client library.
+Results go to stdout, everything said to a person goes to stderr, and a refusal is one line with a documented exit code.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import NamedTuple, NoReturn
+
+import click
+
+import kbroker
+from kbroker.cli.exits import OK, end_of
+
+
+class Entry(NamedTuple):
+    """`target`: module in this package and the name of its click command. `summary`: the first line of its help."""
+
+    target: str
+    summary: str
+
+
+COMMANDS: Mapping[str, Entry] = {
+    "start": Entry("start:start", "Run a broker until SIGTERM or SIGINT."),
+    "demo": Entry("demo:demo", "Show a durable queue at work: a broker, 50 000 orders, four share consumers."),
+    "topics": Entry("topics:topics", "Create, list, describe and delete topics."),
+    "produce": Entry("produce:produce", "Send the lines of a file, or of standard input, as records."),
+    "consume": Entry("consume:consume", "Print records of a topic from an offset on."),
+    "share-consume": Entry("share_consume:share_consume", "Take records from a topic as a member of a share group."),
+    "share-groups": Entry("share_groups:share_groups", "List and describe share groups."),
+    "configs": Entry("configs:configs", "Describe, set and delete configs of topics, groups and brokers."),
+    "storage": Entry("storage:storage", "Look into a data directory, also beside a live broker."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands' summaries and imports a command only to run it."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        entry = COMMANDS.get(name)
+        if entry is None:
+            return None
+        module, attribute = entry.target.split(":")
+        command = getattr(import_module(f"kbroker.cli.{module}"), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(kbroker.__version__, prog_name="kbroker")
+def cli() -> None:
+    """A broker that speaks the Kafka protocol and turns topics into durable queues (share groups, KIP-932)."""
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    try:
+        result = cli.main(arguments, prog_name="kbroker", standalone_mode=False)
+    except (Exception, KeyboardInterrupt) as error:
+        return end_of(error)
+    return result if isinstance(result, int) else OK
+
+
+def main() -> NoReturn:
+    """The console script."""
+    code = run()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        code = end_of(error)
+    sys.exit(code)

@@ -6,12 +6,12 @@ Each sends one or two requests, turns rows into small values of ours and an erro
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from enum import IntEnum
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from kbroker.client.rpc import Connection, Entity
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.state_records import ResourceType as ResourceType
 
 EARLIEST = -2
 LATEST = -1
@@ -22,14 +22,6 @@ _DEFAULT_SOURCE = 5
 SOURCES: Mapping[int, str] = {
     1: "topic", 2: "dynamic broker", 3: "dynamic cluster", 4: "static broker", 5: "default", 6: "broker logger", 8: "group",
 }  # fmt: skip
-
-
-class ResourceType(IntEnum):
-    """Whose configs: `ConfigResource.Type` of Kafka."""
-
-    TOPIC = 2
-    BROKER = 4
-    GROUP = 32
 
 
 class Topic(NamedTuple):

@@ -1,0 +1,85 @@
+"""What the commands that produce and consume share: the settings of confluent-kafka, its errors, and printing of records."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from kbroker.cli.exits import UNREACHABLE, CommandFailed
+from kbroker.cli.output import text_fields
+from kbroker.cli.params import Address, connect
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message
+
+MAX_MESSAGE_BYTES = 1_000_000_000  # what may be sent or fetched is the broker's decision
+
+
+class ClientErrors:
+    """Errors that librdkafka reports outside of any call. It prints nothing itself (log_level 0) and never gives up, so that
+    a command has to decide: a broker that cannot be reached any more ends it."""
+
+    def __init__(self) -> None:
+        self._lost: str | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        from confluent_kafka import KafkaError as Error
+
+        if error.fatal() or error.code() == Error._ALL_BROKERS_DOWN:
+            self._lost = error.str()
+
+    def check(self) -> None:
+        """Raises CommandFailed once the broker is lost."""
+        if self._lost is not None:
+            raise CommandFailed(f"lost the broker: {self._lost}", UNREACHABLE)
+
+
+def client_settings(bootstrap: Address, errors: ClientErrors) -> dict[str, Any]:
+    """For any client of confluent-kafka. Connects once on its own, since librdkafka would wait for a missing broker forever:
+    raises BrokerUnreachable."""
+    connect(bootstrap).close()
+    return {"bootstrap.servers": str(bootstrap), "client.id": "kbroker-cli", "log_level": 0, "error_cb": errors}
+
+
+def record_as_json(message: Message) -> dict[str, Any]:
+    """`key` and `value` as text, or `key_base64` and `value_base64` where they are no UTF-8."""
+    from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
+
+    kind, timestamp_ms = message.timestamp()
+    pairs = cast("Sequence[tuple[str, str | bytes | None]]", message.headers() or ())
+    headers = [{"name": name, **text_fields("value", _as_bytes(value))} for name, value in pairs]
+    return {
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp_ms": None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
+        **text_fields("key", _as_bytes(message.key())),
+        **text_fields("value", _as_bytes(message.value())),
+        "headers": headers,
+    }
+
+
+def print_record(message: Message, *, as_json: bool, key_separator: str | None, **extra: object) -> None:
+    """One line per record: JSON, or the bytes of the value, with the key before it where a separator is given."""
+    if as_json:
+        import json
+
+        click.echo(json.dumps({**record_as_json(message), **extra}, ensure_ascii=False))
+        return
+    key = b"" if key_separator is None else (_as_bytes(message.key()) or b"") + key_separator.encode()
+    sys.stdout.buffer.write(key + (_as_bytes(message.value()) or b"") + b"\n")
+
+
+def require_topics(bootstrap: Address, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Partitions by topic. Raises KafkaError for a topic that does not exist; never creates one."""
+    from kbroker.client import admin
+
+    with connect(bootstrap) as connection:
+        return {topic.name: topic.partitions for topic in admin.topics(connection, names)}
+
+
+def _as_bytes(content: str | bytes | None) -> bytes | None:
+    return content.encode() if isinstance(content, str) else content

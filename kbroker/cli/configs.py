@@ -1,0 +1,88 @@
+"""`kbroker configs`: describe, set and delete configs of topics, share groups and the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kbroker.cli.output import print_json, print_table
+from kbroker.cli.params import Address, NameValue, bootstrap_option, connect, json_option
+
+if TYPE_CHECKING:
+    from kbroker.client.admin import ResourceType
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def resource_options(function: F) -> F:
+    """Whose configs: exactly one of --topic, --group, --broker."""
+    function = click.option("--broker", metavar="ID", help="Configs of the broker with this node id.")(function)
+    function = click.option("--group", help="Configs of this share group, which need not exist yet.")(function)
+    return click.option("--topic", help="Configs of this topic.")(function)
+
+
+def _resource(topic: str | None, group: str | None, broker: str | None) -> tuple[ResourceType, str]:
+    from kbroker.client.admin import ResourceType
+
+    kinds = ((ResourceType.TOPIC, topic), (ResourceType.GROUP, group), (ResourceType.BROKER, broker))
+    given = [(kind, name) for kind, name in kinds if name is not None]
+    if len(given) != 1:
+        raise click.UsageError("exactly one of --topic, --group and --broker is needed")
+    return given[0]
+
+
+@click.group()
+def configs() -> None:
+    """Describe, set and delete configs of topics, groups and brokers."""
+
+
+@configs.command()
+@resource_options
+@click.option("--all", "show_all", is_flag=True, help="Also configs that have their default value.")
+@json_option
+@bootstrap_option
+def describe(topic: str | None, group: str | None, broker: str | None, show_all: bool, as_json: bool, bootstrap: Address) -> None:
+    """Print configs, their values and where the values come from."""
+    from kbroker.client import admin
+
+    kind, name = _resource(topic, group, broker)
+    with connect(bootstrap) as connection:
+        entries = admin.describe_configs(connection, kind, name)
+    shown = [entry for entry in entries if show_all or not entry.is_default]
+    source = {entry.name: admin.SOURCES.get(entry.source, str(entry.source)) for entry in shown}
+    if as_json:
+        print_json([{"name": e.name, "value": e.value, "source": source[e.name], "read_only": e.is_read_only} for e in shown])
+    elif shown:
+        print_table(("NAME", "VALUE", "SOURCE"), [(e.name, e.value, source[e.name]) for e in shown])
+    else:
+        click.echo("all configs have their default values (--all shows them)")
+
+
+@configs.command("set")
+@resource_options
+@click.argument("config", nargs=-1, required=True, type=NameValue())
+@bootstrap_option
+def set_configs(topic: str | None, group: str | None, broker: str | None, config: tuple[tuple[str, str], ...], bootstrap: Address) -> None:
+    """Set each CONFIG, all or none."""
+    from kbroker.client import admin
+
+    kind, name = _resource(topic, group, broker)
+    with connect(bootstrap) as connection:
+        admin.alter_configs(connection, kind, name, set_configs=dict(config))
+    click.echo(f"set {', '.join(key for key, _ in config)} of {kind.name.lower()} {name}")
+
+
+@configs.command()
+@resource_options
+@click.argument("config", nargs=-1, required=True)
+@bootstrap_option
+def delete(topic: str | None, group: str | None, broker: str | None, config: tuple[str, ...], bootstrap: Address) -> None:
+    """Put each CONFIG back to its default value, all or none."""
+    from kbroker.client import admin
+
+    kind, name = _resource(topic, group, broker)
+    with connect(bootstrap) as connection:
+        admin.alter_configs(connection, kind, name, delete_configs=config)
+    click.echo(f"deleted {', '.join(config)} of {kind.name.lower()} {name}")

@@ -1,0 +1,63 @@
+"""How a command ends: exit codes, and which error leads to which. docs/exit-codes.md explains them to operators."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from kbroker.errors import KafkaError, OperatorError
+
+OK = 0
+REFUSED = 1
+USAGE = 2
+UNREACHABLE = 3
+DATA_DIRECTORY = 4
+INTERRUPTED = 130
+
+
+class CommandFailed(Exception):
+    """A command ends with this exit code and one line on stderr."""
+
+    def __init__(self, message: str, exit_code: int = REFUSED) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def say(message: str) -> None:
+    """One line for the person at the terminal, on stderr: stdout belongs to data."""
+    click.echo(f"kbroker: {message}", err=True)
+
+
+def end_of(error: BaseException) -> int:
+    """Print the one line that an error deserves and return the exit code; what is none of ours is raised again."""
+    match error:
+        case click.UsageError():
+            error.show()
+            return USAGE
+        case CommandFailed():
+            say(str(error))
+            return error.exit_code
+        case click.ClickException():
+            say(error.format_message())
+            return REFUSED
+        case KafkaError():
+            say(error.message or error.code.name.replace("_", " "))
+            return REFUSED
+        case OperatorError():
+            say(str(error))
+            return UNREACHABLE if _is_unreachable(error) else DATA_DIRECTORY
+        case KeyboardInterrupt() | click.Abort():
+            return INTERRUPTED
+        case BrokenPipeError():
+            # The reader of our output has left (`| head`): no news, but Python would complain at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return REFUSED
+    raise error
+
+
+def _is_unreachable(error: OperatorError) -> bool:
+    from kbroker.client.rpc import BrokerUnreachable
+
+    return isinstance(error, BrokerUnreachable)

@@ -1,0 +1,64 @@
+"""Tables and JSON on stdout: rich on a terminal, plain aligned text where another program or a file reads it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import click
+
+Cell: TypeAlias = str | int | float | None
+"""None is printed as `-`, Kafka's sign for a value that is not known."""
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+    """Columns of numbers are aligned to the right."""
+    cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    is_number = [any(rows) and all(isinstance(row[i], (int, float, type(None))) for row in rows) for i in range(len(columns))]
+    if sys.stdout.isatty():
+        _print_rich(columns, cells, is_number)
+        return
+    widths = [max(len(column), *(len(row[i]) for row in cells), 0) for i, column in enumerate(columns)]
+    for line in [list(columns), *cells]:
+        aligned = [text.rjust(width) if right else text.ljust(width) for text, width, right in zip(line, widths, is_number, strict=True)]
+        click.echo("  ".join(aligned).rstrip())
+
+
+def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]], is_number: Sequence[bool]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for column, right in zip(columns, is_number, strict=True):
+        table.add_column(column, justify="right" if right else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*map(Text, row))
+    Console().print(table)
+
+
+def print_json(value: object) -> None:
+    """One document, on one line where stdout is no terminal."""
+    click.echo(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+
+
+def text_fields(name: str, content: bytes | None) -> dict[str, str | None]:
+    """`{name: text}`, or `{name_base64: …}` where the bytes are no UTF-8."""
+    try:
+        return {name: None if content is None else content.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(content or b"").decode()}
+
+
+def human_bytes(size: int) -> str:
+    """`1.5 MiB`."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError("unreachable")

@@ -1,0 +1,87 @@
+"""Parameter types and options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from kbroker.client.rpc import Connection
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Address(NamedTuple):
+    """HOST:PORT; prints as such, with brackets around an IPv6 host."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class AddressType(click.ParamType[Address]):
+    """`HOST:PORT` or `[IPV6]:PORT`."""
+
+    name = "HOST:PORT"
+
+    def __init__(self, lowest_port: int = 1) -> None:
+        self._lowest_port = lowest_port
+
+    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> Address:
+        if isinstance(value, Address):
+            return value
+        text = str(value)
+        host, colon, port_text = text.rpartition(":")
+        host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        if not colon or not host or not port_text.isascii() or not port_text.isdigit():
+            self.fail(f"{text!r} is not HOST:PORT", param, context)
+        port = int(port_text)
+        if not self._lowest_port <= port <= 65_535:
+            self.fail(f"port {port} is not between {self._lowest_port} and 65535", param, context)
+        return Address(host, port)
+
+
+class NameValue(click.ParamType[tuple[str, str]]):
+    """`name=value`, as in Kafka's property files; the value may be empty and may contain `=`."""
+
+    name = "NAME=VALUE"
+
+    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, content = str(value).partition("=")
+        if not equals or not name.strip():
+            self.fail(f"{value!r} is not NAME=VALUE", param, context)
+        return name.strip(), content.strip()
+
+
+def bootstrap_option(function: F) -> F:
+    """`--bootstrap-server`: where the broker is."""
+    return click.option(
+        "--bootstrap-server",
+        "-b",
+        "bootstrap",
+        type=AddressType(),
+        default=DEFAULT_BOOTSTRAP,
+        envvar="KBROKER_BOOTSTRAP",
+        show_default=True,
+        show_envvar=True,
+        help="Address of the broker.",
+    )(function)
+
+
+def json_option(function: F) -> F:
+    """`--json`: for scripts."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(function)
+
+
+def connect(bootstrap: Address) -> Connection:
+    """Raises BrokerUnreachable."""
+    from kbroker.client.rpc import Connection
+
+    return Connection(bootstrap.host, bootstrap.port, client_id="kbroker-cli")

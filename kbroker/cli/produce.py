@@ -1,0 +1,133 @@
+"""`kbroker produce`: lines in, records out, each confirmed as durable (acks=all) before the command says that it is done."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from kbroker.cli.clients import MAX_MESSAGE_BYTES, ClientErrors, client_settings
+from kbroker.cli.exits import CommandFailed
+from kbroker.cli.params import Address, bootstrap_option
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message, Producer
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+_PROGRESS_INTERVAL_S = 0.1
+
+
+class Outcome:
+    """Counts what the broker confirmed and refused."""
+
+    def __init__(self) -> None:
+        self.confirmed = 0
+        self.failed = 0
+        self.first_error: str | None = None
+
+    def __call__(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self.confirmed += 1
+            return
+        self.failed += 1
+        self.first_error = self.first_error or error.str()
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("file", type=click.File("rb"), default="-")
+@click.option("--key-separator", "-k", metavar="TEXT", help="What comes before the first TEXT in a line is the record's key.")
+@click.option("--partition", "-p", type=click.IntRange(min=0), help="Send everything to this partition.")
+@click.option("--compression", type=click.Choice(CODECS), default="none", show_default=True, help="Codec of the record batches.")
+@click.option("--timeout-ms", type=click.IntRange(min=1), default=30_000, show_default=True, help="How long to try to send a record.")
+@bootstrap_option
+def produce(
+    topic: str,
+    file: IO[bytes],
+    key_separator: str | None,
+    partition: int | None,
+    compression: str,
+    timeout_ms: int,
+    bootstrap: Address,
+) -> None:
+    """Send each line of FILE, or of standard input, as a record to TOPIC.
+
+    The command ends when every record is confirmed (acks=all), with exit code 1 if any was refused.
+    """
+    from confluent_kafka import Producer
+
+    errors = ClientErrors()
+    settings = {
+        **client_settings(bootstrap, errors),
+        "enable.idempotence": True,
+        "compression.type": compression,
+        "message.timeout.ms": timeout_ms,
+        "message.max.bytes": MAX_MESSAGE_BYTES,
+        "linger.ms": 5,
+    }
+    producer, outcome, started = Producer(settings), Outcome(), time.monotonic()
+    where = {} if partition is None else {"partition": partition}
+    show = _progress(outcome)
+    try:
+        for key, value in _records(file, key_separator):
+            _send(producer, topic, key=key, value=value, on_delivery=outcome, **where)
+            show()
+        while producer.flush(_PROGRESS_INTERVAL_S):
+            show()
+    finally:
+        say_summary(topic, outcome, time.monotonic() - started)
+    if outcome.failed:
+        raise CommandFailed(f"{outcome.failed} records were not confirmed: {outcome.first_error}")
+
+
+def say_summary(topic: str, outcome: Outcome, seconds: float) -> None:
+    """On stderr: how many records the broker has, and how fast that went."""
+    click.echo(
+        f"\r{outcome.confirmed} records confirmed in {topic}, {outcome.failed} failed, "
+        f"{seconds:.2f} s, {outcome.confirmed / max(seconds, 1e-9):.0f} records/s",
+        err=True,
+    )
+
+
+def _send(producer: Producer, topic: str, **record: Any) -> None:  # noqa: ANN401 (what Producer.produce takes)
+    from confluent_kafka import KafkaException
+
+    while True:
+        try:
+            producer.produce(topic, **record)
+        except BufferError:
+            producer.poll(_PROGRESS_INTERVAL_S)
+            continue
+        except KafkaException as error:
+            raise CommandFailed(error.args[0].str()) from error
+        producer.poll(0)
+        return
+
+
+def _records(file: IO[bytes], key_separator: str | None) -> Iterator[tuple[bytes | None, bytes]]:
+    separator = None if key_separator is None else key_separator.encode()
+    for line in file:
+        content = line.rstrip(b"\r\n") if line.endswith(b"\n") else line
+        if separator is None or separator not in content:
+            yield None, content
+        else:
+            key, _, value = content.partition(separator)
+            yield key, value
+
+
+def _progress(outcome: Outcome) -> Callable[[], None]:
+    """Shows the number of confirmed records while they are sent, if a person is watching."""
+    if not sys.stderr.isatty():
+        return lambda: None
+    shown_at = time.monotonic()
+
+    def show() -> None:
+        nonlocal shown_at
+        if time.monotonic() - shown_at >= _PROGRESS_INTERVAL_S:
+            shown_at = time.monotonic()
+            click.echo(f"\r{outcome.confirmed} records confirmed", err=True, nl=False)
+
+    return show

@@ -1,0 +1,135 @@
+"""`kbroker share-consume`: take records from a share group, acknowledging each one after it was printed.
+
+Kafka gives a new share group only records that come after its first fetch. People who try a queue expect what is in it, so a
+new group gets share.auto.offset.reset=earliest here unless told otherwise; a group that exists is left as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kbroker.cli.clients import ClientErrors, client_settings, print_record, require_topics
+from kbroker.cli.exits import CommandFailed, say
+from kbroker.cli.params import Address, bootstrap_option, connect
+from kbroker.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from confluent_kafka import AcknowledgeType, ShareConsumer
+
+    from kbroker.client.rpc import Connection
+
+RESET = "share.auto.offset.reset"
+_POLL_S = 0.5
+_MAX_POLL_RECORDS = 500
+
+
+@click.command("share-consume")
+@click.argument("topic")
+@click.option("--group", "-g", required=True, help="The share group; made when it does not exist.")
+@click.option("--from", "start", type=click.Choice(["earliest", "latest"]), help="Where a new group begins.  [default: earliest]")
+@click.option("--max-messages", "-n", type=click.IntRange(min=1), help="End after this many records.")
+@click.option("--timeout-ms", type=click.IntRange(min=1), help="End when no record has come for this long.  [default: wait forever]")
+@click.option("--release", "verdict", flag_value="RELEASE", help="Give every record back after printing it: it will be delivered again.")
+@click.option("--reject", "verdict", flag_value="REJECT", help="Reject every record after printing it: it is not delivered again.")
+@click.option("--key-separator", "-k", metavar="TEXT", help="Print the key and TEXT before each value.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per record, with its delivery count.")
+@bootstrap_option
+def share_consume(
+    topic: str,
+    group: str,
+    start: str | None,
+    max_messages: int | None,
+    timeout_ms: int | None,
+    verdict: str | None,
+    key_separator: str | None,
+    as_json: bool,
+    bootstrap: Address,
+) -> None:
+    """Print records of TOPIC as a member of share group G and accept each one (or give it back, or reject it)."""
+    from confluent_kafka import AcknowledgeType, ShareConsumer
+
+    errors = ClientErrors()
+    settings = {
+        **client_settings(bootstrap, errors),
+        "group.id": group,
+        "share.acknowledgement.mode": "explicit",
+        "max.poll.records": min(max_messages or _MAX_POLL_RECORDS, _MAX_POLL_RECORDS),
+    }
+    require_topics(bootstrap, [topic])
+    with connect(bootstrap) as connection:
+        begin_new_group(connection, group, start)
+    consumer = ShareConsumer(settings)
+    worker = _Worker(consumer, errors, AcknowledgeType[verdict or "ACCEPT"], {"as_json": as_json, "key_separator": key_separator})
+    try:
+        consumer.subscribe([topic])
+        worker.run(max_messages, None if timeout_ms is None else timeout_ms / 1000)
+    finally:
+        consumer.close()
+    if worker.failed:
+        raise CommandFailed(f"{worker.failed} acknowledgements were refused: {worker.first_error}")
+
+
+def begin_new_group(connection: Connection, group: str, start: str | None) -> None:
+    """Make a group that does not exist yet begin at `start` (None: earliest, unless the group's config says otherwise)."""
+    from kbroker.client import admin
+
+    try:
+        admin.describe_share_group(connection, group)
+    except KafkaError as error:
+        if error.code is not ErrorCode.group_id_not_found:
+            raise
+    else:
+        if start is not None:
+            say(f"share group {group} exists: it goes on where it is, --from {start} has no effect")
+        return
+    if start is not None or not admin.has_group_config(connection, group, RESET):
+        admin.alter_configs(connection, admin.ResourceType.GROUP, group, set_configs={RESET: start or "earliest"})
+
+
+class _Worker:
+    """Polls, prints, acknowledges. Counts acknowledgements that the broker refused, for instance because a lock had expired."""
+
+    def __init__(self, consumer: ShareConsumer, errors: ClientErrors, verdict: AcknowledgeType, style: dict[str, Any]) -> None:
+        self._consumer, self._errors, self._verdict, self._style = consumer, errors, verdict, style
+        self.failed = 0
+        self.first_error: str | None = None
+
+    def run(self, max_messages: int | None, timeout_s: float | None) -> None:
+        left, last_s = max_messages, time.monotonic()
+        while left is None or left > 0:
+            printed = self._poll_once(left)
+            if printed:
+                left, last_s = None if left is None else left - printed, time.monotonic()
+                continue
+            self._errors.check()
+            if timeout_s is not None and time.monotonic() - last_s >= timeout_s:
+                return
+
+    def _poll_once(self, limit: int | None) -> int:
+        """The broker may hand out a few more records than wanted, up to the end of a batch: those are given back."""
+        from confluent_kafka import AcknowledgeType
+
+        printed = 0
+        for message in self._consumer.poll(_POLL_S):
+            if (error := message.error()) is not None:
+                raise CommandFailed(error.str())
+            if limit is not None and printed == limit:
+                self._consumer.acknowledge(message, AcknowledgeType.RELEASE)
+                continue
+            print_record(message, **self._style, delivery_count=message.delivery_count())
+            printed += 1
+            self._consumer.acknowledge(message, self._verdict)
+        if printed:
+            sys.stdout.flush()
+            self._commit()
+        return printed
+
+    def _commit(self) -> None:
+        for partition, error in self._consumer.commit_sync().items():
+            if error is not None:
+                self.failed += 1
+                self.first_error = self.first_error or f"partition {partition.partition}: {error.args[0].str()}"

@@ -1,0 +1,118 @@
+"""`kbroker topics`: create, list, describe and delete topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kbroker.cli.output import print_json, print_table
+from kbroker.cli.params import Address, NameValue, bootstrap_option, connect, json_option
+from kbroker.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from kbroker.client.rpc import Connection
+
+
+@click.group()
+def topics() -> None:
+    """Create, list, describe and delete topics."""
+
+
+@topics.command()
+@click.argument("topic")
+@click.option("--partitions", "-p", type=click.IntRange(min=1), help="Number of partitions; default: the broker's num.partitions.")
+@click.option("--config", "configs", type=NameValue(), multiple=True, help="A topic config; may be repeated.")
+@click.option("--if-not-exists", is_flag=True, help="Succeed without a change where the topic exists.")
+@bootstrap_option
+def create(topic: str, partitions: int | None, configs: tuple[tuple[str, str], ...], if_not_exists: bool, bootstrap: Address) -> None:
+    """Create TOPIC."""
+    from kbroker.client import admin
+
+    with connect(bootstrap) as connection:
+        try:
+            admin.create_topic(connection, topic, partitions=partitions or -1, config=dict(configs))
+        except KafkaError as error:
+            if error.code is not ErrorCode.topic_already_exists or not if_not_exists:
+                raise
+            click.echo(f"topic {topic} exists already")
+            return
+    click.echo(f"created topic {topic}")
+
+
+@topics.command("list")
+@click.option("--internal", is_flag=True, help="Also the broker's own topics.")
+@json_option
+@bootstrap_option
+def list_topics(internal: bool, as_json: bool, bootstrap: Address) -> None:
+    """Names of all topics, one per line."""
+    from kbroker.client import admin
+
+    with connect(bootstrap) as connection:
+        names = [topic.name for topic in admin.topics(connection) if internal or not topic.is_internal]
+    if as_json:
+        print_json(names)
+    else:
+        for name in names:
+            click.echo(name)
+
+
+@topics.command()
+@click.argument("topic", nargs=-1)
+@json_option
+@bootstrap_option
+def describe(topic: tuple[str, ...], as_json: bool, bootstrap: Address) -> None:
+    """Partitions and offsets of each TOPIC, or of all topics, and the configs set on them."""
+    with connect(bootstrap) as connection:
+        described = _describe(connection, topic)
+    if as_json:
+        print_json(described)
+        return
+    rows = [
+        (item["name"], row["partition"], row["start_offset"], row["end_offset"], row["end_offset"] - row["start_offset"])
+        for item in described
+        for row in item["partitions"]
+    ]
+    print_table(("TOPIC", "PARTITION", "START-OFFSET", "END-OFFSET", "OFFSETS"), rows)
+    for item in described:
+        if item["configs"]:
+            click.echo(f"configs of {item['name']}: " + " ".join(f"{name}={value}" for name, value in item["configs"].items()))
+
+
+def _describe(connection: Connection, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    from kbroker.client import admin
+
+    described: list[dict[str, Any]] = []
+    for topic in admin.topics(connection, names or None):
+        starts = admin.list_offsets(connection, topic.name, topic.partitions, admin.EARLIEST)
+        ends = admin.list_offsets(connection, topic.name, topic.partitions, admin.LATEST)
+        configs = admin.describe_configs(connection, admin.ResourceType.TOPIC, topic.name)
+        described.append(
+            {
+                "name": topic.name,
+                "topic_id": str(topic.topic_id),
+                "partitions": [{"partition": p, "start_offset": starts[p], "end_offset": ends[p]} for p in topic.partitions],
+                "configs": {entry.name: entry.value for entry in configs if admin.SOURCES.get(entry.source) == "topic"},
+            }
+        )
+    return described
+
+
+@topics.command()
+@click.argument("topic", nargs=-1, required=True)
+@click.option("--if-exists", is_flag=True, help="Succeed without a change where a topic does not exist.")
+@bootstrap_option
+def delete(topic: tuple[str, ...], if_exists: bool, bootstrap: Address) -> None:
+    """Delete each TOPIC with all its records."""
+    from kbroker.client import admin
+
+    with connect(bootstrap) as connection:
+        for name in topic:
+            try:
+                admin.delete_topic(connection, name)
+            except KafkaError as error:
+                if error.code is not ErrorCode.unknown_topic_or_partition or not if_exists:
+                    raise KafkaError(error.code, error.message or f"there is no topic {name}") from error
+                click.echo(f"there is no topic {name}")
+            else:
+                click.echo(f"deleted topic {name}")
