@@ -15,11 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
 from kbroker.storage.spi import Change, StateReader, StateStore, StateStoreFactory
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
 
 
 class StateStoreContract:
@@ -100,7 +103,7 @@ class StateStoreContract:
             assert again.get(b"a") == b""
 
     def test_scan_is_in_bytewise_order(self, store: StateStore) -> None:
-        keys = [b"a", b"a\x00", b"a\x00\x00", b"a\x01", b"a\x7f", b"a\x80", b"a\xff", b"a\xff\xff", b"aa", b"b"]
+        keys = [b"a", b"a\x00", b"a\x00\x00", b"a\x01", b"aa", b"a\x7f", b"a\x80", b"a\xff", b"a\xff\xff", b"b"]
         store.write([(key, key) for key in reversed(keys)])
         assert list(store.scan(b"")) == [(key, key) for key in keys]
         assert [key for key, _ in store.scan(b"a\x00")] == [b"a\x00", b"a\x00\x00"]
@@ -272,7 +275,7 @@ class StateStoreContract:
             store.close()
 
 
-def operations():  # type: ignore[no-untyped-def]  # noqa: ANN201 - hypothesis is an extra: its types are not always there
+def operations() -> SearchStrategy[list[tuple[str, list[Change]]]]:
     """Lists of (operation, changes)."""
     from hypothesis import strategies as st
 

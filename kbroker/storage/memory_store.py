@@ -1,0 +1,196 @@
+"""Both SPIs in dicts: the reference implementation, for tests and for reading.
+
+It says in a hundred lines what the real engines must do; their contract and model tests compare them with it. Nothing here
+is durable: contents live as long as the process, filed under the directory's path, so that a reader opened on the same
+directory sees the writer's data and a store opened again goes on where it was closed. It must not know about files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kbroker.storage.spi import Change, LogBounds, LogId, LogSettings, LogStoreFactory, SegmentInfo, StampedBatch, StateStoreFactory
+
+
+@dataclass(slots=True)
+class _Segment:
+    base_offset: int
+    batches: list[StampedBatch] = field(default_factory=list)
+    size_bytes: int = 0
+    first_write_ms: int = 0
+
+    @property
+    def end_offset(self) -> int:
+        return self.batches[-1].last_offset + 1 if self.batches else self.base_offset
+
+    def must_roll(self, size_bytes: int, settings: LogSettings, now_ms: int) -> bool:
+        too_large = self.size_bytes + size_bytes > settings.segment_bytes
+        return bool(self.batches) and (too_large or now_ms - self.first_write_ms >= settings.segment_ms)
+
+    def append(self, batch: StampedBatch, now_ms: int) -> None:
+        if not self.batches:
+            self.base_offset, self.first_write_ms = batch.base_offset, now_ms
+        self.batches.append(batch)
+        self.size_bytes += len(batch.data)
+
+    def info(self) -> SegmentInfo:
+        newest_ms = max((batch.max_timestamp_ms for batch in self.batches), default=-1)
+        return SegmentInfo(self.base_offset, self.end_offset, self.size_bytes, newest_ms)
+
+
+@dataclass(slots=True)
+class _Log:
+    settings: LogSettings
+    segments: list[_Segment] = field(default_factory=lambda: [_Segment(0)])
+
+    def batches(self) -> list[StampedBatch]:
+        return [batch for segment in tuple(self.segments) for batch in tuple(segment.batches)]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLogStatistics:
+    logs: int
+    bytes: int
+
+
+class MemoryLogStore:
+    """A LogStore; reads give one memoryview per batch."""
+
+    may_block = False
+    write_in_thread = False
+
+    def __init__(self, contents: dict[LogId, _Log]) -> None:
+        self._logs = contents
+
+    def logs(self) -> Sequence[LogId]:
+        return tuple(self._logs)
+
+    def bounds(self, log: LogId) -> LogBounds:
+        segments = self._logs[log].segments
+        return LogBounds(segments[0].base_offset, segments[-1].end_offset)
+
+    def segments(self, log: LogId) -> Sequence[SegmentInfo]:
+        return [segment.info() for segment in self._logs[log].segments]
+
+    def read(self, log: LogId, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
+        found: list[memoryview] = []
+        size = 0
+        for batch in self._logs[log].batches():
+            if batch.last_offset < offset:
+                continue
+            size += len(batch.data)
+            if batch.base_offset >= end_offset or (found and size > max_bytes):
+                break
+            found.append(memoryview(batch.data))
+        return found
+
+    def find_by_timestamp(self, log: LogId, timestamp_ms: int) -> int | None:
+        batches = self._logs[log].batches()
+        return next((batch.base_offset for batch in batches if batch.max_timestamp_ms >= timestamp_ms), None)
+
+    def create(self, log: LogId, settings: LogSettings) -> None:
+        if log in self._logs:
+            self._logs[log].settings = settings
+        else:
+            self._logs[log] = _Log(settings)
+
+    def drop(self, log: LogId) -> None:
+        self._logs.pop(log, None)
+
+    def trim(self, log: LogId, new_start: int) -> None:
+        segments = self._logs[log].segments
+        end_offset = segments[-1].end_offset
+        kept = [segment for segment in segments if segment.end_offset > new_start]
+        self._logs[log].segments = kept or [_Segment(end_offset)]
+
+    def truncate(self, log: LogId, new_end: int) -> None:
+        state = self._logs[log]
+        start_offset, end_offset = self.bounds(log)
+        if new_end >= end_offset:
+            return
+        kept = [segment for segment in state.segments if segment.base_offset < new_end and segment.batches]
+        for segment in kept:
+            segment.batches = [batch for batch in segment.batches if batch.base_offset < new_end]
+            segment.size_bytes = sum(len(batch.data) for batch in segment.batches)
+        state.segments = kept or [_Segment(start_offset)]
+        if state.segments[-1].end_offset < new_end:
+            state.segments.append(_Segment(new_end))
+
+    def write(self, batches: Sequence[StampedBatch], *, now_ms: int) -> None:
+        states = [self._logs[batch.log] for batch in batches]
+        for batch, state in zip(batches, states, strict=True):
+            assert batch.base_offset >= state.segments[-1].end_offset, "offsets of a log rise"
+            if state.segments[-1].must_roll(len(batch.data), state.settings, now_ms):
+                state.segments.append(_Segment(batch.base_offset))
+            state.segments[-1].append(batch._replace(data=bytes(batch.data)), now_ms)
+
+    def sync(self) -> None:
+        """Nothing to do: there is nothing below memory."""
+
+    def close(self) -> None:
+        """Contents stay for the next store on the same directory."""
+
+    def statistics(self) -> MemoryLogStatistics:
+        return MemoryLogStatistics(len(self._logs), sum(info.size_bytes for log in self._logs for info in self.segments(log)))
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStateStatistics:
+    keys: int
+    bytes: int
+
+
+class MemoryStateStore:
+    """A StateStore; a snapshot is a copy of the dict."""
+
+    write_in_thread = False
+
+    def __init__(self, contents: dict[bytes, bytes]) -> None:
+        self._contents = contents
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._contents.get(key)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        yield from sorted(item for item in tuple(self._contents.items()) if item[0].startswith(prefix))
+
+    @contextmanager
+    def snapshot(self) -> Iterator[MemoryStateStore]:
+        yield MemoryStateStore(dict(self._contents))
+
+    def write(self, changes: Sequence[Change]) -> None:
+        for key, value in changes:
+            if value is None:
+                self._contents.pop(key, None)
+            else:
+                self._contents[key] = bytes(value)
+
+    def sync(self) -> None:
+        """Nothing to do: there is nothing below memory."""
+
+    def close(self) -> None:
+        """Contents stay for the next store on the same directory."""
+
+    def statistics(self) -> MemoryStateStatistics:
+        return MemoryStateStatistics(len(self._contents), sum(len(key) + len(value) for key, value in self._contents.items()))
+
+
+_all_logs: dict[Path, dict[LogId, _Log]] = {}
+_all_states: dict[Path, dict[bytes, bytes]] = {}
+
+
+def _open_log(directory: Path, options: Mapping[str, str] | None = None, owner_epoch: int = 0) -> MemoryLogStore:
+    directory.mkdir(parents=True, exist_ok=True)
+    return MemoryLogStore(_all_logs.setdefault(directory.resolve(), {}))
+
+
+def _open_state(directory: Path, options: Mapping[str, str] | None = None, owner_epoch: int = 0) -> MemoryStateStore:
+    directory.mkdir(parents=True, exist_ok=True)
+    return MemoryStateStore(_all_states.setdefault(directory.resolve(), {}))
+
+
+LOG_STORE = LogStoreFactory(open=_open_log, open_reader=_open_log)
+STATE_STORE = StateStoreFactory(open=_open_state, open_reader=_open_state)
