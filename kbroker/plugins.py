@@ -1,0 +1,64 @@
+"""The plugin door: engines and persisters by name, from entry points. The built-in ones come through it like anybody's.
+
+    group                  an entry point names
+    kbroker.log_store      a kbroker.storage.spi.LogStoreFactory
+    kbroker.state_store    a kbroker.storage.spi.StateStoreFactory
+    kbroker.persister      what kbroker.broker calls to make a Persister (kbroker.share.persister)
+
+A plugin is imported only when it is chosen, so that a broken or heavy one disturbs nobody else. This module lies below the
+SPIs that plugins fill, hence the `Any`: callers say what they expect. It must not know what a plugin does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from kbroker.errors import OperatorError
+
+LOG_STORE = "kbroker.log_store"
+STATE_STORE = "kbroker.state_store"
+PERSISTER = "kbroker.persister"
+
+_NOUNS = {LOG_STORE: "storage engine", STATE_STORE: "state storage engine", PERSISTER: "persister"}
+
+
+def log_store_factory(name: str) -> Any:  # noqa: ANN401
+    """The LogStoreFactory of the engine `name`. OperatorError when there is none or it cannot be imported."""
+    return load(LOG_STORE, name)
+
+
+def state_store_factory(name: str) -> Any:  # noqa: ANN401
+    """The StateStoreFactory of the engine `name`. OperatorError as above."""
+    return load(STATE_STORE, name)
+
+
+def persister_factory(name: str) -> Any:  # noqa: ANN401
+    """What makes the persister `name`. OperatorError as above."""
+    return load(PERSISTER, name)
+
+
+def names(group: str) -> Sequence[str]:
+    """Names that are installed in the group, sorted; nothing is imported."""
+    return sorted({found.name for found in entry_points(group=group)})
+
+
+def load(group: str, name: str) -> Any:  # noqa: ANN401
+    """Import what the entry point `name` of `group` names."""
+    found = list(entry_points(group=group, name=name))
+    noun = _NOUNS.get(group, group)
+    if not found:
+        raise OperatorError(f"unknown {noun} {name!r}: installed are {', '.join(names(group)) or 'none'}")
+    distributions = sorted({_distribution(each) for each in found})
+    if len({each.value for each in found}) > 1:
+        raise OperatorError(f"{noun} {name!r} is offered by {' and by '.join(distributions)}: uninstall all but one")
+    try:
+        return found[0].load()
+    except Exception as error:  # whatever a plugin's module raises while it is imported
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        raise OperatorError(f"{noun} {name!r} of {distributions[0]} cannot be loaded ({text}): repair or uninstall it") from error
+
+
+def _distribution(entry_point: EntryPoint) -> str:
+    return f"{entry_point.dist.name} {entry_point.dist.version}" if entry_point.dist else "an unknown distribution"

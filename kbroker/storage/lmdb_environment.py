@@ -1,0 +1,227 @@
+"""One LMDB environment: opened once per process and directory, shared by the store and the readers of that directory.
+
+LMDB must never be opened twice in one process (its locks are per process), hence the table of open environments below.
+Commits are synced: unsynced LMDB came back corrupt from power cuts. No write map: with one, a full disk kills the process.
+
+Sub-database handles. A handle is opened in a write transaction (py-lmdb gives up those opened in a read one), so LMDB's own writer lock
+keeps openings, creations and drops apart. Handles stay open, as opening costs more than reading; dropping one waits with
+`forget` until no read uses it. py-lmdb cannot close a handle: at MAX_HANDLES the environment is opened again, which closes all.
+
+This module must not know what is stored.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+import lmdb
+
+from kbroker.errors import NoSpace, OperatorError, StoreFailed
+from kbroker.storage.shared_lock import SharedLock
+
+Handle: TypeAlias = lmdb._Database  # py-lmdb names the type only this way
+Transaction: TypeAlias = "lmdb.Transaction[memoryview]"
+T = TypeVar("T")
+
+MAX_HANDLES = 32_768
+MAX_READERS = 1024
+SPARE_TRANSACTIONS = 8
+SMALLEST_MAP_BYTES = 1 << 30
+LARGEST_MAP_BYTES = 1 << 44
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_MAP_REFUSED = {errno.ENOMEM, errno.EINVAL, errno.EFBIG, errno.EOVERFLOW}
+
+
+class MissingHandle(Exception):
+    """`read` opens the sub-database and runs its work again."""
+
+    def __init__(self, name: bytes) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+@dataclass(frozen=True, slots=True)
+class LmdbStatistics:
+    """`file_bytes` includes pages that are free for reuse; the file never shrinks."""
+
+    file_bytes: int
+    map_bytes: int
+    open_handles: int
+    readers: int
+
+
+class LmdbEnvironment:
+    """Get one with `open_environment`, give it back with `close`."""
+
+    def __init__(self, directory: Path, *, read_only: bool, map_bytes: int) -> None:
+        self.directory = directory
+        self.read_only = read_only
+        self.users = 1
+        self._lock = SharedLock()
+        self._opening = threading.Lock()
+        self._writing = threading.Lock()
+        self._handles: dict[bytes, Handle] = {}
+        self._created: dict[bytes, Handle] = {}  # by the write transaction that is open
+        self._failed: str | None = None
+        self._env, self._map_bytes = _open(directory, read_only, map_bytes)
+
+    def read(self, work: Callable[[Transaction], T]) -> T:
+        """What `work` gives for a read transaction over one moment. Values are views that die with it; `work` may run again."""
+        missing_before = b""
+        while True:
+            try:
+                with self._lock, self._env.begin(buffers=True) as transaction:
+                    return work(transaction)
+            except MissingHandle as missing:
+                if missing.name == missing_before:
+                    raise StoreFailed(f"{self.directory}: no sub-database {missing.name!r}") from missing
+                missing_before = missing.name
+                self._open_handle(missing.name)
+            except lmdb.Error as error:
+                raise StoreFailed(f"{self.directory}: {error}") from error
+
+    @contextmanager
+    def long_read(self) -> Iterator[Transaction]:
+        """A read transaction for a caller that holds it: over the main database only, and not in one thread with a close()."""
+        try:
+            with self._env.begin(buffers=True) as transaction:
+                yield transaction
+        except lmdb.Error as error:
+            raise StoreFailed(f"{self.directory}: {error}") from error
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        """A write transaction: on leaving, all of it is on disk, or none of it and NoSpace or StoreFailed is raised."""
+        self.check()
+        with self._writing:
+            self._created.clear()
+            try:
+                with self._env.begin(write=True, buffers=True) as transaction:
+                    yield transaction
+            except lmdb.Error as error:
+                raise self._failure(error) from error
+            self._handles.update(self._created)
+
+    def check(self) -> None:
+        """StoreFailed when an earlier write failed for another reason than a full disk."""
+        if self._failed is not None:
+            raise StoreFailed(self._failed)
+
+    def _failure(self, error: lmdb.Error) -> Exception:
+        full = isinstance(error, lmdb.DiskError | lmdb.MapFullError) or getattr(error, "code", 0) in _FULL
+        if full:
+            # Nothing refers to the pages of the refused transaction. Only a meta page that could not be written is serious,
+            # and LMDB says so by refusing every later transaction.
+            try:
+                self._env.begin(write=True).abort()
+            except lmdb.Error as panic:
+                error = panic
+            else:
+                return NoSpace(f"{self.directory}: {error}")
+        self._failed = f"{self.directory}: {error}"
+        return StoreFailed(self._failed)
+
+    def handle(self, name: bytes) -> Handle:
+        """The open sub-database `name`, for use inside `read`, which opens it and starts again if it is not."""
+        try:
+            return self._handles[name]
+        except KeyError:
+            raise MissingHandle(name) from None
+
+    def handle_in(self, transaction: Transaction, name: bytes) -> Handle:
+        """The sub-database `name`, made if needed, for use inside `write`."""
+        found = self._handles.get(name) or self._created.get(name)
+        if found is None:
+            found = self._created[name] = self._env.open_db(name, txn=transaction)
+        return found
+
+    def drop_in(self, transaction: Transaction, name: bytes) -> None:
+        """Remove a sub-database that was forgotten before."""
+        self._handles.pop(name, None)  # a read that began before the forgetting may have opened it again; it does not use it
+        transaction.drop(self._env.open_db(name, txn=transaction))
+
+    def forget(self, names: Iterable[bytes]) -> None:
+        """Before sub-databases are dropped, and after readers can no longer find their names: waits for the reads under way."""
+        with self._lock.alone():
+            for name in names:
+                self._handles.pop(name, None)
+
+    def _open_handle(self, name: bytes) -> None:
+        """A sub-database that is gone meanwhile is left to `work`, which then looks for it no more."""
+        with self._opening:
+            if len(self._handles) >= MAX_HANDLES - 64:
+                self._open_again()
+            try:
+                self._handles[name] = self._env.open_db(name, create=False)
+            except lmdb.NotFoundError:
+                return
+            except lmdb.Error as error:
+                raise StoreFailed(f"{self.directory}: {error}") from error
+
+    def _open_again(self) -> None:
+        with self._writing, self._lock.alone():
+            self._env.close()
+            self._handles.clear()
+            self._env, self._map_bytes = _open(self.directory, self.read_only, self._map_bytes)
+
+    def statistics(self) -> LmdbStatistics:
+        info = self._env.info()
+        page_bytes = self._env.stat()["psize"]
+        return LmdbStatistics((info["last_pgno"] + 1) * page_bytes, info["map_size"], len(self._handles), info["num_readers"])
+
+    def close(self) -> None:
+        """The last user's call closes the environment. Not while another thread reads."""
+        with _table_lock:
+            self.users -= 1
+            if self.users:
+                return
+            _open_environments.pop((os.getpid(), self.directory), None)
+            with self._lock.alone():
+                self._handles.clear()
+                self._env.close()
+
+
+_table_lock = threading.Lock()
+_open_environments: dict[tuple[int, Path], LmdbEnvironment] = {}
+
+
+def open_environment(directory: Path, *, read_only: bool, map_bytes: int = LARGEST_MAP_BYTES) -> LmdbEnvironment:
+    """The environment of `directory`, made if it is not read-only. OperatorError when it cannot be opened."""
+    directory = directory.resolve()
+    key = (os.getpid(), directory)
+    with _table_lock:
+        found = _open_environments.get(key)
+        if found is None:
+            found = _open_environments[key] = LmdbEnvironment(directory, read_only=read_only, map_bytes=map_bytes)
+        elif found.read_only and not read_only:
+            raise OperatorError(f"{directory} is already open in this process, read-only: close that reader first")
+        else:
+            found.users += 1
+        return found
+
+
+def _open(directory: Path, read_only: bool, map_bytes: int) -> tuple[lmdb.Environment, int]:
+    """Smaller maps are tried where the system refuses a large one; the file grows with its content, whatever the map's size."""
+    while True:
+        try:
+            env = lmdb.open(
+                str(directory), map_size=map_bytes, max_dbs=MAX_HANDLES, max_readers=MAX_READERS, max_spare_txns=SPARE_TRANSACTIONS,
+                readonly=read_only, create=not read_only, sync=True, metasync=True, writemap=False, lock=True,
+            )  # fmt: skip
+        except (lmdb.Error, OSError) as error:
+            if getattr(error, "code", 0) in _MAP_REFUSED and map_bytes > SMALLEST_MAP_BYTES:
+                map_bytes //= 2
+                continue
+            if isinstance(error, lmdb.ReadonlyError) or getattr(error, "code", 0) in {errno.EACCES, errno.EROFS}:
+                raise OperatorError(f"{directory}: reading needs permission to write lock.mdb there: use the broker's user") from error
+            raise OperatorError(f"{directory}: cannot open the LMDB environment: {error}") from error
+        env.reader_check()  # slots of readers that were killed pin old pages
+        return env, map_bytes

@@ -1,0 +1,283 @@
+"""Topic data in LMDB: a sub-database of chunks per segment, so that retention drops one instead of deleting records.
+
+    sub-database       key                                  value
+    "meta"             chunked_log's "L" and "S" entries
+                       "G" segment number (8)               empty: a segment that was removed and is still to be freed
+    "s" number (hex)   base offset (8)                      chunk
+
+Everything is one transaction per call, synced at its commit: what write() returned needs no sync() any more. A transaction belongs
+to its thread, hence `write_in_thread`. Removing happens in two steps: the segment leaves `meta` (this is what counts), then its pages
+are freed, a transaction per segment; after a crash in between, the next open frees the rest.
+
+Reads copy their bytes and end their transaction at once: an open one pins every page that is replaced meanwhile.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from kbroker.errors import NoSpace
+from kbroker.storage import chunked_log
+from kbroker.storage.chunked_log import LogChange, LogState
+from kbroker.storage.chunks import Segment, find_in_chunks, join, read_chunks
+from kbroker.storage.lmdb_environment import LARGEST_MAP_BYTES, LmdbEnvironment, LmdbStatistics, Transaction, open_environment
+from kbroker.storage.spi import LogBounds, LogId, LogSettings, SegmentInfo, StampedBatch
+
+T = TypeVar("T")
+
+META = b"meta"
+GARBAGE_PREFIX = b"G"
+_OFFSET = struct.Struct(">Q")
+_GARBAGE = struct.Struct(">cq")
+
+
+def _segment_name(number: int) -> bytes:
+    return b"s%x" % number
+
+
+class _Chunks:
+    """The ChunkSource of one transaction."""
+
+    def __init__(self, env: LmdbEnvironment, transaction: Transaction) -> None:
+        self._env = env
+        self._transaction = transaction
+
+    def chunks(self, segment: Segment, offset: int) -> Iterator[tuple[int, memoryview]]:
+        cursor = self._transaction.cursor(self._env.handle(_segment_name(segment.number)))
+        if not cursor.set_range(_OFFSET.pack(max(0, offset))):
+            if not cursor.last():
+                return
+        elif _OFFSET.unpack(cursor.key())[0] > offset and not cursor.prev():
+            cursor.first()
+        for key, chunk in cursor:
+            yield _OFFSET.unpack(key)[0], chunk
+
+
+class LmdbLogReader:
+    """A LogReader that looks everything up at each call, so that it follows a broker in another process."""
+
+    may_block = True
+
+    def __init__(self, env: LmdbEnvironment) -> None:
+        self._env = env
+        self._closed = False
+
+    def logs(self) -> Sequence[LogId]:
+        def work(transaction: Transaction) -> list[LogId]:
+            return [chunked_log.parse_log(key, value).log for key, value in self._meta(transaction, chunked_log.LOG_PREFIX)]
+
+        return self._env.read(work)
+
+    def bounds(self, log: LogId) -> LogBounds:
+        return self._read(log, lambda state, _: state.bounds)
+
+    def segments(self, log: LogId) -> Sequence[SegmentInfo]:
+        return self._read(log, lambda state, _: [segment.info() for segment in state.segments])
+
+    def read(self, log: LogId, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
+        return self._read(
+            log, lambda state, chunks: join(read_chunks(chunks, state.segments, offset, max_bytes=max_bytes, end_offset=end_offset))
+        )
+
+    def find_by_timestamp(self, log: LogId, timestamp_ms: int) -> int | None:
+        return self._read(log, lambda state, chunks: find_in_chunks(chunks, state.segments, timestamp_ms))
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._env.close()
+
+    def _read(self, log: LogId, work: Callable[[LogState, _Chunks], T]) -> T:
+        def look_up_and_work(transaction: Transaction) -> T:
+            chunks = _Chunks(self._env, transaction)
+            return work(self._state(log, transaction, chunks), chunks)
+
+        return self._env.read(look_up_and_work)
+
+    def _state(self, log: LogId, transaction: Transaction, chunks: _Chunks) -> LogState:
+        key = chunked_log.log_key(log)
+        value = transaction.get(key, db=self._env.handle(META))
+        if value is None:
+            raise KeyError(log)
+        state = chunked_log.parse_log(key, bytes(value))
+        entries = self._meta(transaction, chunked_log.segments_prefix(state.number))
+        state.segments = [chunked_log.parse_segment(key, value)[1] for key, value in entries]
+        chunked_log.with_active(state, chunks)
+        return state
+
+    def _meta(self, transaction: Transaction, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        cursor = transaction.cursor(self._env.handle(META))
+        if cursor.set_range(prefix):
+            for key, value in cursor:
+                if key[: len(prefix)] != prefix:
+                    return
+                yield bytes(key), bytes(value)
+
+
+@dataclass(frozen=True, slots=True)
+class LmdbLogStatistics:
+    logs: int
+    segments: int
+    batch_bytes: int
+    environment: LmdbStatistics
+
+
+class LmdbLogStore(LmdbLogReader):
+    """The LogStore. It keeps the list of logs and segments in memory; the active segments' totals too."""
+
+    write_in_thread = True
+
+    def __init__(self, env: LmdbEnvironment) -> None:
+        super().__init__(env)
+        with env.write() as transaction:
+            env.handle_in(transaction, META)
+        self._logs, garbage = env.read(self._load)
+        numbers = [segment.number for state in self._logs.values() for segment in state.segments]
+        self._last_number = max((*numbers, *garbage), default=0)
+        self._last_log_number = max((state.number for state in self._logs.values()), default=0)
+        self._load_active()
+        self._free(garbage)
+
+    def _load(self, transaction: Transaction) -> tuple[dict[LogId, LogState], list[int]]:
+        logs = chunked_log.parse_logs(self._meta(transaction, chunked_log.LOG_PREFIX), self._meta(transaction, chunked_log.SEGMENT_PREFIX))
+        return logs, [_GARBAGE.unpack(key)[1] for key, _ in self._meta(transaction, GARBAGE_PREFIX)]
+
+    def _load_active(self) -> None:
+        """One transaction opens all active segments, as each opening by itself would wait for the writer."""
+        with self._env.write() as transaction:
+            for state in self._logs.values():
+                self._env.handle_in(transaction, _segment_name(state.segments[-1].number))
+
+        def work(transaction: Transaction) -> None:
+            for state in self._logs.values():
+                chunked_log.with_active(state, _Chunks(self._env, transaction))
+
+        self._env.read(work)
+
+    def logs(self) -> Sequence[LogId]:
+        return tuple(self._logs)
+
+    def bounds(self, log: LogId) -> LogBounds:
+        return self._logs[log].bounds
+
+    def segments(self, log: LogId) -> Sequence[SegmentInfo]:
+        return [segment.info() for segment in self._logs[log].segments]
+
+    def _state(self, log: LogId, transaction: Transaction, chunks: _Chunks) -> LogState:
+        return self._logs[log]
+
+    def create(self, log: LogId, settings: LogSettings) -> None:
+        state = self._logs.get(log)
+        if state is None:
+            change = chunked_log.create(log, settings, self._last_log_number + 1, self._new_number)
+        elif state.settings == settings:
+            return
+        else:
+            changed = LogState(log, state.number, settings, state.segments)
+            change = LogChange(changed, state.segments, [chunked_log.log_entry(changed)])
+        self._store([change])
+        self._last_log_number = max(self._last_log_number, change.state.number)
+        self._logs[log] = change.state
+
+    def drop(self, log: LogId) -> None:
+        self._env.check()
+        state = self._logs.get(log)
+        if state is None:
+            return
+        change = chunked_log.drop(state)
+        self._store([change], then=lambda: self._logs.pop(log))
+
+    def trim(self, log: LogId, new_start: int) -> None:
+        self._env.check()
+        change = chunked_log.trim(self._logs[log], new_start, self._new_number)
+        if change is not None:
+            self._store([change])
+
+    def truncate(self, log: LogId, new_end: int) -> None:
+        self._env.check()
+        state = self._logs[log]
+
+        def work(transaction: Transaction) -> LogChange | None:
+            return chunked_log.truncate(state, new_end, _Chunks(self._env, transaction), self._new_number)
+
+        change = self._env.read(work)
+        if change is not None:
+            self._store([change])
+
+    def write(self, batches: Sequence[StampedBatch], *, now_ms: int) -> None:
+        self._env.check()
+        self._store(chunked_log.append_all(self._logs, batches, now_ms, self._new_number))
+
+    def sync(self) -> None:
+        """Nothing to do: commits are synced."""
+        self._env.check()
+
+    def statistics(self) -> LmdbLogStatistics:
+        segments = [segment for state in tuple(self._logs.values()) for segment in state.segments]
+        size_bytes = sum(segment.size_bytes for segment in segments)
+        return LmdbLogStatistics(len(self._logs), len(segments), size_bytes, self._env.statistics())
+
+    def _new_number(self) -> int:
+        self._last_number += 1
+        return self._last_number
+
+    def _store(self, changes: Sequence[LogChange], then: Callable[[], object] | None = None) -> None:
+        """Commit the changes, show them to readers, free what they removed."""
+        if not changes:
+            return
+        with self._env.write() as transaction:
+            for change in changes:
+                self._put(transaction, change)
+        for change in changes:
+            change.apply()
+        if then is not None:
+            then()
+        garbage = [segment.number for change in changes for segment in change.dropped]
+        if garbage:
+            self._free(garbage)
+
+    def _put(self, transaction: Transaction, change: LogChange) -> None:
+        meta = self._env.handle_in(transaction, META)
+        for key, value in change.meta:
+            if value is None:
+                transaction.delete(key, db=meta)
+            else:
+                transaction.put(key, value, db=meta)
+        for segment in change.dropped:
+            transaction.put(_GARBAGE.pack(GARBAGE_PREFIX, segment.number), b"", db=meta)
+        if change.cut_segment is not None:
+            cursor = transaction.cursor(self._env.handle_in(transaction, _segment_name(change.cut_segment.number)))
+            found = cursor.set_range(_OFFSET.pack(change.cut_offset))
+            while found:
+                found = cursor.delete()
+        if not change.chunks:
+            for segment in change.segments[-1:]:  # so that an empty segment can be read
+                self._env.handle_in(transaction, _segment_name(segment.number))
+        for segment, base_offset, value in change.chunks:
+            handle = self._env.handle_in(transaction, _segment_name(segment.number))
+            transaction.put(_OFFSET.pack(base_offset), value, append=True, db=handle)
+
+    def _free(self, numbers: Sequence[int]) -> None:
+        """Give the pages of removed segments back. What cannot be freed now is freed by the next removal or open."""
+        self._env.forget(map(_segment_name, numbers))
+        for number in numbers:
+            try:
+                with self._env.write() as transaction:
+                    self._env.drop_in(transaction, _segment_name(number))
+                    transaction.delete(_GARBAGE.pack(GARBAGE_PREFIX, number), db=self._env.handle_in(transaction, META))
+            except NoSpace:
+                return
+
+
+def open_store(directory: Path, options: Mapping[str, str], owner_epoch: int) -> LmdbLogStore:
+    """Option `map_size`: the most the file can grow to, in bytes (default 16 TiB; the file holds only what is stored)."""
+    directory.mkdir(parents=True, exist_ok=True)
+    return LmdbLogStore(open_environment(directory, read_only=False, map_bytes=int(options.get("map_size", LARGEST_MAP_BYTES))))
+
+
+def open_reader(directory: Path) -> LmdbLogReader:
+    return LmdbLogReader(open_environment(directory, read_only=True))

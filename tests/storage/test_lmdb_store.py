@@ -1,0 +1,15 @@
+"""LMDB: the shipped contracts."""
+
+from __future__ import annotations
+
+from kbroker.storage.lmdb_store import LOG_STORE, STATE_STORE
+from kbroker.testing.log_store_contract import LogStoreContract
+from kbroker.testing.state_store_contract import StateStoreContract
+
+
+class TestLmdbLogStore(LogStoreContract):
+    factory = LOG_STORE
+
+
+class TestLmdbStateStore(StateStoreContract):
+    factory = STATE_STORE
