@@ -1,29 +1,16 @@
-"""A real broker for tests: a subprocess on its own port with its own data directory, which may be killed and restarted.
-
-A subprocess and not a task, because what tests ask of a broker (kill -9, a frozen process, a restart on the same directory)
-is the business of processes. It talks to the broker as anyone does: the command line, the ready line, the port, signals.
-
-Ports are chosen below the range that the kernel gives to outgoing connections. A client that keeps trying to reach a killed
-broker on a port of that range may be connected to itself, and the restarted broker then finds its port taken.
-"""
+"""A real broker for tests: `open_test_broker()` runs one in a temporary directory and insists that it ends well."""
 
 from __future__ import annotations
 
-import os
-import random
-import select
-import signal
-import socket
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    from kbroker.client.rpc import Connection
+from kbroker.client.broker_process import BrokerStartFailed, RunningBroker, free_port
+
+__all__ = ["FAST_CONFIG", "BrokerStartFailed", "RunningBroker", "free_port", "open_test_broker"]
 
 FAST_CONFIG: Mapping[str, str] = {
     "group.share.min.record.lock.duration.ms": "1000",
@@ -34,207 +21,25 @@ FAST_CONFIG: Mapping[str, str] = {
 
 Option: TypeAlias = Any
 """A keyword argument of RunningBroker."""
-READY_PREFIX = "kbroker ready on "
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 60.0
-
-
-class BrokerStartFailed(Exception):
-    """The process ended, or stayed silent for too long, before its ready line; the text ends with what it logged."""
-
-    def __init__(self, text: str, exit_code: int | None) -> None:
-        super().__init__(text)
-        self.exit_code = exit_code
-
-
-class RunningBroker:
-    """One broker over its lives. `home` holds the log file, and the data directory unless another one is given.
-
-    `command` replaces `python -m kbroker` (a wrapper, for instance); `env` is added to the environment of the process.
-    """
-
-    def __init__(
-        self,
-        home: Path,
-        *,
-        storage: str = "segment",
-        state_storage: str | None = None,
-        data_dir: Path | None = None,
-        durability: str = "disk",
-        config: Mapping[str, str] | None = None,
-        extra_args: Sequence[str] = (),
-        command: Sequence[str] | None = None,
-        env: Mapping[str, str] | None = None,
-        port: int | None = None,
-    ) -> None:
-        self.host = "127.0.0.1"
-        self.port = port if port is not None else free_port()
-        self.data_dir = data_dir or home / "data"
-        self.storage, self.state_storage, self.durability = storage, state_storage or storage, durability
-        self.config = {**FAST_CONFIG, **(config or {})}
-        self.log_file = home / "broker.log"
-        self.ready_line = ""
-        self._extra_args, self._command, self._env = list(extra_args), command, env
-        self._process: subprocess.Popen[str] | None = None
-
-    @property
-    def bootstrap(self) -> str:
-        """HOST:PORT, as clients want it for `bootstrap.servers`."""
-        return f"{self.host}:{self.port}"
-
-    @property
-    def pid(self) -> int:
-        return self._running().pid
-
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def arguments(self) -> list[str]:
-        """The `kbroker` command line of the next start."""
-        args = ["start", "--data-dir", str(self.data_dir), "--storage", self.storage, "--state-storage", self.state_storage]
-        args += ["--durability", self.durability, "--listen", self.bootstrap]
-        for name, value in self.config.items():
-            args += ["--config", f"{name}={value}"]
-        return args + self._extra_args
-
-    def start(self) -> None:
-        """Returns when connections are accepted. Raises BrokerStartFailed."""
-        assert not self.is_running, "this broker is running already"
-        command = [*(self._command or [sys.executable, "-m", "kbroker"]), *self.arguments()]
-        with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **(self._env or {})}
-            )
-        try:
-            self.ready_line = self._wait_ready(self._process)
-        except BaseException:
-            self.kill()
-            raise
-
-    def _wait_ready(self, process: subprocess.Popen[str]) -> str:
-        assert process.stdout is not None
-        readable, _, _ = select.select([process.stdout], [], [], START_TIMEOUT_S)
-        line = process.stdout.readline() if readable else ""
-        if line.startswith(READY_PREFIX):
-            return line.rstrip("\n")
-        code = process.wait(STOP_TIMEOUT_S) if readable and not line else process.poll()
-        what = f"ended with exit code {code}" if code is not None else f"printed {line!r} within {START_TIMEOUT_S:.0f} s"
-        raise BrokerStartFailed(f"the broker {what} instead of its ready line; its log ends:\n{self._log_tail()}", code)
-
-    def stop(self) -> None:
-        """SIGTERM, and wait. Raises AssertionError unless the broker ends by itself with exit code 0."""
-        code = self.terminate()
-        assert code == 0, f"the broker ended with exit code {code} on SIGTERM; its log ends:\n{self._log_tail()}"
-
-    def terminate(self) -> int:
-        """SIGTERM, and wait; returns the exit code (negative: the signal that ended it)."""
-        process = self._running()
-        process.send_signal(signal.SIGCONT)
-        process.terminate()
-        return self._ended(process)
-
-    def kill(self) -> None:
-        """SIGKILL: nothing is flushed. No error if the broker has ended already."""
-        if self._process is not None:
-            self._process.kill()
-            self._ended(self._process)
-
-    kill9 = kill
-
-    def restart(self) -> None:
-        """Stop if running, then start on the same port and directory."""
-        if self.is_running:
-            self.stop()
-        self.start()
-
-    def sigstop(self) -> None:
-        """Freeze the process: its connections stay open and nothing is answered."""
-        self._running().send_signal(signal.SIGSTOP)
-
-    def sigcont(self) -> None:
-        self._running().send_signal(signal.SIGCONT)
-
-    def logs(self) -> str:
-        """Everything that all lives of this broker logged on stderr."""
-        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
-
-    def anonymous_memory_bytes(self) -> int:
-        """Memory of the process without the page cache of mapped segments (RssAnon; Linux only)."""
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("RssAnon:"):
-                return int(line.split()[1]) * 1024
-        raise OSError("no RssAnon in /proc/PID/status")
-
-    def create_topic(self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Raises KafkaError, for instance topic_already_exists."""
-        from kbroker.client import admin
-
-        with self.connect() as connection:
-            admin.create_topic(connection, name, partitions=partitions, config=config or {})
-
-    def set_group_config(self, group_id: str, config: Mapping[str, str]) -> None:
-        """Sets `share.*` configs of a group, which need not exist yet. Raises KafkaError."""
-        from kbroker.client import admin
-
-        with self.connect() as connection:
-            admin.alter_configs(connection, admin.ResourceType.GROUP, group_id, set_configs=config)
-
-    def connect(self, *, client_id: str = "test", timeout_s: float = 30.0) -> Connection:
-        """Raises BrokerUnreachable."""
-        from kbroker.client.rpc import Connection
-
-        return Connection(self.host, self.port, client_id=client_id, timeout_s=timeout_s)
-
-    def _running(self) -> subprocess.Popen[str]:
-        assert self._process is not None
-        assert self._process.poll() is None, f"the broker is not running; its log ends:\n{self._log_tail()}"
-        return self._process
-
-    def _ended(self, process: subprocess.Popen[str]) -> int:
-        try:
-            return process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise
-        finally:
-            if process.stdout is not None:
-                process.stdout.close()
-
-    def _log_tail(self, characters: int = 4000) -> str:
-        return self.logs()[-characters:]
 
 
 @contextmanager
 def open_test_broker(**options: Option) -> Iterator[RunningBroker]:
-    """Start a broker in a temporary directory; takes the keyword arguments of RunningBroker, without `home`.
+    """Start a broker in a temporary directory; takes the keyword arguments of RunningBroker, without `home`;
+    `config` goes on top of FAST_CONFIG.
 
     On leaving the block a running broker is stopped with SIGTERM and must end with exit code 0; where the block raised, it is
     killed, and the error gets a note with the end of its log. A given `data_dir` is left in place.
     """
     with tempfile.TemporaryDirectory(prefix="kbroker-test-") as home:
-        broker = RunningBroker(Path(home), **options)
+        config = {**FAST_CONFIG, **(options.pop("config", None) or {})}
+        broker = RunningBroker(Path(home), config=config, **options)
         broker.start()
         try:
             yield broker
         except BaseException as error:
             broker.kill()
-            error.add_note(f"the broker's log ends:\n{broker._log_tail()}")
+            error.add_note(f"the broker's log ends:\n{broker.log_tail()}")
             raise
         if broker.is_running:
             broker.stop()
-
-
-def free_port() -> int:
-    """A free port of 127.0.0.1 outside the kernel's range for outgoing connections (see the head of this file)."""
-    chooser = random.SystemRandom()
-    for _ in range(100):
-        port = chooser.randrange(12_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise OSError("no free port found between 12000 and 32000")

@@ -1,0 +1,117 @@
+"""`kbroker start`: parse and check everything that can be checked without opening anything, then run the broker."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kbroker.cli.exits import say
+from kbroker.cli.params import DEFAULT_BOOTSTRAP, Address, AddressType, NameValue
+
+if TYPE_CHECKING:
+    from kbroker.broker.options import Durability, ReadyInfo, StartOptions
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
+
+
+@click.command()
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="kbroker-data",
+    show_default=True,
+    help="Where everything is kept; made when it does not exist.",
+)
+@click.option(
+    "--storage",
+    default="segment",
+    show_default=True,
+    metavar="ENGINE",
+    help="Engine for topic data: segment, lmdb, rocksdb, memory, or one that a plugin adds.",
+)
+@click.option("--state-storage", metavar="ENGINE", help="Engine for share-group and topic state.  [default: that of --storage]")
+@click.option("--listen", type=AddressType(0), default=DEFAULT_BOOTSTRAP, show_default=True, help="Where to listen; port 0: any free port.")
+@click.option("--advertise", type=AddressType(), help="The address that clients are told to connect to.  [default: that of --listen]")
+@click.option(
+    "--durability",
+    type=click.Choice(["disk", "os"]),
+    default="disk",
+    show_default=True,
+    help="disk: what is confirmed survives a power cut; os: it survives a crash of the broker.",
+)
+@click.option("--config", "configs", type=NameValue(), multiple=True, help="A broker config; may be repeated; wins over the file.")
+@click.option(
+    "--config-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="File of name=value lines, as in Kafka."
+)
+@click.option("--adopt", is_flag=True, help="Start although the state is empty beside logs that hold records.")
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="Least severe level logged on stderr.")
+@click.option("--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Format of the log lines.")
+def start(
+    data_dir: Path,
+    storage: str,
+    state_storage: str | None,
+    listen: Address,
+    advertise: Address | None,
+    durability: Durability,
+    configs: tuple[tuple[str, str], ...],
+    config_file: Path | None,
+    adopt: bool,
+    log_level: str,
+    log_format: str,
+) -> int:
+    """Run a broker until SIGTERM or SIGINT.
+
+    Prints one line on stdout when it accepts connections; everything else is logged on stderr.
+    """
+    from kbroker.broker.options import StartOptions
+    from kbroker.config import BrokerConfig
+    from kbroker.logging_setup import set_up_logging
+
+    _check_addresses(listen, advertise)
+    lines = config_file.read_text().splitlines() if config_file is not None else []
+    options = StartOptions(
+        data_dir=data_dir,
+        storage=storage,
+        state_storage=state_storage or storage,
+        config=BrokerConfig.load(lines, dict(configs)),
+        listen=listen,
+        advertise=advertise,
+        durability=durability,
+        adopt=adopt,
+        on_ready=lambda ready: click.echo(ready_line(options, ready)),
+    )
+    set_up_logging(log_level, log_format)
+    from kbroker.server import run
+
+    return run(options)
+
+
+def ready_line(options: StartOptions, ready: ReadyInfo) -> str:
+    """The one line on stdout. Scripts wait for its first three words and may take the address from the fourth."""
+    address = Address(ready.host, ready.port)
+    return (
+        f"kbroker ready on {address} (log {options.storage}, state {options.state_storage}, "
+        f"durability {options.durability}, data {options.data_dir})"
+    )
+
+
+def _check_addresses(listen: Address, advertise: Address | None) -> None:
+    if _is_wildcard(listen.host) and advertise is None:
+        raise click.UsageError(f"--listen {listen} is every address of this machine: say with --advertise which one clients are told")
+    if not _is_loopback(listen.host):
+        say(f"warning: listening on {listen}, and there is no authentication yet: whoever reaches this address can read and write")
+
+
+def _is_wildcard(host: str) -> bool:
+    return host in ("0.0.0.0", "::", "*")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
