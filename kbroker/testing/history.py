@@ -1,0 +1,440 @@
+"""The judge of durability: does a history of one share group (kbroker.testing.history_events) keep every promise?
+
+Only what is certain is called a violation. Clients see the broker's acts from outside, each within an interval:
+
+    a delivery  was acquired between `asked_ns` and `at_ns`
+    a hold      lasts from there until, at the earliest, the client sent its acknowledgement or began to close, or the lock
+                duration after `asked_ns` (a confirmed renewal starts it again), whichever came first
+    an answer   that never came leaves both possibilities open for good
+
+and a rule speaks only where every reading of the intervals breaks it. The other way round nothing is let pass that a
+history shows: each rule has a broken history in the tests, and random mutations of right ones.
+
+Expects one share group that reads its topics from the beginning, topics without retention, a final read of each log
+(LogRead, LogReadDone) and a final consumer that worked the group off (Drained). A history without these is "incomplete".
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kbroker.testing.history_events import (
+    AckAnswered,
+    AckKind,
+    AckSent,
+    Closing,
+    Delivered,
+    Disconnected,
+    Drained,
+    Event,
+    LifeBegan,
+    LifeEnded,
+    LogRead,
+    LogReadDone,
+    Outcome,
+    Record,
+    SendConfirmed,
+    Sent,
+)
+
+FOREVER_NS = 1 << 62
+BREAK_SEEN_WITHIN_NS = 5_000_000_000
+"""A client notices a broken connection within this time; until then its holds may have been released without its knowing."""
+SHOWN_EVENTS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """What the checked group was configured with: the shortest lock duration and the delivery limit in force."""
+
+    lock_ms: int
+    delivery_limit: int
+    lost_deliveries_excused: int = 2
+    """A record that came back `delivery_limit` minus this many times and was then seen no more may have been archived at the
+    limit by deliveries that died with their consumer. Statistics count such records as `excused`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    rule: str
+    detail: str
+    record: Record | None = None
+    events: tuple[Event, ...] = ()
+
+    def __str__(self) -> str:
+        place = f" at {self.record}" if self.record else ""
+        shown = self.events[:SHOWN_EVENTS]
+        more = [f"    ... and {len(self.events) - len(shown)} more"] if len(self.events) > len(shown) else []
+        return "\n".join([f"{self.rule}{place}: {self.detail}", *(f"    {event}" for event in shown), *more])
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What the history held: a check of a history in which nothing happened proves nothing."""
+
+    lives: int
+    confirmed_sends: int
+    unconfirmed_sends: int
+    records: int
+    deliveries: int
+    redeliveries: int
+    confirmed_acknowledgements: int
+    unknown_acknowledgements: int
+    excused: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    violations: tuple[Violation, ...]
+    statistics: Statistics
+
+    @property
+    def ok(self) -> bool:
+        return not self.violations
+
+    def __str__(self) -> str:
+        rules = Counter(violation.rule for violation in self.violations)
+        head = "no violation" if self.ok else ", ".join(f"{count} x {rule}" for rule, count in rules.items())
+        return "\n".join([f"{head}; {self.statistics}", *(str(violation) for violation in self.violations[:20])])
+
+
+@dataclass(slots=True)
+class _Hold:
+    """One delivery and what became of it. `life` is None where more than one broker life can have made the delivery."""
+
+    delivered: Delivered
+    life: int | None
+    sent: AckSent | None = None
+    answered: AckAnswered | None = None
+    renewed_ns: int = 0
+    earliest_end_ns: int = 0
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.answered.outcome if self.answered else Outcome.UNKNOWN
+
+    def may_have(self, *kinds: AckKind) -> bool:
+        return self.sent is not None and self.sent.kind in kinds and self.outcome is not Outcome.REFUSED
+
+    def has(self, *kinds: AckKind) -> bool:
+        return self.may_have(*kinds) and self.outcome is Outcome.CONFIRMED
+
+    def surely_kept_until_answer(self, lock_ns: int) -> bool:
+        """The answer came before the lock can have run out: nobody else had the record in between."""
+        return self.answered is not None and self.answered.at_ns <= max(self.delivered.asked_ns, self.renewed_ns) + lock_ns
+
+    def surely_before(self, other: _Hold, lock_ns: int) -> bool:
+        """For a hold that ended with a confirmed acknowledgement: the broker made the other delivery after that."""
+        assert self.sent is not None
+        if other is self or other.delivered.at_ns < self.sent.at_ns:
+            return False
+        if other.delivered.asked_ns >= self.sent.at_ns:
+            return True
+        if not self.surely_kept_until_answer(lock_ns):
+            return False
+        same_life = self.life is not None and self.life == other.life
+        return other.delivered.asked_ns >= self.delivered.at_ns or (same_life and other.delivered.count > self.delivered.count)
+
+    def events(self) -> tuple[Event, ...]:
+        return tuple(event for event in (self.delivered, self.sent, self.answered) if event is not None)
+
+
+class _Loss(NamedTuple):
+    """A moment at which one delivery of a record may have got lost unseen, and since when it may have been acquired."""
+
+    since_ns: int
+    at_ns: int
+
+
+@dataclass(slots=True)
+class _Index:
+    """A history sorted by what the rules ask for."""
+
+    settings: GroupSettings
+    sent: dict[str, Sent] = field(default_factory=dict)
+    confirmed: list[SendConfirmed] = field(default_factory=list)
+    holds: dict[Record, list[_Hold]] = field(default_factory=lambda: defaultdict(list))
+    lives: list[tuple[int, int, int]] = field(default_factory=list)
+    losses: list[_Loss] = field(default_factory=list)
+    log: dict[Record, LogRead] = field(default_factory=dict)
+    logs_read: set[tuple[str, int]] = field(default_factory=set)
+    drained: Drained | None = None
+    excused: set[Record] = field(default_factory=set)
+    closings: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    breaks: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    _open: dict[tuple[str, Record], _Hold] = field(default_factory=dict)
+    _last_seen: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def lock_ns(self) -> int:
+        return self.settings.lock_ms * 1_000_000
+
+    def add(self, event: Event) -> None:
+        match event:
+            case Sent():
+                self.sent[event.value] = event
+            case SendConfirmed():
+                self.confirmed.append(event)
+            case Delivered():
+                self._delivered(event)
+            case AckSent() | AckAnswered():
+                self._acknowledged(event)
+            case Closing() | Disconnected():
+                moments = self.closings if isinstance(event, Closing) else self.breaks
+                moments[event.consumer].append(event.at_ns)
+                self.losses.append(_Loss(self._last_seen.get(event.consumer, 0), event.at_ns))
+                self._last_seen[event.consumer] = event.at_ns
+            case LogRead():
+                self.log[event.record] = event
+            case LogReadDone():
+                self.logs_read.add((event.topic, event.partition))
+            case Drained():
+                self.drained = event
+            case LifeBegan():
+                self.lives.append((event.life, event.at_ns, FOREVER_NS))
+            case LifeEnded():
+                life, began_ns, _ = self.lives.pop()
+                assert life == event.life, "lives overlap in this history"
+                self.lives.append((life, began_ns, event.at_ns))
+                self.losses.append(_Loss(event.at_ns, event.at_ns))
+
+    def _delivered(self, event: Delivered) -> None:
+        lives = [life for life, began_ns, ended_ns in self.lives if began_ns <= event.at_ns and event.asked_ns <= ended_ns]
+        hold = _Hold(event, lives[0] if len(lives) == 1 else None)
+        self.holds[event.record].append(hold)
+        self._open[event.consumer, event.record] = hold
+        self._last_seen[event.consumer] = event.at_ns
+
+    def _acknowledged(self, event: AckSent | AckAnswered) -> None:
+        hold = self._open.get((event.consumer, event.record))
+        assert hold is not None, f"an acknowledgement of what was never delivered: {event}"
+        if isinstance(event, AckSent):
+            hold.sent, hold.answered = event, None
+            return
+        assert hold.sent is not None, f"an answer to what was never sent: {event}"
+        if hold.sent.kind is not AckKind.RENEW:
+            hold.answered = event
+        elif event.outcome is Outcome.CONFIRMED:
+            hold.renewed_ns, hold.sent = hold.sent.at_ns, None
+        else:
+            hold.sent = None
+
+    def finish(self) -> None:
+        """Everything was added: work out what depends on later events."""
+        for holds in self.holds.values():
+            for hold in holds:
+                hold.earliest_end_ns = self._earliest_end(hold)
+
+    def _earliest_end(self, hold: _Hold) -> int:
+        asked_ns, consumer = hold.delivered.asked_ns, hold.delivered.consumer
+        end_ns = max(asked_ns, hold.renewed_ns) + self.lock_ns
+        if hold.sent is not None and hold.sent.kind is not AckKind.RENEW:
+            end_ns = min(end_ns, hold.sent.at_ns)
+        end_ns = min(end_ns, _first_from(self.closings[consumer], asked_ns + 1))
+        proven = hold.has(AckKind.ACCEPT, AckKind.RELEASE, AckKind.REJECT)
+        if not proven and _first_from(self.breaks[consumer], asked_ns + 1) <= end_ns + BREAK_SEEN_WITHIN_NS:
+            return asked_ns
+        return end_ns
+
+    def losses_between(self, since_ns: int, until_ns: int) -> int:
+        return sum(1 for loss in self.losses if loss.at_ns >= since_ns and loss.since_ns <= until_ns)
+
+
+def _first_from(moments: list[int], since_ns: int) -> int:
+    place = bisect_left(moments, since_ns)
+    return moments[place] if place < len(moments) else FOREVER_NS
+
+
+def check(events: Iterable[Event], settings: GroupSettings) -> Report:
+    """Judge a history. `events` in the order of `at_ns` (history_events.merge makes one of several).
+
+    AssertionError: the history contradicts itself (an acknowledgement without a delivery, lives that overlap).
+    """
+    index = _Index(settings)
+    for event in events:
+        index.add(event)
+    index.finish()
+    violations = tuple(violation for rule in RULES.values() for violation in rule(index))
+    return Report(violations, _statistics(index))
+
+
+def _statistics(index: _Index) -> Statistics:
+    holds = [hold for holds in index.holds.values() for hold in holds]
+    final = [hold for hold in holds if hold.sent is not None]
+    return Statistics(
+        lives=len(index.lives),
+        confirmed_sends=len(index.confirmed),
+        unconfirmed_sends=len(index.sent) - len({event.value for event in index.confirmed}),
+        records=len(index.log),
+        deliveries=len(holds),
+        redeliveries=len(holds) - len(index.holds),
+        confirmed_acknowledgements=sum(hold.outcome is Outcome.CONFIRMED for hold in final),
+        unknown_acknowledgements=sum(hold.outcome is Outcome.UNKNOWN for hold in final),
+        excused=len(index.excused),
+    )
+
+
+def _incomplete(index: _Index) -> Iterator[Violation]:
+    """Without a final read and a drained group, the absence of violations would mean nothing."""
+    if index.drained is None:
+        yield Violation("incomplete", "the group was not drained at the end")
+    seen = {record[:2] for record in index.holds} | {event.record[:2] for event in index.confirmed}
+    for topic, partition in sorted(seen - index.logs_read):
+        yield Violation("incomplete", f"the log of {topic}-{partition} was not read at the end")
+
+
+def _missing(index: _Index) -> Iterator[Violation]:
+    """A confirmed record, and one that a consumer has seen, is in its log for good."""
+    for event in index.confirmed:
+        if event.record not in index.log:
+            yield Violation("missing", f"confirmed record {event.value} is not in the log", event.record, (event,))
+    for record, holds in index.holds.items():
+        if record not in index.log:
+            yield Violation("missing", "a record that was delivered is not in the log", record, holds[0].events())
+
+
+def _contradiction(index: _Index) -> Iterator[Violation]:
+    """An offset holds one value, whoever looks and whenever: it is never used twice."""
+    seen: dict[Record, dict[str, Event]] = defaultdict(dict)
+    deliveries: list[Event] = [hold.delivered for holds in index.holds.values() for hold in holds]
+    for event in [*index.confirmed, *deliveries, *index.log.values()]:
+        assert isinstance(event, SendConfirmed | Delivered | LogRead)
+        seen[event.record].setdefault(event.value, event)
+    for record, values in seen.items():
+        if len(values) > 1:
+            yield Violation("contradiction", f"{len(values)} different values at one offset", record, tuple(values.values()))
+
+
+def _invented(index: _Index) -> Iterator[Violation]:
+    """Whatever comes out was put in."""
+    deliveries: list[Delivered | LogRead] = [holds[0].delivered for holds in index.holds.values()]
+    for event in [*index.log.values(), *deliveries]:
+        if event.value not in index.sent:
+            yield Violation("invented", f"value {event.value!r} was never sent", event.record, (event,))
+
+
+def _duplicated(index: _Index) -> Iterator[Violation]:
+    """A record of an idempotent producer is in the log once."""
+    places: dict[str, list[LogRead]] = defaultdict(list)
+    for event in index.log.values():
+        if event.value in index.sent and index.sent[event.value].idempotent:
+            places[event.value].append(event)
+    for value, events in places.items():
+        if len(events) > 1:
+            detail = f"{value} of an idempotent producer is there {len(events)} times"
+            yield Violation("duplicated", detail, events[0].record, tuple(events))
+
+
+def _reordered(index: _Index) -> Iterator[Violation]:
+    """The confirmed records of an idempotent producer lie in their partition in the order of sending."""
+    last: dict[tuple[str, str, int], SendConfirmed] = {}
+    order = {value: place for place, value in enumerate(index.sent)}
+    idempotent = [event for event in index.confirmed if event.value in order and index.sent[event.value].idempotent]
+    for event in sorted(idempotent, key=lambda event: order[event.value]):
+        key = (event.producer, event.record.topic, event.record.partition)
+        if key in last and last[key].record.offset >= event.record.offset:
+            yield Violation("reordered", "sent later, stored earlier", event.record, (last[key], event))
+        last[key] = event
+
+
+def _undone(index: _Index) -> Iterator[Violation]:
+    """What was accepted or rejected, and confirmed, is never delivered again, in this life of the broker or a later one."""
+    for record, holds in index.holds.items():
+        for final in holds:
+            if not final.has(AckKind.ACCEPT, AckKind.REJECT):
+                continue
+            again = [hold for hold in holds if final.surely_before(hold, index.lock_ns)]
+            if again:
+                assert final.sent is not None
+                events = (*final.events(), *(hold.delivered for hold in again))
+                yield Violation("undone", f"a confirmed {final.sent.kind} was undone: the record came again", record, events)
+
+
+def _two_holders(index: _Index) -> Iterator[Violation]:
+    """Within one life of the broker a record is in one hand until its lock ends.
+
+    Two holds overlap for certain if each was in its client's hands before the other can have ended.
+    """
+    for record, holds in index.holds.items():
+        for place, one in enumerate(holds):
+            for other in holds[place + 1 :]:
+                if one.life is None or one.life != other.life:
+                    continue
+                if other.delivered.at_ns < one.earliest_end_ns and one.delivered.at_ns < other.earliest_end_ns:
+                    yield Violation("two holders", "delivered again within the lock", record, (*one.events(), *other.events()))
+
+
+def _count(index: _Index) -> Iterator[Violation]:
+    """Delivery counts: from 1 to the limit, rising within a life, and never by more than what may have got lost unseen."""
+    for record, holds in index.holds.items():
+        for hold in holds:
+            yield from _count_of(index, record, hold, holds)
+
+
+def _count_of(index: _Index, record: Record, hold: _Hold, holds: list[_Hold]) -> Iterator[Violation]:
+    delivered, count = hold.delivered, hold.delivered.count
+    if not 1 <= count <= index.settings.delivery_limit:
+        yield Violation("count", f"delivery {count} with a limit of {index.settings.delivery_limit}", record, (delivered,))
+    highest = 1 + index.losses_between(0, delivered.at_ns)
+    for other in holds:
+        if other is hold:
+            continue
+        before = other.delivered
+        same_life = hold.life is not None and hold.life == other.life
+        if same_life and before.count == count and before.at_ns <= delivered.at_ns:
+            yield Violation("count", f"count {count} twice in one life of the broker", record, (before, delivered))
+        elif same_life and before.at_ns <= delivered.asked_ns and before.count > count:
+            yield Violation("count", f"count fell from {before.count} to {count} in one life of the broker", record, (before, delivered))
+        if before.asked_ns <= delivered.at_ns:
+            highest = max(highest, before.count + 1 + index.losses_between(before.asked_ns, delivered.at_ns))
+    if count > highest:
+        earlier = tuple(other.delivered for other in holds if other is not hold and other.delivered.asked_ns <= delivered.at_ns)
+        yield Violation("count", f"count {count} where at most {highest} deliveries can have been made", record, (*earlier, delivered))
+
+
+def _count_fell(index: _Index) -> Iterator[Violation]:
+    """A confirmed release with count n is remembered over any number of kills: the next delivery counts at least n + 1."""
+    for record, holds in index.holds.items():
+        for released in holds:
+            if not released.has(AckKind.RELEASE):
+                continue
+            for hold in holds:
+                if hold.delivered.count <= released.delivered.count and released.surely_before(hold, index.lock_ns):
+                    detail = f"count {hold.delivered.count} after a confirmed release with count {released.delivered.count}"
+                    yield Violation("count fell", detail, record, (*released.events(), hold.delivered))
+
+
+def _unfinished(index: _Index) -> Iterator[Violation]:
+    """Every record of the log was delivered until somebody finished it, or as often as the limit allows."""
+    for record, read in index.log.items():
+        holds = index.holds.get(record, [])
+        if any(hold.may_have(AckKind.ACCEPT, AckKind.REJECT) for hold in holds):
+            continue
+        last = max(holds, key=lambda hold: hold.delivered.count, default=None)
+        if last is not None:
+            lost = index.losses_between(last.delivered.asked_ns, FOREVER_NS)
+            possible = last.delivered.count + min(lost, index.settings.lost_deliveries_excused)
+            if possible >= index.settings.delivery_limit:
+                index.excused.add(record)
+                continue
+        detail = "never delivered" if last is None else "delivered, never finished, and gone"
+        yield Violation("unfinished", detail, record, (read, *(event for hold in holds for event in hold.events())))
+
+
+RULES: dict[str, Callable[[_Index], Iterator[Violation]]] = {
+    "incomplete": _incomplete,
+    "missing": _missing,
+    "contradiction": _contradiction,
+    "invented": _invented,
+    "duplicated": _duplicated,
+    "reordered": _reordered,
+    "undone": _undone,
+    "two holders": _two_holders,
+    "count": _count,
+    "count fell": _count_fell,
+    "unfinished": _unfinished,
+}
