@@ -1,0 +1,257 @@
+"""`kbroker demo`: a durable queue at work in under a minute, with the parts that a user has: a broker and Kafka's own clients.
+
+Producing waits for acks=all, consumers are processes of their own in one share group on one partition, failures come back
+until the delivery limit, and the lag at the end is read from the broker's directory on disk.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import click
+
+from kbroker.cli.demo_orders import orders
+from kbroker.cli.demo_worker import Progress, work
+from kbroker.cli.exits import CommandFailed
+from kbroker.cli.output import human_bytes
+
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnContext
+    from multiprocessing.queues import SimpleQueue
+
+    from kbroker.client.broker_process import RunningBroker
+
+TOPIC, GROUP = "orders", "order-workers"
+DELIVERY_LIMIT = 5
+_STALLED_S = 30.0
+_TICK_S = 0.1
+_PLAIN_INTERVAL_S = 2.0
+
+
+@click.command()
+@click.option("--storage", default="segment", show_default=True, metavar="ENGINE", help="Engine for topic data and state.")
+@click.option("--orders", "count", type=click.IntRange(min=1), default=50_000, show_default=True, help="Number of orders.")
+@click.option("--consumers", type=click.IntRange(1, 100), default=4, show_default=True, help="Number of share consumers.")
+def demo(storage: str, count: int, consumers: int) -> None:
+    """Show a durable queue at work: a broker, 50 000 orders, four share consumers.
+
+    Everything happens in a temporary directory and on a free port, and is gone at the end.
+    """
+    from kbroker.client.broker_process import BrokerStartFailed, RunningBroker
+
+    with tempfile.TemporaryDirectory(prefix="kbroker-demo-") as home:
+        broker = RunningBroker(Path(home), storage=storage)
+        try:
+            broker.start()
+        except BrokerStartFailed as error:
+            raise CommandFailed(str(error), error.exit_code or 1) from error
+        try:
+            click.echo(broker.ready_line)
+            _run(broker, count, consumers)
+            code = broker.terminate()
+        finally:
+            broker.kill()
+    if code != 0:
+        raise CommandFailed(f"the broker ended with exit code {code}")
+    click.echo("the broker was stopped and ended cleanly")
+
+
+def _run(broker: RunningBroker, count: int, consumers: int) -> None:
+    broker.create_topic(TOPIC)
+    broker.set_group_config(GROUP, {"share.auto.offset.reset": "earliest", "share.delivery.count.limit": str(DELIVERY_LIMIT)})
+    with open_view(count, consumers) as view:
+        produce_s = _produce(broker.bootstrap, count, view)
+        tally = Tally(count, consumers)
+        with _workers(broker.bootstrap, consumers) as reports:
+            _watch(reports, tally, view)
+            summary = Summary(tally, produce_s, broker.anonymous_memory_bytes(), lag_on_disk(broker.data_dir))
+    summary.show()
+
+
+@dataclass(slots=True)
+class Tally:
+    """What consumers reported, as a whole and by consumer."""
+
+    count: int
+    consumers: int
+    total: Counter[str] = field(default_factory=Counter)
+    by_worker: Counter[int] = field(default_factory=Counter)
+    started_s: float = field(default_factory=time.monotonic)
+    first_s: float | None = None
+    last_s: float = 0.0
+
+    def add(self, report: Progress) -> None:
+        self.last_s = time.monotonic()
+        self.first_s = self.first_s or self.last_s
+        self.by_worker[report.worker] += report.delivered
+        counts = report._asdict()
+        del counts["worker"]
+        self.total.update(counts)
+
+    @property
+    def finished(self) -> int:
+        """Orders that will never be delivered again."""
+        return self.total["accepted"] + self.total["rejected"] + self.total["gave_up"]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    tally: Tally
+    produce_s: float
+    broker_bytes: int
+    lag: int
+
+    def show(self) -> None:
+        total, tally = self.tally.total, self.tally
+        seconds = max(tally.last_s - (tally.first_s or tally.last_s), 1e-9)
+        rows = (
+            ("orders produced (acks=all)", f"{tally.count:,} in {self.produce_s:.1f} s"),
+            ("delivered to consumers", f"{total['delivered']:,} by {len(tally.by_worker)} consumers on one partition"),
+            ("  of these again, after a failure", f"{total['redelivered']:,}"),
+            ("accepted", f"{total['accepted']:,}"),
+            ("rejected (poison)", f"{total['rejected']:,}"),
+            (f"archived after {DELIVERY_LIMIT} deliveries", f"{total['gave_up']:,}"),
+            ("lag, read from disk", f"{self.lag:,}"),
+            ("rate", f"{tally.finished / seconds:,.0f} orders/s"),
+            ("memory of the broker", f"{human_bytes(self.broker_bytes)} anonymous"),
+        )
+        width = max(len(name) for name, _ in rows)
+        click.echo()
+        for name, text in rows:
+            click.echo(f"{name.ljust(width)}  {text}")
+
+
+def _produce(bootstrap: str, count: int, view: View) -> float:
+    """Send all orders and wait until each is confirmed; returns seconds."""
+    from confluent_kafka import Producer
+
+    from kbroker.cli.produce import Outcome
+
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "log_level": 0})
+    outcome, started_s, shown_s = Outcome(), time.monotonic(), 0.0
+    for order in orders(count):
+        producer.produce(TOPIC, order, on_delivery=outcome)
+        producer.poll(0)
+        if time.monotonic() - shown_s > _TICK_S:
+            shown_s = time.monotonic()
+            view.produced(outcome.confirmed)
+    while producer.flush(_TICK_S):
+        view.produced(outcome.confirmed)
+        if time.monotonic() - started_s > _STALLED_S:
+            raise CommandFailed("the broker does not confirm the orders")
+    view.produced(outcome.confirmed)
+    if outcome.failed:
+        raise CommandFailed(f"{outcome.failed} orders were not confirmed: {outcome.first_error}")
+    return time.monotonic() - started_s
+
+
+@contextmanager
+def _workers(bootstrap: str, consumers: int) -> Iterator[SimpleQueue[Progress]]:
+    """Consumer processes, started afresh: a forked child could not use the producer's library any more."""
+    context: SpawnContext = multiprocessing.get_context("spawn")
+    reports, stop = context.SimpleQueue(), context.Event()
+    arguments = (bootstrap, TOPIC, GROUP, DELIVERY_LIMIT, reports, stop)
+    processes = [context.Process(target=work, args=(number, *arguments), daemon=True) for number in range(1, consumers + 1)]
+    for process in processes:
+        process.start()
+    try:
+        yield reports
+    finally:
+        stop.set()
+        for process in processes:
+            process.join(_STALLED_S)
+            process.kill()
+
+
+def _watch(reports: SimpleQueue[Progress], tally: Tally, view: View) -> None:
+    """Until every order is finished. Raises CommandFailed when nothing moves any more."""
+    moved_s = time.monotonic()
+    while tally.finished < tally.count:
+        if reports.empty():
+            if time.monotonic() - moved_s > _STALLED_S:
+                raise CommandFailed(f"no order was delivered for {_STALLED_S:.0f} s; {tally.count - tally.finished} are left")
+            time.sleep(_TICK_S)
+            view.consumed(tally)
+            continue
+        tally.add(reports.get())
+        moved_s = time.monotonic()
+    view.consumed(tally)
+
+
+def lag_on_disk(data_dir: Path) -> int:
+    """Orders that the group has not finished, as an offline reader sees it beside the live broker."""
+    from kbroker.cli.storage import open_data_dir
+
+    with open_data_dir(data_dir) as found:
+        lags = [each.lag for each in found.inspect().share_partitions if each.group == GROUP]
+    return sum(lag for lag in lags if lag is not None)
+
+
+class View(Protocol):
+    """How progress is shown."""
+
+    def produced(self, confirmed: int) -> None: ...
+    def consumed(self, tally: Tally) -> None: ...
+
+
+@contextmanager
+def open_view(count: int, consumers: int) -> Iterator[View]:
+    """Moving bars on a terminal, a line now and then elsewhere."""
+    if not sys.stdout.isatty():
+        yield PlainView(count, click.echo)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[note]}"))
+    with Progress(*columns) as progress:
+        yield BarView(progress, count, consumers)
+
+
+class PlainView:
+    def __init__(self, count: int, write: Callable[[str], None]) -> None:
+        self._count, self._write = count, write
+        self._shown_s = 0.0
+
+    def produced(self, confirmed: int) -> None:
+        self._line(f"{confirmed} of {self._count} orders produced", confirmed == self._count)
+
+    def consumed(self, tally: Tally) -> None:
+        total = tally.total
+        again = f"{total['redelivered']} deliveries after a failure, {total['rejected']} rejected, {total['gave_up']} given up"
+        self._line(f"{tally.finished} of {self._count} orders finished; {again}", tally.finished == self._count)
+
+    def _line(self, text: str, is_last: bool) -> None:
+        if is_last or time.monotonic() - self._shown_s >= _PLAIN_INTERVAL_S:
+            self._shown_s = time.monotonic()
+            self._write(text)
+
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+
+
+class BarView:
+    def __init__(self, progress: RichProgress, count: int, consumers: int) -> None:
+        self._progress = progress
+        self._produced = progress.add_task("orders produced", total=count, note="")
+        self._finished = progress.add_task("orders finished", total=count, note="")
+        self._workers = [progress.add_task(f"  consumer {n}", total=None, note="") for n in range(1, consumers + 1)]
+
+    def produced(self, confirmed: int) -> None:
+        self._progress.update(self._produced, completed=confirmed)
+
+    def consumed(self, tally: Tally) -> None:
+        total = tally.total
+        note = f"{total['redelivered']} again, {total['rejected']} rejected, {total['gave_up']} given up"
+        self._progress.update(self._finished, completed=tally.finished, note=note)
+        for number, task in enumerate(self._workers, start=1):
+            self._progress.update(task, completed=tally.by_worker[number])
