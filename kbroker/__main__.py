@@ -1,4 +1,6 @@
-"""`python -m kbroker`: the same as the console script."""
+"""`python -m kbroker`: the same command line as the `kbroker` script."""
+
+from __future__ import annotations
 
 from kbroker.cli import main
 
