@@ -12,11 +12,13 @@ from __future__ import annotations
 import errno
 import inspect
 import logging
+import os
+import signal
 import socket
 import struct
 from collections import deque
 from collections.abc import Awaitable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import trio
@@ -24,8 +26,10 @@ import trio
 from kbroker.api import APIS, handler_of
 from kbroker.api.api_versions import API_KEY as API_VERSIONS_KEY
 from kbroker.api.api_versions import unsupported_version
-from kbroker.broker.broker import Broker
+from kbroker.broker.broker import Broker, open_broker
 from kbroker.broker.connection import Answer, CloseConnection, Connection, Later, PeerGone, Raw, Request
+from kbroker.broker.options import ReadyInfo, StartOptions
+from kbroker.errors import OperatorError
 from kbroker.protocol.frames import BadFrame, FrameReader
 from kbroker.protocol.messages import encode_response, read_request, read_request_head, response_header
 from kbroker.records import Buffer
@@ -36,6 +40,8 @@ RECEIVE_BYTES = 1 << 20
 _MAX_IOVECS = 1000
 _SIZE_AND_CORRELATION = struct.Struct(">ii")
 _IDLE_CHECK_S = 5.0
+_GRACE_S = 10.0
+_BACKLOG = 1024
 
 
 class _ClosedByPeer(Exception):
@@ -95,6 +101,8 @@ class Server:
         self._accepted = self._refused = self.requests = 0
         self._reserved_bytes = 0
         self._room = trio.lowlevel.ParkingLot()
+        self._emptied = trio.lowlevel.ParkingLot()
+        self.stopping = False
 
     def statistics(self) -> ServerStatistics:
         return ServerStatistics(len(self._open), self._accepted, self._refused, self.requests, self._reserved_bytes)
@@ -155,6 +163,8 @@ class Server:
             self.release(peer)
             peer.sock.close()
             self._broker.connection_closed(peer.connection)
+            if not self._open:
+                self._emptied.unpark_all()
 
     async def _close_idle(self) -> None:
         while True:
@@ -186,6 +196,17 @@ class Server:
         return self._max_frame_bytes
 
 
+    async def stop(self, grace_s: float) -> None:
+        """Let every connection finish the requests that it has received; idle ones are closed at once."""
+        self.stopping = True
+        for peer in list(self._open.values()):
+            if not peer.busy:
+                peer.shut_down()
+        with trio.move_on_after(grace_s):
+            while self._open:
+                await self._emptied.park()
+
+
 class _Peer:
     """One client connection."""
 
@@ -214,6 +235,8 @@ class _Peer:
             self.busy = True
             await self._handle_burst(shared_buffer[:received])
             self.busy = False
+            if self._server.stopping:
+                return
             self.last_active = trio.current_time()
             if self._frames.expected_bytes != self.reserved_bytes:
                 await self._server.reserve(self, self._frames.expected_bytes)
@@ -295,3 +318,94 @@ class _Peer:
             self.sock.shutdown(socket.SHUT_RDWR)
         except OSError as error:
             logger.debug("shutting down %s: %s", self.name, error)
+
+
+def bind(address: tuple[str, int]) -> socket.socket:
+    """A listening socket. Raises OperatorError when the address cannot be had."""
+    host, port = address
+    try:
+        info = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(info[0], info[1])
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(info[4])
+            listener.listen(_BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise OperatorError(f"cannot listen on {host}:{port}: {error.strerror or error}; choose another address with --listen") from error
+    listener.setblocking(False)
+    return listener
+
+
+async def serve(options: StartOptions, *, task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED) -> None:
+    """Open a broker and serve it until cancelled, or until SIGTERM or SIGINT when `run` called it."""
+    listener = bind(options.listen)
+    try:
+        host, port = listener.getsockname()[:2]
+        bound = replace(options, listen=(options.listen[0] or host, port))
+        async with open_broker(bound) as broker:
+            server = Server(broker)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(server.serve, listener)
+                options.on_ready(ReadyInfo(host, port))
+                _notify_ready()
+                task_status.started(broker)
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    listener.close()
+                    with trio.CancelScope(shield=True):
+                        broker.start_closing()
+                        await server.stop(_GRACE_S)
+                    nursery.cancel_scope.cancel()
+    finally:
+        listener.close()
+
+
+def run(options: StartOptions) -> int:
+    """Serve until a signal: the first SIGTERM or SIGINT finishes what is in flight and closes, the second ends at once.
+
+    Returns 0. Raises OperatorError when the broker cannot start.
+    """
+    trio.run(_serve_until_signal, options)
+    return 0
+
+
+async def _serve_until_signal(options: StartOptions) -> None:
+    serving = trio.CancelScope()
+    refused: list[OperatorError] = []
+
+    async def serve_and_leave(nursery: trio.Nursery) -> None:
+        try:
+            with serving:
+                await serve(options)
+        except OperatorError as error:
+            refused.append(error)
+        nursery.cancel_scope.cancel()
+
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve_and_leave, nursery)
+            async for number in signals:
+                if serving.cancel_called:
+                    logger.warning("second signal: ending at once")
+                    os._exit(128 + number)
+                logger.info("received %s: closing", signal.Signals(number).name)
+                serving.cancel()
+    if refused:
+        raise refused[0]
+
+
+def _notify_ready() -> None:
+    """Tell systemd, where it started us (sd_notify): READY=1 on the datagram socket that it names."""
+    path = os.environ.get("NOTIFY_SOCKET")
+    if not path:
+        return
+    address = "\0" + path[1:] if path.startswith("@") else path
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        try:
+            notify.sendto(b"READY=1", address)
+        except OSError as error:
+            logger.warning("sd_notify failed: %s", error)

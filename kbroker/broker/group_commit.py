@@ -192,13 +192,8 @@ class GroupCommit(Generic[Item]):
         try:
             if self._failure is not None:
                 raise self._failure
-            if self._in_thread:
-                await self._thread.call(lambda: self._write_and_sync(items))
-            else:
-                self._write(items)  # type: ignore[arg-type]
-            self._tell_written(group)
-            if self._sync_each and not self._in_thread:
-                await self._thread.call(self._sync)
+            if items:
+                await self._keep(group, items)
         except (NoSpace, StoreFailed) as error:
             self._note(error)
             self._refuse(group, error)
@@ -210,6 +205,16 @@ class GroupCommit(Generic[Item]):
             self._dirty_since = trio.current_time()
         for entry in group:
             entry.on_done(None)
+
+    async def _keep(self, group: list[_Entry], items: Sequence[Item]) -> None:
+        if self._in_thread:
+            await self._thread.call(lambda: self._write_and_sync(items))
+            self._tell_written(group)
+            return
+        self._write(items)  # type: ignore[arg-type]
+        self._tell_written(group)
+        if self._sync_each:
+            await self._thread.call(self._sync)
 
     def _write_and_sync(self, items: Sequence[Item]) -> None:
         self._write(items)  # type: ignore[arg-type]

@@ -227,3 +227,21 @@ class Partition:
         """Raises OFFSET_OUT_OF_RANGE below the log start and above the high watermark."""
         if not self.log_start_offset <= offset <= self.high_watermark:
             raise KafkaError(ErrorCode.offset_out_of_range)
+
+    def check_leader_epoch(self, epoch: int) -> None:
+        """Fencing of KIP-320: a client that knows another epoch must look at the metadata first. -1: the client does not say."""
+        if epoch < 0 or epoch == self.leader_epoch:
+            return
+        raise KafkaError(ErrorCode.fenced_leader_epoch if epoch < self.leader_epoch else ErrorCode.unknown_leader_epoch)
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) of the newest epoch that is not newer than `epoch` (OffsetForLeaderEpoch); (-1, -1) if unknown."""
+        if epoch == self.leader_epoch:
+            return epoch, self.high_watermark
+        if epoch > self.leader_epoch:
+            return -1, -1
+        for index in range(len(self.epochs) - 1, -1, -1):
+            if self.epochs[index].epoch <= epoch:
+                end = self.epochs[index + 1].start_offset if index + 1 < len(self.epochs) else self.high_watermark
+                return self.epochs[index].epoch, end
+        return -1, -1

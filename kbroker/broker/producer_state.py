@@ -8,28 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.records import BatchHeader
+from kbroker.state_records import Producer, ProducerBatch
 
 REMEMBERED_BATCHES = 5
 _SEQUENCES = 1 << 31
-
-
-class ProducedBatch(NamedTuple):
-    first_sequence: int
-    last_sequence: int
-    base_offset: int
-    last_offset: int
-    timestamp_ms: int
-
-
-class ProducerEntry(NamedTuple):
-    """One producer id at one partition. `batches` in append order, at most five."""
-
-    epoch: int
-    batches: tuple[ProducedBatch, ...]
 
 
 class ProducerStates:
@@ -37,30 +22,30 @@ class ProducerStates:
 
     __slots__ = ("_entries", "_undo")
 
-    def __init__(self, entries: Iterable[tuple[int, ProducerEntry]] = ()) -> None:
-        self._entries = dict(entries)
-        self._undo: deque[tuple[int, ProducerEntry | None]] = deque()
+    def __init__(self, producers: Iterable[Producer] = ()) -> None:
+        self._entries = {producer.producer_id: producer for producer in producers}
+        self._undo: deque[tuple[int, Producer | None]] = deque()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def items(self) -> Iterator[tuple[int, ProducerEntry]]:
-        return iter(self._entries.items())
+    def __iter__(self) -> Iterator[Producer]:
+        return iter(self._entries.values())
 
     @property
     def settled(self) -> bool:
         """Whether every append was confirmed or undone."""
         return not self._undo
 
-    def check(self, header: BatchHeader) -> ProducedBatch | None:
-        """None: append it. A ProducedBatch: it is a repeat of that one. Raises KafkaError 45 (sequence) or 47 (epoch)."""
+    def check(self, header: BatchHeader) -> ProducerBatch | None:
+        """None: append it. A ProducerBatch: it is a repeat of that one. Raises KafkaError 45 (sequence) or 47 (epoch)."""
         entry = self._entries.get(header.producer_id)
         if entry is None:
             return None
-        if header.producer_epoch < entry.epoch:
-            raise KafkaError(ErrorCode.invalid_producer_epoch, f"producer epoch {header.producer_epoch} is older than {entry.epoch}")
+        if header.producer_epoch < entry.producer_epoch:
+            raise KafkaError(ErrorCode.invalid_producer_epoch, f"producer epoch {header.producer_epoch} is older than {entry.producer_epoch}")
         first, last = header.base_sequence, _last_sequence(header)
-        if header.producer_epoch > entry.epoch:
+        if header.producer_epoch > entry.producer_epoch:
             if first != 0:
                 raise KafkaError(ErrorCode.out_of_order_sequence_number, f"a new producer epoch begins at sequence 0, not {first}")
             return None
@@ -81,9 +66,9 @@ class ProducerStates:
         """Record a batch that is in the log already."""
         entry = self._entries.get(header.producer_id)
         last_offset = base_offset + header.last_offset_delta
-        batch = ProducedBatch(header.base_sequence, _last_sequence(header), base_offset, last_offset, timestamp_ms)
-        earlier = entry.batches if entry is not None and entry.epoch == header.producer_epoch else ()
-        self._entries[header.producer_id] = ProducerEntry(header.producer_epoch, (*earlier, batch)[-REMEMBERED_BATCHES:])
+        batch = ProducerBatch(header.base_sequence, _last_sequence(header), base_offset, last_offset, timestamp_ms)
+        earlier = entry.batches if entry is not None and entry.producer_epoch == header.producer_epoch else ()
+        self._entries[header.producer_id] = Producer(header.producer_id, header.producer_epoch, (*earlier, batch)[-REMEMBERED_BATCHES:])
 
     def confirm(self) -> None:
         """The oldest append that is not settled counts."""

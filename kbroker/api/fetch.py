@@ -1,0 +1,158 @@
+"""Fetch (1), v4-18, with incremental sessions (KIP-227) from v7 and topic ids (KIP-516) from v13.
+
+Whole batches straight from the store, up to the high watermark; a first batch that is larger than every limit is sent all the
+same. Waits up to MaxWaitMs for MinBytes. There are no transactions, so both isolation levels read the same. Not done: fetching
+from followers, divergence by LastFetchedEpoch beyond the fencing of CurrentLeaderEpoch (a log never diverges on one node).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import trio
+
+from kbroker.broker.connection import Raw, Request
+from kbroker.broker.fetch_sessions import FetchPartition, FetchSession, TopicKey
+from kbroker.broker.partition import Partition
+from kbroker.broker.waiting import Waiter
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.hot import FETCH_TOPIC_IDS, FetchRow, fetch_response
+from kbroker.protocol.messages import milliseconds
+
+_NO_TOPIC_ID = UUID(int=0)
+_SESSIONS_FROM = 7
+
+
+async def handle(request: Request) -> Raw:
+    try:
+        session, wanted = _wanted(request)
+    except KafkaError as error:
+        return Raw(fetch_response(request.version, error.code, 0, ()))
+    rows = await _Fetch(request, wanted).run()
+    if session is not None and request.body.session_epoch > 0:
+        rows = [(key, row) for key, row in rows if _is_due(session, key, row)]
+    elif session is not None:
+        for key, row in rows:
+            _is_due(session, key, row)
+    session_id = 0 if session is None else session.session_id
+    return Raw(fetch_response(request.version, 0, session_id, _by_topic(rows)))
+
+
+def _is_due(session: FetchSession, key: tuple[TopicKey, int], row: FetchRow) -> bool:
+    return session.row_is_due(key, row.high_watermark, row.log_start_offset, row.error_code, bool(row.records))
+
+
+def _wanted(request: Request) -> tuple[FetchSession | None, Sequence[FetchPartition]]:
+    body = request.body
+    if body.isolation_level not in (0, 1):
+        raise KafkaError(ErrorCode.unknown_server_error)
+    by_id = request.version >= FETCH_TOPIC_IDS
+    wanted = [_fetch_partition(_topic_key(topic, by_id), row) for topic in body.topics for row in topic.partitions]
+    if request.version < _SESSIONS_FROM:
+        return None, wanted
+    forgotten = [(_topic_key(topic, by_id), index) for topic in body.forgotten_topics_data for index in topic.partitions]
+    session = request.broker.fetch_sessions.fetch(body.session_id, body.session_epoch, by_id, wanted, forgotten)
+    return session, wanted if session is None else list(session.partitions.values())
+
+
+def _topic_key(topic: Any, by_id: bool) -> TopicKey:
+    return (topic.topic_id or _NO_TOPIC_ID) if by_id else topic.topic
+
+
+def _fetch_partition(topic: TopicKey, row: Any) -> FetchPartition:
+    epoch = getattr(row, "current_leader_epoch", -1)
+    return FetchPartition(topic, row.partition, row.fetch_offset, row.partition_max_bytes, epoch, getattr(row, "last_fetched_epoch", -1))
+
+
+def _by_topic(rows: list[tuple[tuple[TopicKey, int], FetchRow]]) -> list[tuple[TopicKey, list[FetchRow]]]:
+    topics: dict[TopicKey, list[FetchRow]] = {}
+    for (topic, _), row in rows:
+        topics.setdefault(topic, []).append(row)
+    return list(topics.items())
+
+
+class _Fetch:
+    """One request: reads, and waits for more while that is worth it."""
+
+    def __init__(self, request: Request, wanted: Sequence[FetchPartition]) -> None:
+        self._request = request
+        self._wanted = wanted
+        body = request.body
+        self._max_bytes = min(body.max_bytes, request.broker.config["fetch.max.bytes"])
+        self._min_bytes = min(body.min_bytes, self._max_bytes)
+        self._until = trio.current_time() + max(0, milliseconds(body.max_wait)) / 1000
+
+    async def run(self) -> list[tuple[tuple[TopicKey, int], FetchRow]]:
+        waiter = Waiter()
+        watched = self._watch(waiter)
+        try:
+            while True:
+                waiter.rearm()  # Before reading: what arrives while a read is in its thread must wake this one.
+                rows, total_bytes, read_failed = await self._read_all()
+                expired = trio.current_time() >= self._until
+                if total_bytes >= self._min_bytes or read_failed or expired or not watched or self._request.broker.closing:
+                    return rows
+                await self._request.connection.park(waiter, self._until)
+        finally:
+            for partition in watched:
+                partition.waiters.discard(waiter)
+
+    def _watch(self, waiter: Waiter) -> list[Partition]:
+        watched = []
+        for wanted in self._wanted:
+            try:
+                partition = self._find(wanted)
+            except KafkaError:
+                continue
+            partition.waiters.add(waiter)
+            watched.append(partition)
+        return watched
+
+    async def _read_all(self) -> tuple[list[tuple[tuple[TopicKey, int], FetchRow]], int, bool]:
+        rows: list[tuple[tuple[TopicKey, int], FetchRow]] = []
+        total_bytes = 0
+        read_failed = False
+        for wanted in self._wanted:
+            key = (wanted.topic, wanted.partition)
+            try:
+                partition = self._find(wanted)
+            except KafkaError as error:
+                rows.append((key, FetchRow(wanted.partition, error.code)))
+                continue
+            try:
+                partition.check_readable(wanted.fetch_offset)
+                records = await self._read(partition, wanted, total_bytes)
+            except KafkaError as error:
+                read_failed = True
+                rows.append((key, FetchRow(wanted.partition, error.code)))
+                continue
+            total_bytes += sum(map(len, records))
+            rows.append((key, FetchRow(wanted.partition, 0, partition.high_watermark, partition.log_start_offset, records)))
+        return rows, total_bytes, read_failed
+
+    async def _read(self, partition: Partition, wanted: FetchPartition, total_bytes: int) -> Sequence[memoryview]:
+        left = self._max_bytes - total_bytes
+        if total_bytes and left <= 0:
+            return ()
+        records = await partition.read(
+            wanted.fetch_offset, max_bytes=max(0, min(left, wanted.max_bytes)), end_offset=partition.high_watermark
+        )
+        if total_bytes and sum(map(len, records)) > left:
+            return ()  # Only the first batch of the whole answer may be larger than the limit.
+        return records
+
+    def _find(self, wanted: FetchPartition) -> Partition:
+        topics = self._request.broker.topics
+        if isinstance(wanted.topic, UUID):
+            topic, missing = topics.by_id(wanted.topic), ErrorCode.unknown_topic_id
+        else:
+            topic, missing = topics.by_name(wanted.topic), ErrorCode.unknown_topic_or_partition
+        if topic is None:
+            raise KafkaError(missing)
+        if not 0 <= wanted.partition < len(topic.partitions):
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        partition = topic.partitions[wanted.partition]
+        partition.check_leader_epoch(wanted.current_leader_epoch)
+        return partition

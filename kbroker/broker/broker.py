@@ -1,0 +1,176 @@
+"""The composition root: the only place that knows every part of the broker and puts them together.
+
+`open_broker` opens the data directory and the stores, recovers, starts the background tasks and hands out the `Broker`; on the
+way out it stops them in the order that loses nothing: first the requests (the server's business), then what they left to be
+saved, then the committers, then the stores, then the directory's lock.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import resource
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import trio
+
+from kbroker import plugins
+from kbroker.broker.configs import Configs
+from kbroker.broker.connection import Connection
+from kbroker.broker.fetch_sessions import FetchSessions
+from kbroker.broker.group_commit import GroupCommit, GroupCommitStatistics
+from kbroker.broker.options import StartOptions
+from kbroker.broker.producer_ids import ProducerIds
+from kbroker.broker.producer_recovery import SNAPSHOT_BYTES, snapshot_changes
+from kbroker.broker.recovery import check_stores, load_topics, raise_generation
+from kbroker.broker.retention import run_retention
+from kbroker.broker.topics import Topics, TopicsStatistics
+from kbroker.clock import wall_clock_ms
+from kbroker.config import BrokerConfig
+from kbroker.errors import NoSpace, StoreFailed
+from kbroker.state_records import GENERATION
+from kbroker.storage.data_dir import DataDirectory
+from kbroker.storage.spi import Change, LogStore, StampedBatch, StateStore
+
+logger = logging.getLogger(__name__)
+
+NODE_ID = 1
+_SWITCH_INTERVAL_S = 0.0005
+_PRODUCER_CHECK_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatistics:
+    topics: TopicsStatistics
+    log_commits: GroupCommitStatistics
+    state_commits: GroupCommitStatistics
+
+
+class Broker:
+    """A running broker. `host` and `port` are what clients are told."""
+
+    def __init__(self, options: StartOptions, cluster_id: str, generation: int, log_store: LogStore, state_store: StateStore) -> None:
+        self.options = options
+        self.config: BrokerConfig = options.config
+        self.cluster_id = cluster_id
+        self.generation = generation
+        self.node_id = NODE_ID
+        self.host, self.port = options.advertise or options.listen
+        self.closing = False
+        self.log_store = log_store
+        self.state_store = state_store
+        sync_interval_s = self.config["kbroker.sync.interval.ms"] / 1000
+        self.logs: GroupCommit[StampedBatch] = GroupCommit(
+            "log",
+            lambda batches: log_store.write(batches, now_ms=wall_clock_ms()),
+            log_store.sync,
+            in_thread=log_store.write_in_thread,
+            durability=options.durability,
+            sync_interval_s=sync_interval_s,
+        )
+        self.state: GroupCommit[Change] = GroupCommit(
+            "state",
+            state_store.write,
+            state_store.sync,
+            in_thread=state_store.write_in_thread,
+            durability=options.durability,
+            sync_interval_s=sync_interval_s,
+        )
+        self.topics = Topics(self.config, log_store, state_store, self.logs, self.state, leader_epoch=generation)
+        self.configs = Configs(self.config, state_store, self.state)
+        self.producer_ids = ProducerIds(state_store, self.state)
+        self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])
+
+    def statistics(self) -> BrokerStatistics:
+        return BrokerStatistics(self.topics.statistics(), self.logs.statistics(), self.state.statistics())
+
+    def connection_closed(self, connection: Connection) -> None:
+        """A client's connection has ended: what it held is free again."""
+
+    def start_closing(self) -> None:
+        """Waiting requests are answered with what there is."""
+        self.closing = True
+        for partition in self.topics.partitions():
+            partition.waiters.wake_all()
+
+    async def save_producers(self, *, only_large_tails: bool) -> None:
+        """Save the producer state of partitions that were written to."""
+        oldest_ms = wall_clock_ms() - self.config["producer.id.expiration.ms"]
+        for partition in list(self.topics.partitions()):
+            if partition.deleted or partition.bytes_since_snapshot < (SNAPSHOT_BYTES if only_large_tails else 1):
+                continue
+            changes = snapshot_changes(partition, self.state_store, oldest_ms)
+            if changes:
+                await self.state.commit(changes)
+
+    async def run_producer_snapshots(self) -> None:
+        while True:
+            await trio.sleep(_PRODUCER_CHECK_S)
+            try:
+                await self.save_producers(only_large_tails=True)
+            except (NoSpace, StoreFailed) as error:
+                logger.warning("producer state was not saved: %s", error)
+
+
+@asynccontextmanager
+async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
+    """A broker that is recovered and ready to serve; closed, with everything synced, on exit. Raises OperatorError."""
+    _prepare_process()
+    with DataDirectory.open(options.data_dir, options.storage, options.state_storage) as directory:
+        state_store = plugins.state_store_factory(options.state_storage).open(directory.state_path, {}, 0)
+        try:
+            log_store = plugins.log_store_factory(options.storage).open(directory.log_path, {}, 0)
+            try:
+                is_first_start = state_store.get(GENERATION.encode()) is None
+                check_stores(log_store, state_store, is_first_start=is_first_start, adopt=options.adopt)
+                generation = raise_generation(state_store)
+                broker = Broker(options, directory.cluster_id, generation, log_store, state_store)
+                load_topics(broker.topics, log_store, state_store, adopt=options.adopt)
+                async with _running(broker):
+                    yield broker
+            finally:
+                log_store.close()
+        finally:
+            state_store.close()
+
+
+@asynccontextmanager
+async def _running(broker: Broker) -> AsyncIterator[None]:
+    async with trio.open_nursery() as committers:
+        for commits in (broker.logs, broker.state):
+            committers.start_soon(_shielded, commits.run)
+        try:
+            async with trio.open_nursery() as workers:
+                workers.start_soon(run_retention, broker.topics, broker.config["log.retention.check.interval.ms"])
+                workers.start_soon(broker.run_producer_snapshots)
+                _settle_memory()
+                yield
+                workers.cancel_scope.cancel()
+            if not broker.state.failed:
+                await broker.save_producers(only_large_tails=False)
+        finally:
+            broker.logs.close()
+            broker.state.close()
+
+
+async def _shielded(run: Callable[[], object]) -> None:
+    with trio.CancelScope(shield=True):
+        await run()  # type: ignore[misc]
+
+
+def _prepare_process() -> None:
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (ValueError, OSError) as error:
+        logger.warning("the limit of open files cannot be raised: %s", error)
+
+
+def _settle_memory() -> None:
+    """Start-up objects live as long as the broker: the collector need not look at them again."""
+    gc.collect()
+    gc.freeze()

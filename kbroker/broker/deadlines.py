@@ -1,0 +1,44 @@
+"""One heap of deadlines for the whole broker, one task that sleeps until the earliest.
+
+A deadline is never taken back: whoever is called looks whether there is still something to do. Times are milliseconds of trio's
+clock, so that tests may run on an autojump clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+
+import trio
+
+
+def now_ms() -> float:
+    """The time that deadlines are compared with: monotonic."""
+    return trio.current_time() * 1000
+
+
+class Deadlines:
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._sleeper: trio.CancelScope | None = None
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def schedule(self, deadline_ms: float, callback: Callable[[], None]) -> None:
+        """Call `callback` on the loop at `deadline_ms` or soon after it."""
+        heapq.heappush(self._heap, (deadline_ms, next(self._numbers), callback))
+        if self._sleeper is not None and self._heap[0][0] == deadline_ms:
+            self._sleeper.deadline = deadline_ms / 1000
+
+    async def run(self) -> None:
+        while True:
+            deadline = self._heap[0][0] / 1000 if self._heap else float("inf")
+            with trio.CancelScope(deadline=deadline) as self._sleeper:
+                await trio.sleep_forever()
+            self._sleeper = None
+            current_ms = now_ms()
+            while self._heap and self._heap[0][0] <= current_ms:
+                heapq.heappop(self._heap)[2]()

@@ -1,0 +1,84 @@
+"""The default Persister: the share coordinator in this process, its changes in the state store's group commit.
+
+It also serves RPCs 83-87, whichever persister the broker itself uses. What it answers with code none counts as far as
+--durability goes. A write that is cancelled while it waits is saved all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+from kbroker.broker.group_commit import GroupCommit
+from kbroker.broker.waiting import Pending
+from kbroker.clock import wall_clock_ms
+from kbroker.config import BrokerConfig
+from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateOutcome
+from kbroker.share.persister import (
+    InitializeRequest,
+    Persister,
+    ReadRequest,
+    ReadResult,
+    Result,
+    SummaryResult,
+    TopicPartition,
+    WriteRequest,
+)
+from kbroker.storage.spi import Change
+
+R = TypeVar("R", bound=Result)
+
+
+class PersisterContext(NamedTuple):
+    """What an entry point of the group `kbroker.persister` is called with to make a Persister."""
+
+    local: Persister
+    config: BrokerConfig
+
+
+class LocalPersister:
+    def __init__(self, coordinator: ShareStateCoordinator, commits: GroupCommit[Change]) -> None:
+        self.coordinator = coordinator
+        self._commits = commits
+
+    async def initialize(self, group_id: str, requests: Sequence[InitializeRequest]) -> list[Result]:
+        return await self._save(self.coordinator.initialize(group_id, requests, now_ms=wall_clock_ms()))
+
+    async def read(self, group_id: str, requests: Sequence[ReadRequest]) -> list[ReadResult]:
+        return await self._save(self.coordinator.read(group_id, requests, now_ms=wall_clock_ms()))
+
+    async def write(self, group_id: str, requests: Sequence[WriteRequest]) -> list[Result]:
+        return await self._save(self.coordinator.write(group_id, requests, now_ms=wall_clock_ms()))
+
+    async def delete(self, group_id: str, partitions: Sequence[TopicPartition]) -> list[Result]:
+        return await self._save(self.coordinator.delete(group_id, partitions))
+
+    async def read_summary(self, group_id: str, requests: Sequence[ReadRequest]) -> list[SummaryResult]:
+        return await self._save(self.coordinator.read_summary(group_id, requests))
+
+    async def aclose(self) -> None:
+        """Nothing of its own to close: the state store is the broker's."""
+
+    async def _save(self, outcome: ShareStateOutcome[R]) -> list[R]:
+        if not outcome.must_wait:
+            return list(outcome.results)
+        results = list(outcome.results)
+        pending = Pending(1)
+
+        def done(error: Exception | None) -> None:
+            if error is None:
+                self.coordinator.confirm(outcome)
+            else:
+                results[:] = self.coordinator.failed(outcome, message=str(error))
+            pending.part_done()
+
+        self._commits.submit(outcome.changes, done)
+        await pending.wait()
+        return results
+
+
+def open_local(context: PersisterContext) -> Persister:
+    return context.local
+
+
+PERSISTER = open_local

@@ -1,0 +1,99 @@
+"""What a broker does with what it finds on disk before it serves: raises the generation, finishes tombstoned deletions,
+looks at logs that no topic claims, and loads the topics.
+
+Two stores have no common transaction, so each may lack what the other has. A log without a topic record is removed only if it
+is empty (a topic creation was cut off); with records in it, it is reported and left alone. An empty state store beside logs
+with records, or a topic whose log is gone, stops the start: something was deleted or mixed up, and going on would hide it.
+`--adopt` says that the operator knows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from kbroker.broker.topics import Topics, removal_of
+from kbroker.errors import OperatorError
+from kbroker.state_records import (
+    GENERATION,
+    Config,
+    ConfigKey,
+    Generation,
+    ResourceType,
+    Topic,
+    TopicKey,
+    TopicState,
+)
+from kbroker.storage.spi import LogId, LogSettings, LogStore, StateStore
+
+logger = logging.getLogger(__name__)
+
+
+def raise_generation(store: StateStore) -> int:
+    """The number of this broker life: the owner epoch of the stores and the leader epoch of every log. Durable on return."""
+    value = store.get(GENERATION.encode())
+    number = 0 if value is None else Generation.decode(value).number + 1
+    store.write([(GENERATION.encode(), Generation(number).encode())])
+    store.sync()
+    return number
+
+
+def check_stores(log_store: LogStore, state_store: StateStore, *, is_first_start: bool, adopt: bool) -> None:
+    """Raises OperatorError when the state store has never been used although there are records. Call it before the generation
+    is raised."""
+    if adopt or not is_first_start:
+        return
+    filled = _with_records(log_store, log_store.logs())
+    if filled:
+        raise OperatorError(
+            f"the share and topic state is empty, but {len(filled)} logs hold records: the state store was removed, or belongs "
+            "to another engine (--state-storage); restore it, or start with --adopt to leave those logs alone and begin anew"
+        )
+
+
+def load_topics(topics: Topics, log_store: LogStore, state_store: StateStore, *, adopt: bool) -> None:
+    """Bring the topics into memory; deletions that were cut off are finished first. Synchronous: nothing is served yet."""
+    records = [(TopicKey.parse(key[len(TopicKey.namespace) :]), Topic.decode(value)) for key, value in state_store.scan(TopicKey.namespace)]
+    for key, record in records:
+        if record.state is TopicState.DELETING:
+            _finish_deletion(key, record, log_store, state_store)
+    known = set(log_store.logs())
+    for key, record in records:
+        if record.state is not TopicState.LIVE:
+            continue
+        logs = [LogId(key.topic_id, index) for index in range(record.partitions)]
+        missing = [log for log in logs if log not in known]
+        if missing and not adopt:
+            raise OperatorError(
+                f"topic {record.name} has no log for partition {missing[0].partition}: a part of the data directory is gone; "
+                "restore it, or start with --adopt to go on with empty partitions"
+            )
+        for log in missing:
+            logger.error("topic %s partition %d had no log: created empty", record.name, log.partition)
+            log_store.create(log, LogSettings())
+        known.difference_update(logs)
+        config = state_store.get(ConfigKey(ResourceType.TOPIC, record.name).encode())
+        topics.add_recovered(key.topic_id, record, {} if config is None else Config.decode(config).entries)
+    _look_at_orphans(known, log_store)
+
+
+def _finish_deletion(key: TopicKey, record: Topic, log_store: LogStore, state_store: StateStore) -> None:
+    logger.info("finishing the deletion of topic %s, id %s", record.name, key.topic_id)
+    for index in range(record.partitions):
+        log_store.drop(LogId(key.topic_id, index))
+    state_store.write(removal_of(state_store, key.topic_id, record.partitions))
+    state_store.sync()
+
+
+def _look_at_orphans(orphans: Iterable[LogId], log_store: LogStore) -> None:
+    filled = set(_with_records(log_store, orphans))
+    for log in orphans:
+        if log in filled:
+            logger.warning("log %s-%d belongs to no topic and holds records: left alone", log.topic_id, log.partition)
+        else:
+            logger.info("log %s-%d belongs to no topic and is empty: removed", log.topic_id, log.partition)
+            log_store.drop(log)
+
+
+def _with_records(log_store: LogStore, logs: Iterable[LogId]) -> list[LogId]:
+    return [log for log in logs if log_store.bounds(log).end_offset > 0]

@@ -1,0 +1,291 @@
+"""The share-partitions that this broker leads: loading them, carrying out their effects, waking whoever waits for them.
+
+The engine (kbroker.share.share_partition) decides; here its Persist effects go through the Persister, its deadlines into the
+broker's heap, and its answers to the API handlers. A share-partition is loaded at first use and kept until it is fenced, its
+group or its topic is deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import trio
+
+from kbroker.broker.deadlines import Deadlines, now_ms
+from kbroker.broker.partition import Partition
+from kbroker.broker.share_loading import load_share_partition
+from kbroker.broker.topics import Topics
+from kbroker.broker.waiting import Waiters
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.share.effects import AckBatch, Persist, ShareSettings
+from kbroker.share.persister import Persister, Result, TopicPartition, WriteRequest
+from kbroker.share.session import ShareSession, ShareSessions
+from kbroker.share.share_partition import SharePartition
+
+logger = logging.getLogger(__name__)
+
+PERSISTER_CODES = {
+    ErrorCode.not_coordinator: ErrorCode.coordinator_not_available,
+    ErrorCode.coordinator_not_available: ErrorCode.coordinator_not_available,
+    ErrorCode.coordinator_load_in_progress: ErrorCode.coordinator_not_available,
+    ErrorCode.group_id_not_found: ErrorCode.group_id_not_found,
+    ErrorCode.unknown_topic_or_partition: ErrorCode.unknown_topic_or_partition,
+    ErrorCode.fenced_leader_epoch: ErrorCode.not_leader_or_follower,
+    ErrorCode.fenced_state_epoch: ErrorCode.not_leader_or_follower,
+}
+"""What a share client is told for a persister's code; anything else is UNKNOWN_SERVER_ERROR."""
+
+FENCING_CODES = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.unknown_topic_or_partition, ErrorCode.group_id_not_found})
+"""After these the share-partition is loaded anew: somebody else changed its state."""
+
+Key: TypeAlias = tuple[str, TopicPartition]
+
+
+def client_error(code: ErrorCode, message: str | None = None) -> KafkaError:
+    return KafkaError(PERSISTER_CODES.get(code, ErrorCode.unknown_server_error), message)
+
+
+class LoadedSharePartition:
+    """A share-partition in this broker's memory. `engine` is None while it loads; `error` says why it could not be."""
+
+    __slots__ = ("engine", "error", "gone", "key", "partition", "scheduled_ms", "waiters")
+
+    def __init__(self, key: Key, partition: Partition) -> None:
+        self.key = key
+        self.partition = partition
+        self.engine: SharePartition | None = None
+        self.error: KafkaError | None = None
+        self.gone = False
+        self.waiters = Waiters()
+        self.scheduled_ms = float("inf")
+
+
+class _Save(NamedTuple):
+    loaded: LoadedSharePartition
+    persist: Persist
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGroupsStatistics:
+    share_partitions: int
+    sessions: int
+    in_flight: int
+
+
+class ShareGroups:
+    """`settings(group_id)` and `reset_policy(group_id)` give the group's effective configs."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        persister: Persister,
+        deadlines: Deadlines,
+        *,
+        max_sessions: int,
+        settings: Callable[[str], ShareSettings],
+        reset_policy: Callable[[str], str],
+    ) -> None:
+        self._topics = topics
+        self._persister = persister
+        self._deadlines = deadlines
+        self._settings = settings
+        self._reset_policy = reset_policy
+        self._loaded: dict[Key, LoadedSharePartition] = {}
+        self._nursery: trio.Nursery | None = None
+        self.sessions = ShareSessions(max_sessions)
+
+    def statistics(self) -> ShareGroupsStatistics:
+        engines = [loaded.engine for loaded in self._loaded.values() if loaded.engine is not None]
+        in_flight = sum(engine.statistics().in_flight for engine in engines)
+        return ShareGroupsStatistics(len(self._loaded), self.sessions.statistics().sessions, in_flight)
+
+    async def run(self) -> None:
+        """Holds the tasks that load and save behind the clients' backs."""
+        async with trio.open_nursery() as self._nursery:
+            await trio.sleep_forever()
+
+    # -- share-partitions ---------------------------------------------------------------------------------------------
+
+    def find(self, group_id: str, partition: TopicPartition) -> LoadedSharePartition | None:
+        return self._loaded.get((group_id, partition))
+
+    def find_or_load(self, group_id: str, partition: TopicPartition) -> LoadedSharePartition:
+        """The share-partition, perhaps still loading (look at `engine` and `error` after its waiters were woken).
+
+        Raises UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION."""
+        loaded = self._loaded.get((group_id, partition))
+        if loaded is not None:
+            return loaded
+        topic = self._topics.by_id(partition.topic_id)
+        if topic is None:
+            raise KafkaError(ErrorCode.unknown_topic_id)
+        if not 0 <= partition.partition < len(topic.partitions):
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        loaded = LoadedSharePartition((group_id, partition), topic.partitions[partition.partition])
+        self._loaded[loaded.key] = loaded
+        self._start(self._load, loaded)
+        return loaded
+
+    async def _load(self, loaded: LoadedSharePartition) -> None:
+        group_id, _ = loaded.key
+        try:
+            engine = await load_share_partition(
+                self._persister, group_id, loaded.partition, self._settings(group_id), lambda: self._reset_policy(group_id)
+            )
+        except KafkaError as error:
+            loaded.error = error if error.code is ErrorCode.offset_not_available else client_error(error.code, error.message)
+            self._forget(loaded)
+            return
+        if not loaded.gone:
+            loaded.engine = engine
+            loaded.waiters.wake_all()
+
+    def _forget(self, loaded: LoadedSharePartition) -> None:
+        """Out of memory: the next fetch loads it anew from what was saved."""
+        if self._loaded.get(loaded.key) is loaded:
+            del self._loaded[loaded.key]
+        loaded.gone = True
+        loaded.waiters.wake_all()
+
+    def forget_group(self, group_id: str) -> None:
+        for loaded in [each for (group, _), each in self._loaded.items() if group == group_id]:
+            self._forget(loaded)
+
+    def forget_topic(self, topic: Sequence[Partition]) -> None:
+        logs = {(partition.log.topic_id, partition.log.partition) for partition in topic}
+        for loaded in [each for (_, partition), each in self._loaded.items() if tuple(partition) in logs]:
+            self._forget(loaded)
+
+    def settings_changed(self, group_id: str | None = None) -> None:
+        """Configs of one group, or of the broker (None), were altered: new locks and fetches go by the new ones."""
+        for (group, _), loaded in self._loaded.items():
+            if loaded.engine is not None and group_id in (None, group):
+                loaded.engine.settings = self._settings(group)
+                loaded.waiters.wake_all()
+
+    def settings(self, group_id: str) -> ShareSettings:
+        return self._settings(group_id)
+
+    def loaded(self) -> list[LoadedSharePartition]:
+        return list(self._loaded.values())
+
+    # -- acknowledging ------------------------------------------------------------------------------------------------
+
+    async def acknowledge(
+        self, group_id: str, member_id: str, batches: Sequence[tuple[TopicPartition, Sequence[AckBatch]]]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Each partition's list is taken or refused as a whole; what is taken is saved before this returns. The lists were checked
+        by ack_validation."""
+        results: dict[TopicPartition, KafkaError | None] = {}
+        saves: list[_Save] = []
+        for partition, acks in batches:
+            loaded = self._loaded.get((group_id, partition))
+            if loaded is None or loaded.engine is None:
+                results[partition] = KafkaError(ErrorCode.unknown_topic_or_partition)
+                continue
+            try:
+                persist = loaded.engine.acknowledge(member_id, acks, now_ms=now_ms())
+            except KafkaError as error:
+                results[partition] = error
+                continue
+            results[partition] = None
+            self._schedule(loaded)
+            if persist is not None:
+                saves.append(_Save(loaded, persist))
+        if saves:
+            results.update(await self._save(group_id, saves))
+        return results
+
+    async def _save(self, group_id: str, saves: Sequence[_Save]) -> dict[TopicPartition, KafkaError | None]:
+        """Write through the Persister and make it final, or undo it. Never cancelled half-way: the engines wait for the outcome."""
+        requests = [
+            WriteRequest(
+                save.loaded.key[1],
+                save.persist.state_epoch,
+                save.persist.leader_epoch,
+                save.persist.start_offset,
+                save.persist.delivery_complete_count,
+                save.persist.batches,
+            )
+            for save in saves
+        ]
+        with trio.CancelScope(shield=True):
+            written = await self._persister.write(group_id, requests)
+        return {result.partition: self._settle(save, result) for save, result in zip(saves, written, strict=True)}
+
+    def _settle(self, save: _Save, result: Result) -> KafkaError | None:
+        loaded, persist = save
+        engine = loaded.engine
+        assert engine is not None
+        error: KafkaError | None = None
+        if result.code is ErrorCode.none:
+            engine.persisted(persist.token)
+        else:
+            engine.persist_failed(persist.token, now_ms=now_ms())
+            error = client_error(result.code, result.message)
+            if error.code in FENCING_CODES:
+                self._forget(loaded)
+        loaded.waiters.wake_all()
+        return error
+
+    # -- what happens without a client ----------------------------------------------------------------------------------
+
+    def _start(self, function: Callable[..., object], *arguments: object) -> None:
+        assert self._nursery is not None, "run() has been started"
+        self._nursery.start_soon(function, *arguments)  # type: ignore[arg-type]
+
+    def save_later(self, loaded: LoadedSharePartition, persist: Persist | None) -> None:
+        """Save in the background what nobody waits for: expired locks, released records, a moved log start."""
+        if persist is not None:
+            self._start(self._save_and_report, _Save(loaded, persist))
+
+    async def _save_and_report(self, save: _Save) -> None:
+        group_id, partition = save.loaded.key
+        error = (await self._save(group_id, [save]))[partition]
+        if error is not None:
+            logger.warning("state of share-partition %s:%s-%d was not saved: %s", group_id, partition.topic_id, partition.partition, error)
+
+    def acquired(self, loaded: LoadedSharePartition) -> None:
+        """Records were acquired: their locks run out some time."""
+        self._schedule(loaded)
+
+    def _schedule(self, loaded: LoadedSharePartition) -> None:
+        assert loaded.engine is not None
+        deadline_ms = loaded.engine.next_deadline_ms()
+        if deadline_ms is not None and deadline_ms < loaded.scheduled_ms:
+            loaded.scheduled_ms = deadline_ms
+            self._deadlines.schedule(deadline_ms, lambda: self._expire(loaded))
+
+    def _expire(self, loaded: LoadedSharePartition) -> None:
+        loaded.scheduled_ms = float("inf")
+        if loaded.gone or loaded.engine is None:
+            return
+        persist = loaded.engine.expire(now_ms())
+        self.save_later(loaded, persist)
+        if persist is not None:
+            loaded.waiters.wake_all()
+        self._schedule(loaded)
+
+    def release(self, group_id: str, member_id: str, partitions: Sequence[TopicPartition]) -> None:
+        """The member has let go of these share-partitions: what it holds there is available again at once."""
+        for partition in partitions:
+            loaded = self._loaded.get((group_id, partition))
+            if loaded is None or loaded.engine is None:
+                continue
+            persist = loaded.engine.release_member(member_id, now_ms=now_ms())
+            self.save_later(loaded, persist)
+            loaded.waiters.wake_all()
+
+    def release_session(self, session: ShareSession) -> None:
+        self.release(session.group_id, session.member_id, list(session.partitions))
+
+    def connection_closed(self, connection_id: int) -> None:
+        for session in self.sessions.connection_closed(connection_id):
+            self.release_session(session)
+
+    def wake_all(self) -> None:
+        for loaded in self._loaded.values():
+            loaded.waiters.wake_all()

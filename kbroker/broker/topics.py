@@ -1,0 +1,311 @@
+"""The topics: their ids, configs and partitions; creating, growing and deleting them so that a crash leaves no half topic.
+
+Creating makes the logs first and then commits the topic's record: a crash in between leaves empty logs, which recovery removes.
+Deleting commits a tombstone first (state `deleting`), then drops the logs, then removes the records: recovery finishes
+tombstoned deletions and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import UUID, uuid4
+
+from kbroker.broker.batch_validation import BatchRules
+from kbroker.broker.group_commit import GroupCommit
+from kbroker.broker.partition import EpochEntry, Partition
+from kbroker.broker.producer_recovery import load_producers
+from kbroker.clock import wall_clock_ms
+from kbroker.config import BrokerConfig, TopicConfig
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.state_records import (
+    Config,
+    ConfigKey,
+    LeaderEpoch,
+    LeaderEpochKey,
+    LogStart,
+    LogStartKey,
+    ProducerSnapshotKey,
+    ResourceType,
+    TopicKey,
+    TopicState,
+    share_topic_prefix,
+)
+from kbroker.state_records import Topic as TopicRecord
+from kbroker.storage.spi import Change, LogId, LogSettings, LogStore, StampedBatch, StateStore
+
+logger = logging.getLogger(__name__)
+
+MAX_NAME_LENGTH = 249
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
+
+
+@dataclass(slots=True)
+class Topic:
+    """A live topic. `configs`: what was set for it; `config`: what applies, defaults included."""
+
+    topic_id: UUID
+    name: str
+    created_ms: int
+    configs: Mapping[str, str]
+    config: TopicConfig
+    partitions: list[Partition] = field(default_factory=list)
+
+    @property
+    def record(self) -> TopicRecord:
+        return TopicRecord(self.name, len(self.partitions), self.created_ms)
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+
+class TopicsStatistics(NamedTuple):
+    topics: int
+    partitions: int
+
+
+def check_name(name: str) -> None:
+    """Raises INVALID_TOPIC_EXCEPTION for what Kafka refuses as a topic's name."""
+    if not name or name in (".", "..") or len(name) > MAX_NAME_LENGTH or _LEGAL_NAME.fullmatch(name) is None:
+        raise KafkaError(
+            ErrorCode.invalid_topic_exception,
+            f"Topic name is invalid: {name!r} is not 1 to {MAX_NAME_LENGTH} characters out of ASCII alphanumerics, '.', '_' and '-'",
+        )
+
+
+class Topics:
+    """All live topics of the broker. `version` grows with every change that Metadata would show."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        log_store: LogStore,
+        state_store: StateStore,
+        logs: GroupCommit[StampedBatch],
+        state: GroupCommit[Change],
+        *,
+        leader_epoch: int,
+    ) -> None:
+        self._config = config
+        self._log_store = log_store
+        self._state_store = state_store
+        self._logs = logs
+        self._state = state
+        self.leader_epoch = leader_epoch
+        self.version = 0
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[UUID, Topic] = {}
+        self._reserved: set[str] = set()
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(list(self._by_name.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def statistics(self) -> TopicsStatistics:
+        return TopicsStatistics(len(self._by_name), sum(len(topic.partitions) for topic in self._by_name.values()))
+
+    def by_name(self, name: str) -> Topic | None:
+        return self._by_name.get(name)
+
+    def by_id(self, topic_id: UUID | None) -> Topic | None:
+        return None if topic_id is None else self._by_id.get(topic_id)
+
+    def partition(self, topic_id: UUID, index: int) -> Partition | None:
+        topic = self._by_id.get(topic_id)
+        return topic.partitions[index] if topic is not None and 0 <= index < len(topic.partitions) else None
+
+    def partitions(self) -> Iterator[Partition]:
+        for topic in self:
+            yield from topic.partitions
+
+    # -- start-up -----------------------------------------------------------------------------------------------------
+
+    def add_recovered(self, topic_id: UUID, record: TopicRecord, configs: Mapping[str, str]) -> None:
+        """A topic that the state store knows; its logs exist."""
+        topic = self._make(topic_id, record.name, record.created_ms, configs)
+        self._add_partitions(topic, record.partitions)
+        self._publish(topic)
+
+    # -- changes ------------------------------------------------------------------------------------------------------
+
+    def check_creatable(self, name: str) -> None:
+        """Raises KafkaError: invalid name, existing topic, or one whose name collides ('.' and '_' are the same in metric names)."""
+        check_name(name)
+        if name in self._by_name or name in self._reserved:
+            raise KafkaError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
+        flat = name.replace(".", "_")
+        for other in (*self._by_name, *self._reserved):
+            if other.replace(".", "_") == flat:
+                raise KafkaError(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}")
+
+    async def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
+        """A new topic, durable on return. Raises KafkaError (see check_creatable), NoSpace, StoreFailed."""
+        self.check_creatable(name)
+        topic = self._make(uuid4(), name, wall_clock_ms(), configs)
+        self._reserved.add(name)
+        try:
+            await self._create_logs(topic, range(partitions))
+            record = TopicRecord(name, partitions, topic.created_ms)
+            changes: list[Change] = [(TopicKey(topic.topic_id).encode(), record.encode())]
+            # A config left over from a topic of the same name must not come to life again.
+            changes.append((ConfigKey(ResourceType.TOPIC, name).encode(), Config(configs).encode() if configs else None))
+            await self._state.commit(changes)
+            self._add_partitions(topic, partitions)
+            self._publish(topic)
+        finally:
+            self._reserved.discard(name)
+        logger.info("topic %s created: %d partitions, id %s", name, partitions, topic.topic_id)
+        return topic
+
+    async def grow(self, topic: Topic, partitions: int) -> None:
+        """Add partitions up to `partitions` in all; durable on return."""
+        first = len(topic.partitions)
+        await self._create_logs(topic, range(first, partitions))
+        if self._by_id.get(topic.topic_id) is not topic or len(topic.partitions) != first:
+            raise KafkaError(ErrorCode.invalid_partitions, "the topic was changed at the same time")
+        record = TopicRecord(topic.name, partitions, topic.created_ms)
+        await self._state.commit([(TopicKey(topic.topic_id).encode(), record.encode())])
+        self._add_partitions(topic, partitions)
+        self.version += 1
+
+    async def set_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
+        """Replace the topic's configs (validated by the caller); durable and in force on return."""
+        value = Config(configs).encode() if configs else None
+        await self._state.commit([(ConfigKey(ResourceType.TOPIC, topic.name).encode(), value)])
+        topic.configs = dict(configs)
+        topic.config = TopicConfig(configs, self._config)
+        rules, settings = batch_rules(topic.config), log_settings(topic.config)
+        for partition in topic.partitions:
+            partition.rules = rules
+            log = partition.log
+            await self._logs.perform(lambda log=log: self._log_store.create(log, settings))  # type: ignore[misc]
+
+    async def delete(self, topic: Topic, also: list[Change]) -> None:
+        """Delete a topic. Gone for clients and sure to be gone after a restart when the tombstone is committed; then the logs
+        are dropped and its records (and `also`: other state that belongs to it) removed."""
+        if topic.partitions and topic.partitions[0].deleted:
+            return
+        for partition in topic.partitions:
+            partition.deleted = True
+        tombstone = TopicRecord(topic.name, len(topic.partitions), topic.created_ms, TopicState.DELETING)
+        config_key = ConfigKey(ResourceType.TOPIC, topic.name).encode()
+        try:
+            await self._state.commit([(TopicKey(topic.topic_id).encode(), tombstone.encode()), (config_key, None)])
+        except Exception:
+            for partition in topic.partitions:
+                partition.deleted = False
+            raise
+        del self._by_name[topic.name]
+        del self._by_id[topic.topic_id]
+        self.version += 1
+        for partition in topic.partitions:
+            partition.waiters.wake_all()
+        await self._finish_deletion(topic.topic_id, len(topic.partitions), also)
+        logger.info("topic %s deleted, id %s", topic.name, topic.topic_id)
+
+    async def _finish_deletion(self, topic_id: UUID, partitions: int, also: list[Change]) -> None:
+        for index in range(partitions):
+            log = LogId(topic_id, index)
+            await self._logs.perform(lambda log=log: self._log_store.drop(log))  # type: ignore[misc]
+        await self._state.commit([*removal_of(self._state_store, topic_id, partitions), *also])
+
+    async def move_log_start(self, partition: Partition, offset: int) -> None:
+        """Everything below `offset` is gone for readers and for good on return; whole segments below it are removed."""
+        if offset <= partition.log_start_offset:
+            return
+        partition.log_start_offset = offset
+        log = partition.log
+        await self._state.commit([(LogStartKey(log.topic_id, log.partition).encode(), LogStart(offset).encode())])
+        if not partition.deleted:
+            await self._logs.perform(lambda: self._log_store.trim(log, offset))
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def _make(self, topic_id: UUID, name: str, created_ms: int, configs: Mapping[str, str]) -> Topic:
+        return Topic(topic_id, name, created_ms, dict(configs), TopicConfig(configs, self._config))
+
+    def _publish(self, topic: Topic) -> None:
+        self._by_name[topic.name] = topic
+        self._by_id[topic.topic_id] = topic
+        self.version += 1
+
+    async def _create_logs(self, topic: Topic, indexes: range) -> None:
+        settings = log_settings(topic.config)
+        logs = [LogId(topic.topic_id, index) for index in indexes]
+
+        def create_all() -> None:
+            for log in logs:
+                self._log_store.create(log, settings)
+
+        await self._logs.perform(create_all)
+
+    def _add_partitions(self, topic: Topic, count: int) -> None:
+        rules = batch_rules(topic.config)
+        for index in range(len(topic.partitions), count):
+            log = LogId(topic.topic_id, index)
+            partition = Partition(
+                log,
+                topic.name,
+                self._log_store,
+                self._logs,
+                rules=rules,
+                leader_epoch=self.leader_epoch,
+                log_start_offset=self._stored_log_start(log),
+                epochs=self._stored_epochs(log),
+                load_producers=lambda partition: load_producers(partition, self._state_store),
+                on_first_append=self._note_epoch,
+            )
+            topic.partitions.append(partition)
+
+    def _stored_log_start(self, log: LogId) -> int:
+        value = self._state_store.get(LogStartKey(log.topic_id, log.partition).encode())
+        return 0 if value is None else LogStart.decode(value).offset
+
+    def _stored_epochs(self, log: LogId) -> list[EpochEntry]:
+        prefix = LeaderEpochKey(log.topic_id, log.partition, 0).encode()[:-4]
+        return [
+            EpochEntry(LeaderEpochKey.parse(key[len(LeaderEpochKey.namespace) :]).epoch, LeaderEpoch.decode(value).start_offset)
+            for key, value in self._state_store.scan(prefix)
+        ]
+
+    def _note_epoch(self, partition: Partition, offset: int) -> None:
+        log = partition.log
+        key = LeaderEpochKey(log.topic_id, log.partition, partition.leader_epoch).encode()
+        self._state.submit([(key, LeaderEpoch(offset).encode())], _report_lost_epoch)
+
+
+def _report_lost_epoch(error: Exception | None) -> None:
+    if error is not None:
+        logger.warning("a leader epoch entry was not saved: %s", error)
+
+
+def removal_of(store: StateStore, topic_id: UUID, partitions: int) -> list[Change]:
+    """The changes that remove every record of a topic from the state store, its own record last."""
+    changes: list[Change] = []
+    for index in range(partitions):
+        changes.append((LogStartKey(topic_id, index).encode(), None))
+        for key in (LeaderEpochKey(topic_id, index, 0).encode()[:-4], ProducerSnapshotKey(topic_id, index, 0).encode()[:-8]):
+            changes += [(found, None) for found, _ in store.scan(key)]
+    changes += [(found, None) for found, _ in store.scan(share_topic_prefix(topic_id))]
+    changes.append((TopicKey(topic_id).encode(), None))
+    return changes
+
+
+def batch_rules(config: TopicConfig) -> BatchRules:
+    return BatchRules(
+        max_message_bytes=config["max.message.bytes"],
+        log_append_time=config["message.timestamp.type"] == "LogAppendTime",
+        timestamp_before_max_ms=config["message.timestamp.before.max.ms"],
+        timestamp_after_max_ms=config["message.timestamp.after.max.ms"],
+    )
+
+
+def log_settings(config: TopicConfig) -> LogSettings:
+    return LogSettings(segment_bytes=config["segment.bytes"], segment_ms=config["segment.ms"])
