@@ -20,6 +20,8 @@ types that they do not know (`parse_key` gives None): later formats add them. A 
 Group records and share state hold Kafka's own bytes (coordinator_records.py). Their keys put first what is looked up by: all
 records of a group are one scan; so are a share-partition's snapshot with its updates in order, and everything of a topic.
 
+No key is longer than MAX_KEY_BYTES, which is what LMDB can take: whoever takes in a group id refuses one over MAX_GROUP_ID_BYTES.
+
 This module must not know where a store keeps these, nor what the broker does with them.
 """
 
@@ -46,6 +48,10 @@ from kbroker.coordinator_records import (
     encode_share_state_key,
     encode_string,
 )
+
+MAX_KEY_BYTES: Final = 511
+MAX_GROUP_ID_BYTES: Final = 255
+"""With a member id of 36 characters of four bytes the longest key has 422 bytes."""
 
 _LOG = struct.Struct(">16si")
 _EPOCH = struct.Struct(">16sii")

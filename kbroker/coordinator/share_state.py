@@ -46,7 +46,14 @@ from kbroker.share.persister import (
     WriteRequest,
 )
 from kbroker.share.state_batches import combine
-from kbroker.state_records import ShareStateKey, parse_key, share_partition_prefix, share_state_number, share_topic_prefix
+from kbroker.state_records import (
+    MAX_GROUP_ID_BYTES,
+    ShareStateKey,
+    parse_key,
+    share_partition_prefix,
+    share_state_number,
+    share_topic_prefix,
+)
 from kbroker.storage.spi import Change
 
 UPDATES_PER_SNAPSHOT: Final = 500
@@ -84,7 +91,8 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class ShareStateOutcome(Generic[R]):
-    """See the head of this file. `results`, one per row asked for and in that order, hold once the changes are saved."""
+    """See the head of this file. `results`, one per row asked for and in that order, hold once the changes are saved. There are
+    none at all where the group id is empty, as in Kafka."""
 
     changes: tuple[Change, ...]
     results: tuple[R, ...]
@@ -285,6 +293,8 @@ class ShareStateCoordinator:
         self, group_id: str, requests: Sequence[Q], result: type[R], decide: Callable[[_Decision[R], Q], R]
     ) -> ShareStateOutcome[R]:
         decision: _Decision[R] = _Decision(group_id)
+        if not group_id:
+            return decision.outcome()
         for request in requests:
             try:
                 row = decide(decision, request)
@@ -298,6 +308,8 @@ class ShareStateCoordinator:
         key = _SharePartition(group_id, partition)
         entry = self._entries.get(key)
         if entry is None:
+            if len(group_id.encode()) > MAX_GROUP_ID_BYTES:
+                raise KafkaError(ErrorCode.invalid_request, f"The group id must not be longer than {MAX_GROUP_ID_BYTES} bytes.")
             prefix = share_partition_prefix(group_id, *partition)
             entry = _Entry(key, prefix, load(self._scan(prefix)))
             if entry.state:

@@ -1,0 +1,38 @@
+"""One namespace for the ids of groups of all types: share groups now, classic and consumer groups later.
+
+An id belongs to the type that used it first, until its last record is deleted; whoever comes with another type is refused, even
+when the group is empty. It must not know what a group is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+SHARE: Final = "share"
+"""A group type as ListGroups names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupIdsStatistics:
+    groups_by_type: Mapping[str, int]
+
+
+class GroupIds:
+    def __init__(self) -> None:
+        self._types: dict[str, str] = {}
+
+    def type_of(self, group_id: str) -> str | None:
+        return self._types.get(group_id)
+
+    def claim(self, group_id: str, group_type: str) -> None:
+        """The id must be free or of this type already."""
+        assert self._types.setdefault(group_id, group_type) == group_type, f"{group_id!r} is a {self._types[group_id]} group"
+
+    def release(self, group_id: str) -> None:
+        self._types.pop(group_id, None)
+
+    def statistics(self) -> GroupIdsStatistics:
+        return GroupIdsStatistics(Counter(self._types.values()))
