@@ -1,0 +1,403 @@
+"""The broker's settings: the table of all there are, and `BrokerConfig`, the values that this broker runs with.
+
+Only settings that do something here are in the table, with Kafka's names, defaults and bounds; what is kbroker's own begins
+with `kbroker.`. A name that is not in the table stops the start: a setting that is silently ignored is worse than none.
+
+Values come, in falling order, from what was altered while running for this broker, the same for all brokers, the command
+line or the configuration file, and the table's default. Read them by name at the moment of use: `config["num.partitions"]`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from kbroker.config_def import INT_MAX, LONG_MAX, ConfigDef, ConfigType, Source, Value, by_name
+from kbroker.errors import OperatorError
+
+_BOOLEAN, _STRING, _INT, _LONG, _LIST = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.LIST
+
+BROKER_CONFIGS: Final = by_name(
+    ConfigDef(
+        name="auto.create.topics.enable",
+        type=_BOOLEAN,
+        default="true",
+        doc="Whether a producer's question about a topic that does not exist creates it.",
+    ),
+    ConfigDef(name="num.partitions", type=_INT, default="1", minimum=1, doc="Partitions of a topic that is created without a number."),
+    ConfigDef(
+        name="default.replication.factor",
+        type=_INT,
+        default="1",
+        minimum=1,
+        only=("1",),
+        reason="one broker holds the only copy",
+        doc="Replicas of a topic that is created without a number.",
+    ),
+    ConfigDef(name="delete.topic.enable", type=_BOOLEAN, default="true", doc="Whether clients may delete topics."),
+    # Logs: defaults of the topic settings of the same meaning.
+    ConfigDef(
+        name="message.max.bytes",
+        type=_INT,
+        default="1048588",
+        minimum=0,
+        doc="Largest record batch that is taken, in bytes as sent; default of the topic setting max.message.bytes.",
+    ),
+    ConfigDef(
+        name="log.retention.ms",
+        type=_LONG,
+        default=None,
+        dynamic=True,
+        doc="How long records are kept at least; -1 for ever. Default of retention.ms; unset: log.retention.minutes decides.",
+    ),
+    ConfigDef(name="log.retention.minutes", type=_INT, default=None, doc="The same in minutes; unset: log.retention.hours decides."),
+    ConfigDef(name="log.retention.hours", type=_INT, default="168", doc="The same in hours; -1 for ever."),
+    ConfigDef(
+        name="log.retention.bytes",
+        type=_LONG,
+        default="-1",
+        dynamic=True,
+        doc="How large a partition may grow before its oldest segments are removed; negative for no limit. Default of retention.bytes.",
+    ),
+    ConfigDef(
+        name="log.retention.check.interval.ms", type=_LONG, default="300000", minimum=1, doc="How often retention is applied to all logs."
+    ),
+    ConfigDef(
+        name="log.segment.bytes",
+        type=_INT,
+        default="1073741824",
+        minimum=1 << 20,
+        doc="Size at which a log starts a new segment; default of segment.bytes.",
+    ),
+    ConfigDef(
+        name="log.roll.ms",
+        type=_LONG,
+        default=None,
+        minimum=1,
+        doc="Age at which a log starts a new segment; default of segment.ms; unset: log.roll.hours decides.",
+    ),
+    ConfigDef(name="log.roll.hours", type=_INT, default="168", minimum=1, doc="The same in hours."),
+    ConfigDef(
+        name="log.message.timestamp.type",
+        type=_STRING,
+        default="CreateTime",
+        choices=("CreateTime", "LogAppendTime"),
+        doc="Whose clock a record's timestamp is of: the producer's or the broker's. Default of message.timestamp.type.",
+    ),
+    ConfigDef(
+        name="log.message.timestamp.before.max.ms",
+        type=_LONG,
+        default=str(LONG_MAX),
+        minimum=0,
+        doc="How far in the past a producer's timestamp may lie; default of message.timestamp.before.max.ms.",
+    ),
+    ConfigDef(
+        name="log.message.timestamp.after.max.ms",
+        type=_LONG,
+        default="3600000",
+        minimum=0,
+        doc="How far in the future a producer's timestamp may lie; default of message.timestamp.after.max.ms.",
+    ),
+    ConfigDef(
+        name="producer.id.expiration.ms",
+        type=_INT,
+        default="86400000",
+        minimum=1,
+        doc="How long the last sequence numbers of an idle idempotent producer are remembered.",
+    ),
+    # Connections and requests.
+    ConfigDef(
+        name="max.connections", type=_INT, default=str(INT_MAX), minimum=0, doc="Connections at one time; further ones are closed at once."
+    ),
+    ConfigDef(
+        name="connections.max.idle.ms",
+        type=_LONG,
+        default="600000",
+        doc="How long a connection may be silent before it is closed; negative for ever.",
+    ),
+    ConfigDef(
+        name="socket.request.max.bytes",
+        type=_INT,
+        default="104857600",
+        minimum=1,
+        doc="Largest request; a connection that announces a larger one is closed.",
+    ),
+    ConfigDef(
+        name="queued.max.request.bytes",
+        type=_LONG,
+        default="-1",
+        doc="Bytes of requests held in memory at one time, over all connections; reading stops beyond it. Not positive: no limit.",
+    ),
+    ConfigDef(
+        name="fetch.max.bytes", type=_INT, default="57671680", minimum=1024, doc="Upper limit of a fetch answer, whatever the client asks."
+    ),
+    ConfigDef(
+        name="max.incremental.fetch.session.cache.slots",
+        type=_INT,
+        default="1000",
+        minimum=0,
+        doc="Fetch sessions kept at one time; other consumers name their partitions in every request.",
+    ),
+    # Share groups. A group's own setting share.X overrides group.share.X, within group.share.min.X and group.share.max.X.
+    ConfigDef(
+        name="group.share.delivery.count.limit",
+        type=_INT,
+        default="5",
+        minimum=2,
+        maximum=10,
+        doc="How often a record is delivered before it is given up.",
+    ),
+    ConfigDef(
+        name="group.share.min.delivery.count.limit", type=_INT, default="2", minimum=2, maximum=5, doc="Least value a group may set for it."
+    ),
+    ConfigDef(
+        name="group.share.max.delivery.count.limit",
+        type=_INT,
+        default="10",
+        minimum=5,
+        maximum=25,
+        doc="Greatest value a group may set for it.",
+    ),
+    ConfigDef(
+        name="group.share.record.lock.duration.ms",
+        type=_INT,
+        default="30000",
+        minimum=1000,
+        maximum=3_600_000,
+        doc="How long a delivered record belongs to its consumer before it is delivered again.",
+    ),
+    ConfigDef(
+        name="group.share.min.record.lock.duration.ms",
+        type=_INT,
+        default="15000",
+        minimum=1000,
+        maximum=30_000,
+        doc="Least value a group may set for it.",
+    ),
+    ConfigDef(
+        name="group.share.max.record.lock.duration.ms",
+        type=_INT,
+        default="60000",
+        minimum=30_000,
+        maximum=3_600_000,
+        doc="Greatest value a group may set for it.",
+    ),
+    ConfigDef(
+        name="group.share.partition.max.record.locks",
+        type=_INT,
+        default="2000",
+        minimum=100,
+        maximum=10_000,
+        doc="Records of one share-partition that may be in flight at one time.",
+    ),
+    ConfigDef(
+        name="group.share.min.partition.max.record.locks",
+        type=_INT,
+        default="100",
+        minimum=100,
+        maximum=2000,
+        doc="Least value a group may set for it.",
+    ),
+    ConfigDef(
+        name="group.share.max.partition.max.record.locks",
+        type=_INT,
+        default="4000",
+        minimum=2000,
+        maximum=10_000,
+        doc="Greatest value a group may set for it.",
+    ),
+    ConfigDef(
+        name="group.share.session.timeout.ms",
+        type=_INT,
+        default="45000",
+        minimum=1,
+        doc="How long a member may be silent before it is removed from its group.",
+    ),
+    ConfigDef(name="group.share.min.session.timeout.ms", type=_INT, default="45000", minimum=1, doc="Least value a group may set for it."),
+    ConfigDef(
+        name="group.share.max.session.timeout.ms", type=_INT, default="60000", minimum=1, doc="Greatest value a group may set for it."
+    ),
+    ConfigDef(
+        name="group.share.heartbeat.interval.ms",
+        type=_INT,
+        default="5000",
+        minimum=1,
+        doc="How often members are told to send a heartbeat.",
+    ),
+    ConfigDef(
+        name="group.share.min.heartbeat.interval.ms", type=_INT, default="5000", minimum=1, doc="Least value a group may set for it."
+    ),
+    ConfigDef(
+        name="group.share.max.heartbeat.interval.ms", type=_INT, default="15000", minimum=1, doc="Greatest value a group may set for it."
+    ),
+    ConfigDef(
+        name="group.share.assignment.interval.ms",
+        type=_INT,
+        default="1000",
+        minimum=0,
+        dynamic=True,
+        doc="Least time between two assignments of a group; a member that joins does not wait for it.",
+    ),
+    ConfigDef(name="group.share.min.assignment.interval.ms", type=_INT, default="0", minimum=0, doc="Least value a group may set for it."),
+    ConfigDef(
+        name="group.share.max.assignment.interval.ms", type=_INT, default="15000", minimum=0, doc="Greatest value a group may set for it."
+    ),
+    ConfigDef(name="group.share.max.size", type=_INT, default="200", minimum=1, maximum=1000, doc="Members of one share group."),
+    ConfigDef(
+        name="group.share.max.share.sessions", type=_INT, default="2000", minimum=1, doc="Share sessions kept at one time, over all groups."
+    ),
+    ConfigDef(
+        name="group.share.assignors",
+        type=_LIST,
+        default="simple",
+        only=("simple",),
+        reason="it is the only assignor there is",
+        doc="How partitions are given to members.",
+    ),
+    ConfigDef(
+        name="share.coordinator.snapshot.update.records.per.snapshot",
+        type=_INT,
+        default="500",
+        minimum=0,
+        maximum=500,
+        doc="Updates of a share-partition's state that are written before a whole snapshot; 0 writes snapshots only.",
+    ),
+    # kbroker's own.
+    ConfigDef(
+        name="kbroker.persister",
+        type=_STRING,
+        default="default",
+        doc="Keeper of share state: default (the state storage), noop (none; for tests), or an installed plugin's name.",
+    ),
+    ConfigDef(
+        name="kbroker.sync.interval.ms",
+        type=_INT,
+        default="75",
+        minimum=1,
+        maximum=60_000,
+        doc="With --durability os: how often what was written is synced in the background.",
+    ),
+)
+
+GROUP_SHARE_TRIPLES: Final = (
+    "delivery.count.limit",
+    "record.lock.duration.ms",
+    "partition.max.record.locks",
+    "session.timeout.ms",
+    "heartbeat.interval.ms",
+    "assignment.interval.ms",
+)
+"""X of which there are group.share.X, group.share.min.X and group.share.max.X (and a group's own share.X)."""
+
+_ELSEWHERE: Final = {
+    "listeners": "use --listen",
+    "advertised.listeners": "use --advertise",
+    "log.dir": "use --data-dir",
+    "log.dirs": "use --data-dir",
+    "group.share.persister.class.name": "use kbroker.persister",
+    "log.flush.interval.messages": "use --durability",
+    "log.flush.interval.ms": "use --durability",
+}
+
+
+class BrokerConfig:
+    """The broker's effective settings, typed as the table says: int, float, bool, str, a tuple for a list, or None if unset.
+
+    `config[name]` is one dictionary lookup; the value may change while the broker runs only where the table says dynamic.
+    """
+
+    def __init__(self, static: Mapping[str, str]) -> None:
+        """Raises ValueError for a value out of bounds or values that contradict each other, KeyError for an unknown name."""
+        self.static: Final = {name: static[name] for name in static}
+        self.dynamic: Mapping[str, str] = {}
+        self.dynamic_default: Mapping[str, str] = {}
+        self._values = self._effective({}, {})
+
+    @classmethod
+    def load(cls, lines: Iterable[str] = (), overrides: Mapping[str, str] | None = None) -> BrokerConfig:
+        """From the lines of a configuration file and the command line's settings, which win. Raises OperatorError."""
+        static: dict[str, str] = {}
+        for where, name, value in (*_file_settings(lines), *(("--config", *setting) for setting in (overrides or {}).items())):
+            _check(where, name, value)
+            static[name] = value
+        try:
+            return cls(static)
+        except ValueError as error:
+            raise OperatorError(f"the configuration contradicts itself: {error}") from None
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - the table knows the type, and callers annotate what they take
+        return self._values[name]
+
+    def check_dynamic(self, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]) -> None:
+        """Raises ValueError where these altered settings, together with the static ones, would not be valid."""
+        self._effective(dynamic_default, dynamic)
+
+    def set_dynamic(self, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]) -> None:
+        """What has been altered for all brokers and for this one, both in full. Raises ValueError and changes nothing."""
+        self._values = self._effective(dynamic_default, dynamic)
+        self.dynamic_default, self.dynamic = dict(dynamic_default), dict(dynamic)
+
+    def layers(self) -> tuple[tuple[Source, Mapping[str, str]], ...]:
+        """Where values were set, strongest first; the table's defaults come after."""
+        return (
+            (Source.DYNAMIC_BROKER, self.dynamic),
+            (Source.DYNAMIC_DEFAULT_BROKER, self.dynamic_default),
+            (Source.STATIC_BROKER, self.static),
+        )
+
+    def first_set(self, synonyms: Iterable[tuple[str, int]]) -> Value:
+        """The value of the first of these settings that is set or has a default, in the unit that the factor gives."""
+        for name, factor in synonyms:
+            value = self._values[name]
+            if value is not None:
+                return max(-1, value * factor) if isinstance(value, int) and factor != 1 else value
+        raise AssertionError("the last synonym has a default")
+
+    def _effective(self, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]) -> dict[str, Any]:
+        values: dict[str, Any] = {name: each.default_value() for name, each in BROKER_CONFIGS.items()}
+        for layer in (self.static, dynamic_default, dynamic):
+            values.update({name: BROKER_CONFIGS[name].parse(text) for name, text in layer.items()})
+        for contradiction in _contradictions(values):
+            raise ValueError(contradiction)
+        return values
+
+
+def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong between settings that are each within their bounds (share-group checks of Kafka's start)."""
+    for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
+        if values[name] is not None and (values[name] == 0 or values[name] < -1):
+            yield f"{name} must be unlimited (-1) or, equal or greater than 1"
+    pairs = []
+    for triple in GROUP_SHARE_TRIPLES:
+        least, default, most = f"group.share.min.{triple}", f"group.share.{triple}", f"group.share.max.{triple}"
+        pairs += [(most, least), (default, least), (most, default)]
+    pairs.append(("group.share.max.share.sessions", "group.share.max.size"))
+    for greater, lesser in pairs:
+        if values[greater] < values[lesser]:
+            yield f"{greater} ({values[greater]}) must be greater than or equal to {lesser} ({values[lesser]})"
+    timeout, heartbeat = "group.share.session.timeout.ms", "group.share.heartbeat.interval.ms"
+    if values[timeout] <= values[heartbeat]:
+        yield f"{timeout} ({values[timeout]}) must be greater than {heartbeat} ({values[heartbeat]})"
+
+
+def _file_settings(lines: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """(where, name, value) of every setting of a file: `name=value`, comments begin with # or !."""
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if text and text[0] not in "#!":
+            name, equals, value = text.partition("=")
+            if not equals:
+                raise OperatorError(f"configuration file, line {number}: expected name=value, found {text!r}")
+            yield f"configuration file, line {number}", name.strip(), value.strip()
+
+
+def _check(where: str, name: str, value: str) -> None:
+    if name not in BROKER_CONFIGS:
+        close = difflib.get_close_matches(name, BROKER_CONFIGS, n=3)
+        hint = _ELSEWHERE.get(name) or (f"did you mean {' or '.join(close)}?" if close else "see docs/settings.md")
+        raise OperatorError(f"{where}: unknown setting {name!r}; {hint}")
+    try:
+        BROKER_CONFIGS[name].parse(value)
+    except ValueError as error:
+        raise OperatorError(f"{where}: {error}") from None

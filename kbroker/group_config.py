@@ -1,0 +1,199 @@
+"""The settings of a group (config resource type GROUP): the table, `GroupConfig` with one group's values, and the reset policy.
+
+A group's own value lies between the broker's bounds group.share.min.X and group.share.max.X when it is set; where the bounds
+were narrowed later, the effective value is the nearest one within them. Without an own value the broker's group.share.X holds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from kbroker.broker_config import GROUP_SHARE_TRIPLES, BrokerConfig
+from kbroker.config_def import LONG_MAX, ConfigDef, ConfigType, by_name
+
+_BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
+_NO_DEAD_LETTERS = "there are no dead letter queues yet"
+_RESET = "share.auto.offset.reset"
+_BY_DURATION = "by_duration:"
+
+_DURATION: Final = re.compile(
+    r"(?P<sign>[-+]?)P(?:(?P<days>[-+]?[0-9]+)D)?"
+    r"(?P<time>T(?:(?P<hours>[-+]?[0-9]+)H)?(?:(?P<minutes>[-+]?[0-9]+)M)?(?:(?P<seconds>[-+]?[0-9]+)(?:[.,](?P<fraction>[0-9]{0,9}))?S)?)?",
+    re.IGNORECASE,
+)
+_UNIT_NS: Final = {"days": 86_400 * 10**9, "hours": 3600 * 10**9, "minutes": 60 * 10**9, "seconds": 10**9}
+
+ResetKind: TypeAlias = Literal["earliest", "latest", "by_duration"]
+
+
+class OffsetReset(NamedTuple):
+    """Where a share-partition begins that has no start offset yet; `duration_ms` counts back from now, for by_duration."""
+
+    kind: ResetKind
+    duration_ms: int = 0
+
+
+_SIMPLE_RESETS: Final = {"earliest": OffsetReset("earliest"), "latest": OffsetReset("latest")}
+
+GROUP_CONFIGS: Final = by_name(
+    ConfigDef(
+        name="share.delivery.count.limit",
+        type=_INT,
+        default="5",
+        minimum=2,
+        synonyms=(("group.share.delivery.count.limit", 1),),
+        doc="How often a record is delivered before it is given up.",
+    ),
+    ConfigDef(
+        name="share.record.lock.duration.ms",
+        type=_INT,
+        default="30000",
+        minimum=1000,
+        synonyms=(("group.share.record.lock.duration.ms", 1),),
+        doc="How long a delivered record belongs to its consumer before it is delivered again.",
+    ),
+    ConfigDef(
+        name="share.partition.max.record.locks",
+        type=_INT,
+        default="2000",
+        minimum=100,
+        synonyms=(("group.share.partition.max.record.locks", 1),),
+        doc="Records of one share-partition that may be in flight at one time.",
+    ),
+    ConfigDef(
+        name="share.session.timeout.ms",
+        type=_INT,
+        default="45000",
+        minimum=1,
+        synonyms=(("group.share.session.timeout.ms", 1),),
+        doc="How long a member may be silent before it is removed; more than the heartbeat interval.",
+    ),
+    ConfigDef(
+        name="share.heartbeat.interval.ms",
+        type=_INT,
+        default="5000",
+        minimum=1,
+        synonyms=(("group.share.heartbeat.interval.ms", 1),),
+        doc="How often members are told to send a heartbeat.",
+    ),
+    ConfigDef(
+        name="share.assignment.interval.ms",
+        type=_INT,
+        default="1000",
+        minimum=0,
+        synonyms=(("group.share.assignment.interval.ms", 1),),
+        doc="Least time between two assignments of the group; a member that joins does not wait for it.",
+    ),
+    ConfigDef(
+        name=_RESET,
+        type=_STRING,
+        default="latest",
+        doc="Where a share-partition of the group begins at its first use: latest, earliest, or by_duration:PnDTnHnMn.nS (records "
+        "not older than that).",
+    ),
+    ConfigDef(
+        name="share.isolation.level",
+        type=_STRING,
+        default="read_uncommitted",
+        choices=("read_uncommitted", "read_committed"),
+        doc="Whether records of open and aborted transactions are delivered; without transactions both are the same.",
+    ),
+    ConfigDef(
+        name="share.renew.acknowledge.enable", type=_BOOLEAN, default="true", doc="Whether consumers may renew the lock of a record."
+    ),
+    ConfigDef(
+        name="errors.deadletterqueue.topic.name",
+        type=_STRING,
+        default="",
+        only=("",),
+        reason=_NO_DEAD_LETTERS,
+        doc="Topic that gets the records that are given up; empty for none.",
+    ),
+    ConfigDef(
+        name="errors.deadletterqueue.copy.record.enable",
+        type=_BOOLEAN,
+        default="false",
+        only=("false",),
+        reason=_NO_DEAD_LETTERS,
+        doc="Whether dead letters hold the record's key and value.",
+    ),
+)
+
+_BOUNDS: Final = {f"share.{triple}": (f"group.share.min.{triple}", f"group.share.max.{triple}") for triple in GROUP_SHARE_TRIPLES}
+
+
+class GroupConfig:
+    """The effective settings of one group: `config["share.record.lock.duration.ms"]`, typed as the table says.
+
+    The broker's values and bounds are read when a setting is asked for, so that they may change.
+    """
+
+    def __init__(self, stored: Mapping[str, str], broker: BrokerConfig) -> None:
+        """`stored`: what was set for the group, as altering returned it; names that no table knows any more are ignored."""
+        self._own: dict[str, Any] = {name: GROUP_CONFIGS[name].parse(text) for name, text in stored.items() if name in GROUP_CONFIGS}
+        self._broker = broker
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - the table knows the type, and callers annotate what they take
+        if name not in self._own:
+            each = GROUP_CONFIGS[name]
+            return self._broker.first_set(each.synonyms) if each.synonyms else each.default_value()
+        value = self._own[name]
+        if name in _BOUNDS:
+            least, most = _BOUNDS[name]
+            return max(self._broker[least], min(self._broker[most], value))
+        return value
+
+    @property
+    def offset_reset(self) -> OffsetReset:
+        return parse_offset_reset(self[_RESET])
+
+    def clamped(self) -> dict[str, int]:
+        """Own settings that the broker's bounds do not allow any more, with the values that hold instead: worth a warning."""
+        return {name: self[name] for name in self._own if name in _BOUNDS and self[name] != self._own[name]}
+
+
+def check_group_values(stored: Mapping[str, str], broker: BrokerConfig) -> None:
+    """What a single setting's definition cannot see. Raises ValueError."""
+    if _RESET in stored:
+        parse_offset_reset(stored[_RESET])
+    for contradiction in _contradictions(stored, broker):
+        raise ValueError(contradiction)
+
+
+def _contradictions(stored: Mapping[str, str], broker: BrokerConfig) -> Iterator[str]:
+    for name, (least, most) in _BOUNDS.items():
+        if name in stored:
+            value = int(stored[name])
+            if value < broker[least]:
+                yield f"{name} must be greater than or equal to {least}"
+            if value > broker[most]:
+                yield f"{name} must be less than or equal to {most}"
+    effective = GroupConfig(stored, broker)
+    if effective["share.session.timeout.ms"] <= effective["share.heartbeat.interval.ms"]:
+        yield "share.session.timeout.ms must be greater than share.heartbeat.interval.ms"
+
+
+def parse_offset_reset(text: str) -> OffsetReset:
+    """The policy that a value of share.auto.offset.reset names; raises ValueError."""
+    if text in _SIMPLE_RESETS:
+        return _SIMPLE_RESETS[text]
+    duration_ms = _parse_duration_ms(text.removeprefix(_BY_DURATION)) if text.startswith(_BY_DURATION) else None
+    if duration_ms is None or duration_ms < 0:
+        raise ValueError(
+            f"Invalid value {text} for configuration {_RESET}: it must be latest, earliest or by_duration:<PnDTnHnMn.nS>, not negative"
+        )
+    return OffsetReset("by_duration", duration_ms)
+
+
+def _parse_duration_ms(text: str) -> int | None:
+    """ISO 8601 days and time, as far as Java's Duration goes (no years, months or weeks); None for anything else."""
+    match = _DURATION.fullmatch(text) if len(text) <= 64 else None
+    if match is None or (match["days"] is None and (match["time"] or "T").upper() == "T") or (match["time"] or "").upper() == "T":
+        return None
+    total_ns = sum(int(match[unit] or 0) * scale for unit, scale in _UNIT_NS.items())
+    fraction_ns = int((match["fraction"] or "").ljust(9, "0"))
+    total_ns += -fraction_ns if (match["seconds"] or "").startswith("-") else fraction_ns
+    duration_ms = (-total_ns if match["sign"] == "-" else total_ns) // 1_000_000
+    return duration_ms if duration_ms <= LONG_MAX else None
