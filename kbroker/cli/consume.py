@@ -56,7 +56,10 @@ def consume(
     as_json: bool,
     bootstrap: Address,
 ) -> None:
-    """Print the records of TOPIC, one per line, and go on as new ones arrive. Nothing is committed or acknowledged."""
+    """Print records of a topic from an offset on.
+
+    Prints one record of TOPIC per line and goes on as new ones arrive. Nothing is committed or acknowledged.
+    """
     from confluent_kafka import Consumer, TopicPartition
 
     errors = ClientErrors()

@@ -7,8 +7,6 @@ import sys
 
 import click
 
-from kbroker.errors import KafkaError, OperatorError
-
 OK = 0
 REFUSED = 1
 USAGE = 2
@@ -42,22 +40,25 @@ def end_of(error: BaseException) -> int:
         case click.ClickException():
             say(error.format_message())
             return REFUSED
-        case KafkaError():
-            say(error.message or error.code.name.replace("_", " "))
-            return REFUSED
-        case OperatorError():
-            say(str(error))
-            return UNREACHABLE if _is_unreachable(error) else DATA_DIRECTORY
         case KeyboardInterrupt() | click.Abort():
             return INTERRUPTED
         case BrokenPipeError():
             # The reader of our output has left (`| head`): no news, but Python would complain at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return REFUSED
-    raise error
+    return _end_of_work(error)
 
 
-def _is_unreachable(error: OperatorError) -> bool:
+def _end_of_work(error: BaseException) -> int:
+    """The errors of the parts that do the work, imported here because they are slow to import and `--help` has no use for them."""
     from kbroker.client.rpc import BrokerUnreachable
+    from kbroker.errors import KafkaError, OperatorError
 
-    return isinstance(error, BrokerUnreachable)
+    match error:
+        case KafkaError():
+            say(error.message or error.code.name.replace("_", " "))
+            return REFUSED
+        case OperatorError():
+            say(str(error))
+            return UNREACHABLE if isinstance(error, BrokerUnreachable) else DATA_DIRECTORY
+    raise error

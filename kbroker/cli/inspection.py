@@ -119,9 +119,7 @@ def _entries(state: StateReader, prefix: bytes, report: Inspection) -> Iterator[
             report.problems.append(f"state key {key.hex()} cannot be read: {error}")
 
 
-def _add_log(
-    report: Inspection, logs: LogReader, state: StateReader, log: LogId, topic: Topic | None, starts: Mapping[LogId, int]
-) -> None:
+def _add_log(report: Inspection, logs: LogReader, state: StateReader, log: LogId, topic: Topic | None, starts: Mapping[LogId, int]) -> None:
     try:
         bounds, segments = logs.bounds(log), tuple(logs.segments(log))
     except KeyError:
@@ -172,9 +170,7 @@ def _add_share_state(report: Inspection, state: StateReader, topics: Mapping[UUI
         for batch in batches:
             records[STATE_NAMES.get(batch.state, f"state {batch.state}")] += batch.last_offset - batch.first_offset + 1
         lag = None if end is None or start < 0 or done < 0 else end - start - done
-        report.share_partitions.append(
-            ShareReport(group, name, partition, start, lag, loaded.state_epoch, loaded.updates, dict(records))
-        )
+        report.share_partitions.append(ShareReport(group, name, partition, start, lag, loaded.state_epoch, loaded.updates, dict(records)))
         if topic is None:
             report.problems.append(f"{where}: there is no such topic")
         elif end is not None and batches and batches[-1].last_offset >= end:

@@ -53,9 +53,9 @@ def produce(
     timeout_ms: int,
     bootstrap: Address,
 ) -> None:
-    """Send each line of FILE, or of standard input, as a record to TOPIC.
+    """Send the lines of a file, or of standard input, as records.
 
-    The command ends when every record is confirmed (acks=all), with exit code 1 if any was refused.
+    Each line of FILE becomes a record of TOPIC. The command ends when every record is confirmed (acks=all), with exit code 1 if any was refused.
     """
     from confluent_kafka import Producer
 

@@ -49,7 +49,10 @@ def share_consume(
     as_json: bool,
     bootstrap: Address,
 ) -> None:
-    """Print records of TOPIC as a member of share group G and accept each one (or give it back, or reject it)."""
+    """Take records from a topic as a member of a share group.
+
+    Prints each record of TOPIC and then accepts it, unless --release or --reject is given.
+    """
     from confluent_kafka import AcknowledgeType, ShareConsumer
 
     errors = ClientErrors()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbroker.cli.exits import say
+from kbroker.cli.exits import USAGE, CommandFailed, say
 from kbroker.cli.params import DEFAULT_BOOTSTRAP, Address, AddressType, NameValue
 
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ LOG_FORMATS = ("text", "json")
     help="disk: what is confirmed survives a power cut; os: it survives a crash of the broker.",
 )
 @click.option("--config", "configs", type=NameValue(), multiple=True, help="A broker config; may be repeated; wins over the file.")
-@click.option(
-    "--config-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="File of name=value lines, as in Kafka."
-)
+@click.option("--config-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="File of name=value lines, as in Kafka.")
 @click.option("--adopt", is_flag=True, help="Start although the state is empty beside logs that hold records.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="Least severe level logged on stderr.")
 @click.option("--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Format of the log lines.")
@@ -67,17 +65,22 @@ def start(
 
     Prints one line on stdout when it accepts connections; everything else is logged on stderr.
     """
+    _check_addresses(listen, advertise)
     from kbroker.broker.options import StartOptions
     from kbroker.config import BrokerConfig
+    from kbroker.errors import OperatorError
     from kbroker.logging_setup import set_up_logging
 
-    _check_addresses(listen, advertise)
-    lines = config_file.read_text().splitlines() if config_file is not None else []
+    try:
+        lines = config_file.read_text().splitlines() if config_file is not None else []
+        config = BrokerConfig.load(lines, dict(configs))
+    except OperatorError as error:
+        raise CommandFailed(str(error), USAGE) from error
     options = StartOptions(
         data_dir=data_dir,
         storage=storage,
         state_storage=state_storage or storage,
-        config=BrokerConfig.load(lines, dict(configs)),
+        config=config,
         listen=listen,
         advertise=advertise,
         durability=durability,

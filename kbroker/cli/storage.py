@@ -1,0 +1,151 @@
+"""`kbroker storage inspect`: what a data directory holds and whether it is sound, with or without a broker running on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kbroker.cli.exits import OK, REFUSED
+from kbroker.cli.output import human_bytes, print_json, print_table
+from kbroker.cli.params import json_option
+
+if TYPE_CHECKING:
+    from kbroker.cli.inspection import Inspection, LogReport
+    from kbroker.storage.data_dir import Identity
+    from kbroker.storage.spi import LogReader, StateReader
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDataDir:
+    """A data directory opened for reading; nothing in it is changed or locked."""
+
+    identity: Identity
+    logs: LogReader
+    state: StateReader
+
+    def inspect(self, *, check_batches: bool = False) -> Inspection:
+        from kbroker.cli.inspection import inspect
+
+        return inspect(self.logs, self.state, check_batches=check_batches)
+
+
+@contextmanager
+def open_data_dir(path: Path) -> Iterator[OpenDataDir]:
+    """Raises OperatorError for a directory that is none of kbroker's, or whose engine is not installed."""
+    from kbroker import plugins
+    from kbroker.storage.data_dir import LOG_FOLDER, STATE_FOLDER, read_identity
+
+    identity = read_identity(path)
+    logs = plugins.log_store_factory(identity.log_engine).open_reader(path / LOG_FOLDER)
+    with closing(logs):
+        state = plugins.state_store_factory(identity.state_engine).open_reader(path / STATE_FOLDER)
+        with closing(state):
+            yield OpenDataDir(identity, logs, state)
+
+
+@click.group()
+def storage() -> None:
+    """Look into a data directory, also beside a live broker."""
+
+
+@storage.command()
+@click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--segments", is_flag=True, help="Also print each segment of each log.")
+@click.option("--check", is_flag=True, help="Read every record batch and check its CRC.")
+@json_option
+def inspect(directory: Path, segments: bool, check: bool, as_json: bool) -> int:
+    """Print what the data directory DIR holds: topics, sizes, share state and problems.
+
+    Exit code 1 if there are problems. The directory is only read, whether or not a broker is running on it.
+    """
+    with open_data_dir(directory) as found:
+        report = found.inspect(check_batches=check)
+        if as_json:
+            print_json(_as_json(found.identity, report))
+        else:
+            _print_report(found.identity, report, segments=segments, check=check)
+    return REFUSED if report.problems else OK
+
+
+def _print_report(identity: Identity, report: Inspection, *, segments: bool, check: bool) -> None:
+    click.echo(f"cluster {identity.cluster_id}, format {identity.format}, log {identity.log_engine}, state {identity.state_engine}\n")
+    columns = ("TOPIC", "PARTITION", "START-OFFSET", "END-OFFSET", "SEGMENTS", "SIZE", "NEWEST")
+    print_table(columns, [(*_log_row(log), len(log.segments), human_bytes(log.size_bytes), _moment(log.newest_ms)) for log in report.logs])
+    if segments:
+        click.echo()
+        columns = ("TOPIC", "PARTITION", "BASE-OFFSET", "END-OFFSET", "BYTES", "NEWEST")
+        print_table(
+            columns,
+            [
+                (log.topic, log.partition, segment.base_offset, segment.end_offset, segment.size_bytes, _moment(segment.max_timestamp_ms))
+                for log in report.logs
+                for segment in log.segments
+            ],
+        )
+    if report.share_partitions:
+        click.echo()
+        columns = ("GROUP", "TOPIC", "PARTITION", "START-OFFSET", "LAG", "UPDATES", "STORED")
+        rows = [
+            (each.group, each.topic, each.partition, None if each.start_offset < 0 else each.start_offset, each.lag, each.updates,
+             " ".join(f"{name}:{count}" for name, count in sorted(each.records.items())) or None)
+            for each in report.share_partitions
+        ]  # fmt: skip
+        print_table(columns, rows)
+    click.echo()
+    for problem in report.problems:
+        click.echo(f"problem: {problem}")
+    if not report.problems:
+        size = human_bytes(sum(log.size_bytes for log in report.logs))
+        click.echo(f"healthy: {len(report.logs)} logs, {size}" + (", every batch read and its CRC checked" if check else ""))
+
+
+def _log_row(log: LogReport) -> tuple[str, int, int, int]:
+    return log.topic, log.partition, log.start_offset, log.end_offset
+
+
+def _moment(timestamp_ms: int) -> str | None:
+    from datetime import UTC, datetime
+
+    return None if timestamp_ms < 0 else datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+
+
+def _as_json(identity: Identity, report: Inspection) -> dict[str, object]:
+    return {
+        "cluster_id": identity.cluster_id,
+        "format": identity.format,
+        "log_engine": identity.log_engine,
+        "state_engine": identity.state_engine,
+        "logs": [
+            {
+                "topic": log.topic,
+                "topic_id": str(log.topic_id),
+                "partition": log.partition,
+                "start_offset": log.start_offset,
+                "end_offset": log.end_offset,
+                "size_bytes": log.size_bytes,
+                "segments": [segment._asdict() for segment in log.segments],
+            }
+            for log in report.logs
+        ],
+        "groups": report.groups,
+        "share_partitions": [
+            {
+                "group": each.group,
+                "topic": each.topic,
+                "partition": each.partition,
+                "start_offset": each.start_offset,
+                "lag": each.lag,
+                "state_epoch": each.state_epoch,
+                "updates": each.updates,
+                "records": dict(each.records),
+            }
+            for each in report.share_partitions
+        ],
+        "problems": report.problems,
+        "bytes_checked": report.bytes_checked,
+    }

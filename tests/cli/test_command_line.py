@@ -1,0 +1,164 @@
+"""The command line as a whole: help, usage errors and how errors become one line and an exit code. No broker is needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from kbroker.cli import COMMANDS, cli, run
+from kbroker.cli.exits import INTERRUPTED, OK, REFUSED, UNREACHABLE, USAGE, CommandFailed, end_of
+from kbroker.cli.params import AddressType, NameValue
+from kbroker.client.broker_process import free_port
+from kbroker.client.rpc import BrokerUnreachable
+from kbroker.errors import ErrorCode, KafkaError
+
+NEEDS_A_BROKER = [
+    ["topics", "list"],
+    ["topics", "create", "t"],
+    ["topics", "describe", "t"],
+    ["topics", "delete", "t"],
+    ["consume", "t"],
+    ["share-consume", "t", "-g", "g"],
+    ["share-groups", "list"],
+    ["share-groups", "describe"],
+    ["configs", "describe", "--topic", "t"],
+    ["configs", "set", "--group", "g", "share.auto.offset.reset=earliest"],
+    ["configs", "delete", "--broker", "0", "x"],
+]
+
+WRONG_USAGE = [
+    (["no-such-command"], "No such command"),
+    (["topics", "create"], "Missing argument 'TOPIC'"),
+    (["topics", "create", "t", "--partitions", "0"], "0 is not in the range"),
+    (["topics", "create", "t", "--config", "nonsense"], "'nonsense' is not NAME=VALUE"),
+    (["topics", "list", "-b", "localhost"], "'localhost' is not HOST:PORT"),
+    (["topics", "list", "-b", "localhost:0"], "port 0 is not between 1 and 65535"),
+    (["consume", "t", "--from", "yesterday"], "'yesterday' is neither earliest nor latest nor an offset"),
+    (["share-consume", "t"], "Missing option '--group'"),
+    (["share-consume", "t", "-g", "g", "--from", "5"], "'5' is not one of"),
+    (["produce", "t", "--compression", "rar"], "'rar' is not one of"),
+    (["produce", "t", "/no/such/file"], "No such file"),
+    (["configs", "describe"], "exactly one of --topic, --group and --broker"),
+    (["configs", "describe", "--topic", "t", "--group", "g"], "exactly one of --topic, --group and --broker"),
+    (["configs", "set", "--topic", "t"], "Missing argument 'CONFIG...'"),
+    (["start", "--listen", "nowhere"], "'nowhere' is not HOST:PORT"),
+    (["start", "--durability", "hope"], "'hope' is not one of"),
+    (["start", "--config", "=5"], "is not NAME=VALUE"),
+    (["start", "--listen", "0.0.0.0:9092"], "say with --advertise"),
+    (["start", "--config-file", "/no/such/file"], "does not exist"),
+    (["demo", "--orders", "0"], "0 is not in the range"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "text"), WRONG_USAGE, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+def test_wrong_usage(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == USAGE
+    output = capsys.readouterr()
+    assert text in output.err
+    assert output.out == ""
+
+
+@pytest.mark.parametrize("arguments", NEEDS_A_BROKER, ids=" ".join)
+def test_no_broker(arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    monkeypatch.setenv("KBROKER_BOOTSTRAP", f"127.0.0.1:{port}")
+    assert run(arguments) == UNREACHABLE
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == f"kbroker: cannot connect to 127.0.0.1:{port}: Connection refused; is the broker running there?\n"
+
+
+def test_produce_without_a_broker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "lines").write_text("one\ntwo\n")
+    assert run(["produce", "t", str(tmp_path / "lines"), "-b", f"127.0.0.1:{free_port()}"]) == UNREACHABLE
+    assert "cannot connect" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (KafkaError(ErrorCode.unknown_topic_or_partition), REFUSED, "kbroker: unknown topic or partition\n"),
+        (KafkaError(ErrorCode.invalid_config, "Invalid value"), REFUSED, "kbroker: Invalid value\n"),
+        (BrokerUnreachable("no answer"), UNREACHABLE, "kbroker: no answer\n"),
+        (CommandFailed("3 failed"), REFUSED, "kbroker: 3 failed\n"),
+        (KeyboardInterrupt(), INTERRUPTED, ""),
+    ],
+)
+def test_each_error_has_its_line_and_code(error: BaseException, code: int, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert end_of(error) == code
+    assert capsys.readouterr().err == text
+
+
+def test_a_bug_is_not_dressed_up() -> None:
+    with pytest.raises(ZeroDivisionError):
+        end_of(ZeroDivisionError())
+
+
+def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from commands(found, (*path, name))
+
+
+ALL_COMMANDS = list(commands(cli))
+
+
+@pytest.mark.parametrize(("path", "command"), ALL_COMMANDS, ids=[" ".join(path) for path, _ in ALL_COMMANDS])
+def test_every_command_has_help(path: tuple[str, ...], command: click.Command, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*path, "--help"]) == OK
+    assert capsys.readouterr().out.startswith("Usage: kbroker")
+    assert command.help
+
+
+def test_the_summaries_shown_without_importing_are_those_of_the_commands() -> None:
+    first_lines = {path[0]: (command.help or "").split("\n")[0] for path, command in ALL_COMMANDS if len(path) == 1}
+    assert first_lines == {name: entry.summary for name, entry in COMMANDS.items()}
+
+
+def test_help_imports_no_command() -> None:
+    code = "import sys; from kbroker.cli import run; run(['--help']); print([m for m in sys.modules if 'confluent' in m or 'trio' == m])"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.endswith("[]\n")
+
+
+def test_every_command_and_option_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    sections = {line.removeprefix("## ").strip("` "): body for line, _, body in (part.partition("\n") for part in text.split("\n## "))}
+    for path, command in ALL_COMMANDS:
+        if not path or isinstance(command, click.Group):
+            continue
+        name = " ".join(("kbroker", *path))
+        assert name in sections, f"docs/cli.md has no section for {name}"
+        for parameter in command.params:
+            for option in (name for name in parameter.opts if name.startswith("--")):
+                assert f"`{option}" in sections[name], f"docs/cli.md does not mention {option} of {name}"
+            if isinstance(parameter, click.Argument):
+                assert str(parameter.human_readable_name) in sections[name].replace(".", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"), [("a.b:9092", "a.b", 9092), ("[::1]:1", "::1", 1), ("127.0.0.1:65535", "127.0.0.1", 65535)]
+)
+def test_addresses(text: str, host: str, port: int) -> None:
+    address = AddressType().convert(text, None, None)
+    assert (address.host, address.port, str(address)) == (host, port, text)
+
+
+@pytest.mark.parametrize("text", ["", ":1", "h:", "h:x", "h:65536", "h:-1", "h:1_0", "h:²"])
+def test_bad_addresses(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        AddressType().convert(text, None, None)
+
+
+def test_a_value_may_contain_anything() -> None:
+    assert NameValue().convert(" a = b=c ", None, None) == ("a", "b=c")
+    assert NameValue().convert("a=", None, None) == ("a", "")

@@ -1,0 +1,161 @@
+"""What `kbroker storage inspect` sees, on the memory stores: every figure, and every kind of damage it must name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from kbroker.cli.inspection import inspect
+from kbroker.coordinator_records import ShareSnapshot, ShareUpdate, StateBatchRecord
+from kbroker.records import Record, build_batch
+from kbroker.state_records import LogStart, LogStartKey, ShareStateKey, Topic, TopicKey, TopicState
+from kbroker.storage.memory_store import LOG_STORE, STATE_STORE
+from kbroker.storage.spi import Change, LogId, LogSettings, LogStore, StampedBatch, StateReader, StateStore
+
+ORDERS = UUID(int=1)
+LOG = LogId(ORDERS, 0)
+TOPIC = (TopicKey(ORDERS).encode(), Topic("orders", 1, 0).encode())
+
+
+class Directory:
+    """A log store and a state store with one topic `orders` of one partition with ten one-record batches."""
+
+    def __init__(self, path: Path) -> None:
+        self.logs: LogStore = LOG_STORE.open(path / "log", {}, 1)
+        self.state: StateStore = STATE_STORE.open(path / "state", {}, 1)
+        self.logs.create(LOG, LogSettings())
+        self.state.write([TOPIC])
+        self.logs.write([batch(offset) for offset in range(10)], now_ms=0)
+
+    def problems(self, *, check_batches: bool = False) -> list[str]:
+        return inspect(self.logs, self.state, check_batches=check_batches).problems
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    return Directory(tmp_path)
+
+
+def batch(offset: int, log: LogId = LOG) -> StampedBatch:
+    data = build_batch([Record(0, 1000 + offset, None, b"value")], base_offset=offset)
+    return StampedBatch(log, offset, offset, 1000 + offset, data)
+
+
+def share_state(number: int, *, start: int, complete: int, batches: list[tuple[int, int, int, int]]) -> Change:
+    names = ("first_offset", "last_offset", "delivery_state", "delivery_count")
+    rows = tuple(StateBatchRecord(**dict(zip(names, row, strict=True))) for row in batches)
+    both = {"snapshot_epoch": 0, "start_offset": start, "state_batches": rows, "delivery_complete_count": complete}
+    key = ShareStateKey(ORDERS, 0, "workers", number).encode()
+    if number:
+        return key, ShareUpdate(leader_epoch=-1, **both).encode()
+    return key, ShareSnapshot(state_epoch=7, leader_epoch=1, create_timestamp=0, write_timestamp=0, **both).encode()
+
+
+def test_a_healthy_log(directory: Directory) -> None:
+    report = inspect(directory.logs, directory.state, check_batches=True)
+    (log,) = report.logs
+    assert (log.topic, log.partition, log.start_offset, log.end_offset, log.newest_ms) == ("orders", 0, 0, 10, 1009)
+    assert log.size_bytes == report.bytes_checked == sum(len(batch(offset).data) for offset in range(10))
+    assert report.problems == []
+
+
+def test_the_start_that_clients_see_may_lie_beyond_the_first_byte(directory: Directory) -> None:
+    directory.state.write([(LogStartKey(ORDERS, 0).encode(), LogStart(4).encode())])
+    assert inspect(directory.logs, directory.state).logs[0].start_offset == 4
+
+
+def test_share_state_is_merged_from_snapshot_and_updates(directory: Directory) -> None:
+    directory.state.write(
+        [
+            share_state(0, start=0, complete=2, batches=[(0, 1, 2, 1), (2, 2, 0, 1)]),
+            share_state(1, start=2, complete=3, batches=[(3, 4, 2, 1), (5, 5, 4, 3)]),
+        ]
+    )
+    (found,) = inspect(directory.logs, directory.state).share_partitions
+    assert (found.group, found.topic, found.start_offset, found.state_epoch, found.updates) == ("workers", "orders", 2, 7, 1)
+    assert found.records == {"available": 1, "acknowledged": 2, "archived": 1}
+    assert found.lag == 10 - 2 - 3
+
+
+@pytest.mark.parametrize(("start", "complete"), [(-1, 0), (0, -1)])
+def test_lag_is_unknown_until_something_was_decided(directory: Directory, start: int, complete: int) -> None:
+    directory.state.write([share_state(0, start=start, complete=complete, batches=[])])
+    assert inspect(directory.logs, directory.state).share_partitions[0].lag is None
+
+
+def test_a_log_without_a_topic(directory: Directory) -> None:
+    directory.logs.create(LogId(UUID(int=9), 3), LogSettings())
+    assert directory.problems() == [f"log {UUID(int=9)}-3 (0 bytes) belongs to no topic"]
+
+
+def test_a_topic_without_its_logs(directory: Directory) -> None:
+    directory.state.write([(TopicKey(ORDERS).encode(), Topic("orders", 3, 0).encode())])
+    assert directory.problems() == ["topic orders has no log for partition 1, 2"]
+
+
+def test_a_deletion_that_was_not_finished(directory: Directory) -> None:
+    directory.state.write([(TopicKey(ORDERS).encode(), Topic("orders", 1, 0, TopicState.DELETING).encode())])
+    assert directory.problems() == ["log of deleted topic orders-0 is still there: the next start removes it"]
+
+
+def test_share_state_beyond_the_end_of_the_log(directory: Directory) -> None:
+    directory.state.write([share_state(0, start=0, complete=0, batches=[(8, 12, 2, 1)])])
+    assert directory.problems() == [
+        "share state of group workers on orders-0 goes on after the end of the log at 10: the next start cuts it"
+    ]
+
+
+def test_share_state_of_no_topic(directory: Directory) -> None:
+    directory.state.write([share_state(0, start=0, complete=0, batches=[]), (TOPIC[0], None)])
+    directory.logs.drop(LOG)
+    assert directory.problems() == [f"share state of group workers on {ORDERS}-0: there is no such topic"]
+
+
+def test_state_that_cannot_be_read(directory: Directory) -> None:
+    broken = ShareStateKey(ORDERS, 0, "workers", 0).encode()
+    directory.state.write([(broken, b"\0\0junk"), (TopicKey(UUID(int=2)).encode(), b"{"), (b"share/short", b"")])
+    found = directory.problems()
+    assert len(found) == 3
+    assert all("cannot be read" in problem for problem in found)
+
+
+@pytest.mark.parametrize("position", [21, 61, 70])
+def test_a_damaged_batch_is_found_by_its_crc(directory: Directory, position: int) -> None:
+    good = batch(10)
+    data = bytearray(good.data)
+    data[position] ^= 1
+    directory.logs.write([good._replace(data=bytes(data)), batch(11)], now_ms=0)
+    assert directory.problems() == []
+    assert directory.problems(check_batches=True) == ["orders-0: the batch at offset 10 is damaged"]
+
+
+class ChangingState:
+    """A state reader beside a live broker: what the first snapshot shows is older than what `get` finds."""
+
+    def __init__(self, state: StateStore, now: dict[bytes, bytes | None]) -> None:
+        self._state, self._now = state, now
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._now[key] if key in self._now else self._state.get(key)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return self._state.scan(prefix)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[StateReader]:
+        with self._state.snapshot() as moment:
+            yield moment
+
+    def close(self) -> None: ...
+
+
+def test_topics_made_or_deleted_by_a_live_broker_meanwhile_are_no_problem(directory: Directory) -> None:
+    made, deleted = UUID(int=5), UUID(int=6)
+    directory.logs.create(LogId(made, 0), LogSettings())
+    directory.state.write([(TopicKey(deleted).encode(), Topic("gone", 1, 0).encode())])
+    now = {TopicKey(made).encode(): Topic("new", 1, 0).encode(), TopicKey(deleted).encode(): None}
+    assert inspect(directory.logs, ChangingState(directory.state, now)).problems == []
