@@ -123,6 +123,7 @@ def parse_logs(logs: Iterable[tuple[bytes, bytes]], segments: Iterable[tuple[byt
 def with_active(state: LogState, source: ChunkSource) -> None:
     """Take the active segment's totals from its last chunk."""
     *sealed, active = state.segments
+    active = active.emptied()  # its totals in `meta` are those of when it became the active one
     last = floor_chunk(source, active, (1 << 63) - 1)
     state.segments = [*sealed, active.after(None if last is None else last[1])]
 

@@ -24,6 +24,8 @@ from typing import TypeAlias, TypeVar
 import lmdb
 
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
+from kbroker.storage.directory import make_directory
+from kbroker.storage.files import Files
 from kbroker.storage.shared_lock import SharedLock
 
 Handle: TypeAlias = lmdb._Database  # py-lmdb names the type only this way
@@ -195,12 +197,17 @@ _open_environments: dict[tuple[int, Path], LmdbEnvironment] = {}
 
 def open_environment(directory: Path, *, read_only: bool, map_bytes: int = LARGEST_MAP_BYTES) -> LmdbEnvironment:
     """The environment of `directory`, made if it is not read-only. OperatorError when it cannot be opened."""
+    files = Files()
+    if not read_only:
+        make_directory(directory, files)
     directory = directory.resolve()
     key = (os.getpid(), directory)
     with _table_lock:
         found = _open_environments.get(key)
         if found is None:
             found = _open_environments[key] = LmdbEnvironment(directory, read_only=read_only, map_bytes=map_bytes)
+            if not read_only:
+                files.fsync_dir(directory)  # LMDB syncs its file, not the file's name
         elif found.read_only and not read_only:
             raise OperatorError(f"{directory} is already open in this process, read-only: close that reader first")
         else:

@@ -275,7 +275,6 @@ class LmdbLogStore(LmdbLogReader):
 
 def open_store(directory: Path, options: Mapping[str, str], owner_epoch: int) -> LmdbLogStore:
     """Option `map_size`: the most the file can grow to, in bytes (default 16 TiB; the file holds only what is stored)."""
-    directory.mkdir(parents=True, exist_ok=True)
     return LmdbLogStore(open_environment(directory, read_only=False, map_bytes=int(options.get("map_size", LARGEST_MAP_BYTES))))
 
 

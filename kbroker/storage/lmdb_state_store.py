@@ -160,7 +160,6 @@ class LmdbStateStore(LmdbStateReader):
 
 def open_store(directory: Path, options: Mapping[str, str], owner_epoch: int) -> LmdbStateStore:
     """Option `map_size`: the most the file can grow to, in bytes (default 1 TiB; the file holds only what is stored)."""
-    directory.mkdir(parents=True, exist_ok=True)
     return LmdbStateStore(open_environment(directory, read_only=False, map_bytes=int(options.get("map_size", MAP_BYTES))))
 
 

@@ -34,12 +34,31 @@ class SharedLock:
     @contextmanager
     def alone(self) -> Iterator[None]:
         with self._changed:
-            while self._alone or self._readers:
+            while not self._take():
                 self._changed.wait()
-            self._alone = True
         try:
             yield
         finally:
-            with self._changed:
-                self._alone = False
-                self._changed.notify_all()
+            self._give_back()
+
+    @contextmanager
+    def alone_if_free(self) -> Iterator[bool]:
+        """Without waiting: False, and nothing is held, while somebody reads."""
+        with self._changed:
+            taken = self._take()
+        try:
+            yield taken
+        finally:
+            if taken:
+                self._give_back()
+
+    def _take(self) -> bool:
+        if self._alone or self._readers:
+            return False
+        self._alone = True
+        return True
+
+    def _give_back(self) -> None:
+        with self._changed:
+            self._alone = False
+            self._changed.notify_all()

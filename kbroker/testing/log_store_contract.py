@@ -553,6 +553,7 @@ class LogStoreContract:
             assert everything(reader, LOG) == everything(store, LOG)
             assert sorted(reader.logs()) == [LOG, OTHER]
             store.drop(LOG)
+            assert list(reader.logs()) == [OTHER]
             with pytest.raises(KeyError):
                 reader.bounds(LOG)
             assert b"".join(views) == before

@@ -1,0 +1,241 @@
+"""One RocksDB database: how it is opened, written, synced, and brought back after a full disk.
+
+Raw mode, WAL on, no compression (batches come compressed), no BlobDB (3-5 times slower reads). A write goes to the WAL without a
+sync, which survives kill -9; `sync` is `flush_wal(True)`, which gives other threads the interpreter while it waits (a
+synced `write` would not). Buffers and cache are small: bytes are read from the page cache anyway.
+
+A full disk: RocksDB refuses everything from its first "No space left" on, also when there is space again, so the database is closed
+and opened again before the next write, once there is room for that (opening turns the WAL into a table file). Reads go on meanwhile,
+from a read-only database where the other one could not be opened.
+
+This module must not know what is stored.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    ColumnFamily,
+    DBCompressionType,
+    Options,
+    Rdict,
+    RdictIter,
+    WriteBatch,
+)
+
+from kbroker.errors import NoSpace, OperatorError, StoreFailed
+from kbroker.storage.files import Files
+from kbroker.storage.shared_lock import SharedLock
+
+META = "meta"
+"""The column family for small keys; the default one holds the bulk."""
+
+WRITE_BUFFER_BYTES = 16 << 20
+META_BUFFER_BYTES = 1 << 20
+BLOCK_CACHE_BYTES = 8 << 20
+MAX_WAL_BYTES = 64 << 20
+ROOM_TO_REOPEN_BYTES = 32 << 20
+
+Fill: TypeAlias = Callable[[WriteBatch, ColumnFamily], None]
+
+_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
+_AT_SYNC = ("While fsync", "While fdatasync")
+
+
+@dataclass(frozen=True, slots=True)
+class RocksdbStatistics:
+    """Bytes as RocksDB counts them. `full`: refused for want of space, and not opened again since."""
+
+    table_bytes: int
+    memtable_bytes: int
+    block_cache_bytes: int
+    running_compactions: int
+    full: bool
+
+
+class Rocksdb:
+    """Open for writing. All methods but `reading` belong to the broker's one-at-a-time calls."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._files = Files()
+        self._lock = SharedLock()
+        self._failed: str | None = None
+        self._full = False
+        self._db: Rdict | None = None
+        try:
+            self._db = open_rdict(directory, AccessType.read_write())
+        except Exception as error:  # rocksdict raises plain Exception for everything
+            raise OperatorError(f"{directory}: cannot open the RocksDB database: {error}") from error
+
+    @contextmanager
+    def reading(self) -> Iterator[Rdict]:
+        """The database for a moment's reading. Iterators and snapshots must be gone on leaving."""
+        with self._lock:
+            if self._db is None:
+                raise StoreFailed(f"{self.directory}: closed, or it could not be opened again after a full disk")
+            yield self._db
+
+    def check(self) -> None:
+        if self._failed is not None:
+            raise StoreFailed(self._failed)
+
+    def write(self, fill: Fill) -> None:
+        """One atomic WriteBatch (`fill` gets META's handle): all of it survives kill -9 on return, or it raises and none of it is kept."""
+        self.check()
+        if self._full:
+            self._open_again()
+        assert self._db is not None
+        batch = WriteBatch(raw_mode=True)
+        fill(batch, self._db.get_column_family_handle(META))
+        try:
+            self._db.write(batch)
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def sync(self) -> None:
+        self.check()
+        if not self._full:
+            assert self._db is not None
+            try:
+                self._db.flush_wal(True)
+            except Exception as error:
+                failure = self._failure(error)
+                if isinstance(failure, StoreFailed) or any(mark in str(error) for mark in _AT_SYNC):
+                    raise self._fail(str(error)) from error
+            else:
+                return
+        self._sync_wal_files()
+
+    def _sync_wal_files(self) -> None:
+        """What RocksDB does no more once it is full: earlier writes are in the WAL files and must still reach the disk."""
+        try:
+            for path in self.directory.glob("*.log"):
+                descriptor = self._files.open(path, os.O_RDONLY)
+                try:
+                    self._files.fdatasync(descriptor)
+                finally:
+                    self._files.close(descriptor)
+        except OSError as error:
+            raise self._fail(str(error)) from error
+
+    def _failure(self, error: Exception) -> Exception:
+        text = str(error)
+        if any(mark in text for mark in _FULL):
+            self._full = True
+            return NoSpace(f"{self.directory}: {text}")
+        return self._fail(text)
+
+    def _fail(self, text: str) -> StoreFailed:
+        self._failed = f"{self.directory}: {text}"
+        return StoreFailed(self._failed)
+
+    def _open_again(self) -> None:
+        """NoSpace while it cannot be done."""
+        file_system = os.statvfs(self.directory)
+        free_bytes = file_system.f_bavail * file_system.f_frsize
+        wal_bytes = sum(path.stat().st_size for path in self.directory.glob("*.log"))
+        room_bytes = wal_bytes + min(ROOM_TO_REOPEN_BYTES, file_system.f_blocks * file_system.f_frsize // 8)
+        if free_bytes < room_bytes:
+            raise NoSpace(f"{self.directory}: {free_bytes} bytes are free, {room_bytes} are needed to go on")
+        with self._lock.alone_if_free() as alone:
+            if not alone:
+                raise NoSpace(f"{self.directory}: there is space again; it is being read at the moment")
+            self._close_rdict()
+            try:
+                self._db = open_rdict(self.directory, AccessType.read_write())
+            except Exception as error:
+                self._db = open_rdict(self.directory, AccessType.read_only(False))
+                raise NoSpace(f"{self.directory}: {error}") from error
+            self._full = False
+
+    def _close_rdict(self) -> None:
+        if self._db is None:
+            return
+        db, self._db = self._db, None
+        try:
+            db.close()
+        except Exception:
+            # Closing writes memtables out. After a full disk it reports that it could not and closes all the same; the WAL has it all.
+            if not self._full and self._failed is None:
+                raise
+
+    def statistics(self) -> RocksdbStatistics:
+        with self.reading() as db:
+            table, memtable, cache, compactions = (
+                db.property_int_value(f"rocksdb.{name}") or 0
+                for name in ("total-sst-files-size", "cur-size-all-mem-tables", "block-cache-usage", "num-running-compactions")
+            )
+            return RocksdbStatistics(table, memtable, cache, compactions, self._full)
+
+    def close(self) -> None:
+        with self._lock.alone():
+            self._close_rdict()
+
+
+def open_rdict(directory: Path, access: AccessType) -> Rdict:
+    return Rdict(
+        str(directory),
+        _options(WRITE_BUFFER_BYTES),
+        column_families={"default": _options(WRITE_BUFFER_BYTES), META: _options(META_BUFFER_BYTES)},
+        access_type=access,
+    )
+
+
+def _options(write_buffer_bytes: int) -> Options:
+    tables = BlockBasedOptions()
+    tables.set_block_cache(_block_cache)
+    tables.set_block_size(16 * 1024)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_block_based_table_factory(tables)
+    options.set_compression_type(DBCompressionType.none())
+    options.set_write_buffer_size(write_buffer_bytes)
+    options.set_max_write_buffer_number(3)
+    options.set_max_total_wal_size(MAX_WAL_BYTES)
+    options.set_max_open_files(512)
+    options.set_max_background_jobs(2)
+    options.set_bytes_per_sync(1 << 20)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(1 << 20)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    options.set_skip_stats_update_on_db_open(True)
+    options.set_paranoid_checks(True)
+    return options
+
+
+_block_cache = Cache(BLOCK_CACHE_BYTES)  # one for all databases of the process
+
+
+def entries(iterator: RdictIter, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Keys that start with `prefix`, in order."""
+    iterator.seek(prefix)
+    while iterator.valid():
+        key = iterator.key()
+        if not key.startswith(prefix):
+            return
+        yield key, iterator.value()
+        iterator.next()
+    iterator.status()
+
+
+def wal_and_current(directory: Path) -> Sequence[tuple[str, int, int]]:
+    """What changes with every write: name, size and inode of the files that say what the database holds."""
+    found = []
+    with os.scandir(directory) as listing:
+        for entry in listing:
+            if entry.name.endswith(".log") or entry.name == "CURRENT":
+                status = entry.stat()
+                found.append((entry.name, status.st_size, status.st_ino))
+    return sorted(found)

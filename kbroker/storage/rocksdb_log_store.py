@@ -1,0 +1,265 @@
+"""Topic data in RocksDB: chunks under (log, offset); a write() is one WriteBatch, removing is a range deletion.
+
+    column family   key                                        value
+    default         log number (4) base offset (8)             chunk
+    "meta"          chunked_log's "L" and "S" entries
+
+write() puts the batch into the WAL without a sync and runs on the broker's loop; sync() belongs to its commit thread. What is
+removed is gone with its WriteBatch; the bytes are given back later, by compaction.
+
+    directory/db         the database
+    directory/readers    snapshots that readers made for themselves (rocksdb_snapshot.py)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from rocksdict import ColumnFamily, Rdict, WriteBatch
+
+from kbroker.storage import chunked_log
+from kbroker.storage.chunked_log import LogChange, LogState
+from kbroker.storage.chunks import Segment, find_in_chunks, join, read_chunks
+from kbroker.storage.directory import make_directory
+from kbroker.storage.files import Files
+from kbroker.storage.rocksdb_database import META, Rocksdb, RocksdbStatistics, entries
+from kbroker.storage.rocksdb_snapshot import DATABASE, RocksdbSnapshot, remove_left_over_snapshots
+from kbroker.storage.spi import LogBounds, LogId, LogSettings, SegmentInfo, StampedBatch
+
+_KEY = struct.Struct(">IQ")
+_LAST = (1 << 64) - 1
+
+
+class _Chunks:
+    """The ChunkSource of one log."""
+
+    def __init__(self, db: Rdict, log_number: int) -> None:
+        self._db = db
+        self._log_number = log_number
+
+    def chunks(self, segment: Segment, offset: int) -> Iterator[tuple[int, bytes]]:
+        if segment.size_bytes:  # chunks of the next segment are neighbours
+            offset = min(offset, segment.end_offset - 1)
+        iterator = self._db.iter()
+        iterator.seek_for_prev(_KEY.pack(self._log_number, max(0, offset)))
+        if not iterator.valid() or self._base_offset(iterator.key()) < segment.base_offset:
+            iterator.seek(_KEY.pack(self._log_number, segment.base_offset))
+        while iterator.valid():
+            base_offset = self._base_offset(iterator.key())
+            if base_offset < 0 or (segment.size_bytes and base_offset >= segment.end_offset):
+                return
+            yield base_offset, iterator.value()
+            iterator.next()
+        iterator.status()
+
+    def _base_offset(self, key: bytes) -> int:
+        """-1 for a key of another log."""
+        log_number, base_offset = _KEY.unpack(key)
+        return base_offset if log_number == self._log_number else -1
+
+
+def _load(db: Rdict) -> dict[LogId, LogState]:
+    meta = db.get_column_family(META).iter()
+    logs = chunked_log.parse_logs(list(entries(meta, chunked_log.LOG_PREFIX)), list(entries(meta, chunked_log.SEGMENT_PREFIX)))
+    for state in logs.values():
+        chunked_log.with_active(state, _Chunks(db, state.number))
+    return logs
+
+
+class _Reads:
+    """The reading half, over whatever database `_reading` gives for a log."""
+
+    may_block = True
+    _logs: dict[LogId, LogState]
+
+    def _reading(self) -> AbstractContextManager[Rdict]:
+        raise NotImplementedError
+
+    def logs(self) -> Sequence[LogId]:
+        return tuple(self._logs)
+
+    def bounds(self, log: LogId) -> LogBounds:
+        return self._logs[log].bounds
+
+    def segments(self, log: LogId) -> Sequence[SegmentInfo]:
+        return [segment.info() for segment in self._logs[log].segments]
+
+    def read(self, log: LogId, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
+        state = self._logs[log]
+        with self._reading() as db:
+            chunks = _Chunks(db, state.number)
+            return join(read_chunks(chunks, state.segments, offset, max_bytes=max_bytes, end_offset=end_offset))
+
+    def find_by_timestamp(self, log: LogId, timestamp_ms: int) -> int | None:
+        state = self._logs[log]
+        with self._reading() as db:
+            return find_in_chunks(_Chunks(db, state.number), state.segments, timestamp_ms)
+
+
+class RocksdbLogReader(_Reads):
+    """A LogReader over a snapshot of its own. A new one is made when a caller asks for news: for the list of logs, or for a
+    log's bounds or segments when it has asked for these, or read, since the last one was made."""
+
+    def __init__(self, directory: Path) -> None:
+        self._snapshot = RocksdbSnapshot(directory)
+        self._asked: dict[LogId, int] = {}
+        self._logs = _load(self._snapshot.db)
+
+    def _reading(self) -> AbstractContextManager[Rdict]:
+        return nullcontext(self._snapshot.db)
+
+    def logs(self) -> Sequence[LogId]:
+        self._refresh()
+        return super().logs()
+
+    def bounds(self, log: LogId) -> LogBounds:
+        self._ask(log, 0)
+        return super().bounds(log)
+
+    def segments(self, log: LogId) -> Sequence[SegmentInfo]:
+        self._ask(log, 1)
+        return super().segments(log)
+
+    def read(self, log: LogId, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
+        self._asked[log] = 2
+        return super().read(log, offset, max_bytes=max_bytes, end_offset=end_offset)
+
+    def _ask(self, log: LogId, step: int) -> None:
+        """Callers go from bounds to segments to reading: one who steps back wants to know what is new."""
+        if self._asked.get(log, -1) >= step:
+            self._refresh()
+        self._asked[log] = step
+
+    def _refresh(self) -> None:
+        self._asked.clear()
+        if self._snapshot.renew():
+            self._logs = _load(self._snapshot.db)
+
+    def close(self) -> None:
+        self._snapshot.close()
+
+
+@dataclass(frozen=True, slots=True)
+class RocksdbLogStatistics:
+    logs: int
+    segments: int
+    batch_bytes: int
+    database: RocksdbStatistics
+
+
+class RocksdbLogStore(_Reads):
+    """The LogStore. It keeps the list of logs and segments in memory."""
+
+    write_in_thread = False
+
+    def __init__(self, directory: Path) -> None:
+        self._database = Rocksdb(directory)
+        with self._database.reading() as db:
+            self._logs = _load(db)
+        self._last_number = max((each.number for state in self._logs.values() for each in state.segments), default=0)
+        self._last_log_number = max((state.number for state in self._logs.values()), default=0)
+
+    def _reading(self) -> AbstractContextManager[Rdict]:
+        return self._database.reading()
+
+    def create(self, log: LogId, settings: LogSettings) -> None:
+        state = self._logs.get(log)
+        if state is None:
+            change = chunked_log.create(log, settings, self._last_log_number + 1, self._new_number)
+        elif state.settings == settings:
+            return
+        else:
+            changed = LogState(log, state.number, settings, state.segments)
+            change = LogChange(changed, state.segments, [chunked_log.log_entry(changed)])
+        self._store_synced(change)
+        self._last_log_number = max(self._last_log_number, change.state.number)
+        self._logs[log] = change.state
+
+    def drop(self, log: LogId) -> None:
+        self._database.check()
+        state = self._logs.get(log)
+        if state is not None:
+            self._store_synced(chunked_log.drop(state))
+            del self._logs[log]
+
+    def trim(self, log: LogId, new_start: int) -> None:
+        self._database.check()
+        change = chunked_log.trim(self._logs[log], new_start, self._new_number)
+        if change is not None:
+            self._store_synced(change)
+            change.apply()
+
+    def truncate(self, log: LogId, new_end: int) -> None:
+        self._database.check()
+        state = self._logs[log]
+        with self._database.reading() as db:
+            change = chunked_log.truncate(state, new_end, _Chunks(db, state.number), self._new_number)
+        if change is not None:
+            self._store_synced(change)
+            change.apply()
+
+    def write(self, batches: Sequence[StampedBatch], *, now_ms: int) -> None:
+        self._database.check()
+        changes = chunked_log.append_all(self._logs, batches, now_ms, self._new_number)
+        if changes:
+            self._store(changes)
+            for change in changes:
+                change.apply()
+
+    def sync(self) -> None:
+        self._database.sync()
+
+    def statistics(self) -> RocksdbLogStatistics:
+        segments = [segment for state in tuple(self._logs.values()) for segment in state.segments]
+        size_bytes = sum(segment.size_bytes for segment in segments)
+        return RocksdbLogStatistics(len(self._logs), len(segments), size_bytes, self._database.statistics())
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _new_number(self) -> int:
+        self._last_number += 1
+        return self._last_number
+
+    def _store_synced(self, change: LogChange) -> None:
+        self._store([change])
+        self._database.sync()
+
+    def _store(self, changes: Sequence[LogChange]) -> None:
+        def fill(batch: WriteBatch, meta: ColumnFamily) -> None:
+            for change in changes:
+                _put(batch, meta, change)
+
+        self._database.write(fill)
+
+
+def _put(batch: WriteBatch, meta: ColumnFamily, change: LogChange) -> None:
+    log_number = change.state.number
+    for key, value in change.meta:
+        if value is None:
+            batch.delete(key, meta)
+        else:
+            batch.put(key, value, meta)
+    removed_from = min((segment.base_offset for segment in change.dropped), default=_LAST)
+    if change.cut_segment is not None:
+        removed_from = min(removed_from, change.cut_offset)
+    if removed_from != _LAST:
+        # What stays lies wholly before or wholly after what goes: a trim removes from the front, all else up to the end.
+        removed_up_to = next((each.base_offset for each in change.segments if each.base_offset > removed_from), _LAST)
+        batch.delete_range(_KEY.pack(log_number, removed_from), _KEY.pack(log_number, removed_up_to))
+    for _, base_offset, value in change.chunks:
+        batch.put(_KEY.pack(log_number, base_offset), value)
+
+
+def open_store(directory: Path, options: Mapping[str, str], owner_epoch: int) -> RocksdbLogStore:
+    make_directory(directory / DATABASE, Files())
+    remove_left_over_snapshots(directory)
+    return RocksdbLogStore(directory / DATABASE)
+
+
+def open_reader(directory: Path) -> RocksdbLogReader:
+    return RocksdbLogReader(directory)

@@ -1,0 +1,132 @@
+"""State in RocksDB: a database of its own, keys as they are, in the column family for small keys.
+
+write() goes to the WAL on the broker's loop, sync() to the disk in its commit thread. The directory's layout and what happens on
+a full disk: rocksdb_log_store.py and rocksdb_database.py. This module must not know what keys mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rocksdict import ColumnFamily, RdictIter, WriteBatch
+
+from kbroker.storage.directory import make_directory
+from kbroker.storage.files import Files
+from kbroker.storage.rocksdb_database import META, Rocksdb, RocksdbStatistics, entries
+from kbroker.storage.rocksdb_snapshot import DATABASE, RocksdbSnapshot, remove_left_over_snapshots
+from kbroker.storage.spi import Change
+
+
+class _Moment:
+    """A StateReader of one moment: that of an iterator's making (the iterators of rocksdict's Snapshot show later writes)."""
+
+    def __init__(self, iterator: RdictIter) -> None:
+        self._iterator = iterator
+
+    def get(self, key: bytes) -> bytes | None:
+        self._iterator.seek(key)
+        value: bytes | None = self._iterator.value() if self._iterator.valid() and self._iterator.key() == key else None
+        self._iterator.status()
+        return value
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        yield from list(entries(self._iterator, prefix))  # the iterator is shared with what is asked during the scan
+
+    @contextmanager
+    def snapshot(self) -> Iterator[_Moment]:
+        yield self
+
+    def close(self) -> None:
+        """Ended by leaving `snapshot()`."""
+
+
+class RocksdbStateReader:
+    """A StateReader beside a broker, over a snapshot of its own. A new one is made for a scan, for a snapshot, and for a key that is
+    asked for again."""
+
+    def __init__(self, directory: Path) -> None:
+        self._snapshot = RocksdbSnapshot(directory)
+        self._asked: set[bytes] = set()
+
+    def get(self, key: bytes) -> bytes | None:
+        if key in self._asked:
+            self._refresh()
+        self._asked.add(key)
+        value: bytes | None = self._snapshot.db.get_column_family(META).get(key)
+        return value
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        self._refresh()
+        yield from list(entries(self._snapshot.db.get_column_family(META).iter(), prefix))
+
+    @contextmanager
+    def snapshot(self) -> Iterator[_Moment]:
+        snapshot = RocksdbSnapshot(self._snapshot.directory)
+        try:
+            yield _Moment(snapshot.db.get_column_family(META).iter())
+        finally:
+            snapshot.close()
+
+    def close(self) -> None:
+        self._snapshot.close()
+
+    def _refresh(self) -> None:
+        self._asked.clear()
+        self._snapshot.renew()
+
+
+class RocksdbStateStore:
+    write_in_thread = False
+
+    def __init__(self, directory: Path) -> None:
+        self._database = Rocksdb(directory)
+
+    def get(self, key: bytes) -> bytes | None:
+        with self._database.reading() as db:
+            value: bytes | None = db.get_column_family(META).get(key)
+            return value
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        with self._database.reading() as db:  # whole at the first step: a scan that is left unfinished must not hold the database
+            found = list(entries(db.get_column_family(META).iter(), prefix))
+        yield from found
+
+    @contextmanager
+    def snapshot(self) -> Iterator[_Moment]:
+        with self._database.reading() as db:
+            yield _Moment(db.get_column_family(META).iter())
+
+    def write(self, changes: Sequence[Change]) -> None:
+        self._database.check()
+        if not changes:
+            return
+
+        def fill(batch: WriteBatch, family: ColumnFamily) -> None:
+            for key, value in changes:
+                if value is None:
+                    batch.delete(key, family)
+                else:
+                    batch.put(key, value, family)
+
+        self._database.write(fill)
+
+    def sync(self) -> None:
+        self._database.sync()
+
+    def statistics(self) -> RocksdbStatistics:
+        return self._database.statistics()
+
+    def close(self) -> None:
+        self._database.close()
+
+
+def open_store(directory: Path, options: Mapping[str, str], owner_epoch: int) -> RocksdbStateStore:
+    make_directory(directory / DATABASE, Files())
+    remove_left_over_snapshots(directory)
+    return RocksdbStateStore(directory / DATABASE)
+
+
+def open_reader(directory: Path) -> RocksdbStateReader:
+    return RocksdbStateReader(directory)
