@@ -94,12 +94,12 @@ class Message:
 
     @classmethod
     def decode(cls, value: bytes) -> Self:
-        """Raises ValueError for anything that is not exactly one such value in version 0."""
+        """Raises ValueError for anything that is not exactly one such value in version 0, without tags of a later format."""
         if value[:2] != b"\0\0":
             raise ValueError(f"{cls.__name__}: not version {VALUE_VERSION}: {value[:2].hex()}")
         try:
             message, size = entity_reader(cls)(value, 2)
-        except SerialError as error:
+        except (SerialError, KeyError) as error:  # KeyError: a tag that kio does not know
             raise ValueError(f"{cls.__name__}: {error}") from error
         if size != len(value) - 2:
             raise ValueError(f"{cls.__name__}: {len(value) - 2 - size} bytes too many")

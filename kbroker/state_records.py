@@ -51,7 +51,7 @@ from kbroker.coordinator_records import (
 
 MAX_KEY_BYTES: Final = 511
 MAX_GROUP_ID_BYTES: Final = 255
-"""With a member id of 36 characters of four bytes the longest key has 422 bytes."""
+"""With a member id of 36 characters of four bytes the longest key has 411 bytes."""
 
 _LOG = struct.Struct(">16si")
 _EPOCH = struct.Struct(">16sii")

@@ -1,0 +1,160 @@
+"""Kafka's coordinator records: byte vectors written out from the format (A.6 and the schemas), and round trips."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbroker.coordinator_records import (
+    GROUP_VALUES,
+    SHARE_STATE_VALUES,
+    Message,
+    NamedTopic,
+    NamedTopicPartitions,
+    RecordType,
+    ShareGroupCurrentMember,
+    ShareGroupMember,
+    ShareGroupMetadata,
+    ShareGroupPartitions,
+    ShareGroupTargetMember,
+    ShareGroupTargetMetadata,
+    ShareSnapshot,
+    ShareUpdate,
+    StateBatchRecord,
+    TopicPartitions,
+    decode_share_state_key,
+    encode_group_key,
+    encode_share_state_key,
+    encode_share_update,
+)
+
+TOPIC = UUID("01234567-89ab-cdef-0123-456789abcdef")
+T = "0123456789abcdef 0123456789abcdef"
+BATCH = StateBatchRecord(16, 17, 2, 3)
+BATCH_HEX = "0000000000000010 0000000000000011 02 0003 00"
+
+VECTORS: list[tuple[Message, str]] = [
+    (
+        ShareSnapshot(
+            snapshot_epoch=1,
+            state_epoch=2,
+            leader_epoch=3,
+            start_offset=4,
+            create_timestamp=5,
+            write_timestamp=6,
+            state_batches=(BATCH,),
+            delivery_complete_count=7,
+        ),
+        f"0000 00000001 00000002 00000003 0000000000000004 0000000000000005 0000000000000006 02 {BATCH_HEX} 01 00 04 00000007",
+    ),
+    (  # Kafka 4.1: without the count
+        ShareSnapshot(
+            snapshot_epoch=0, state_epoch=0, leader_epoch=0, start_offset=-1, create_timestamp=0, write_timestamp=0, state_batches=()
+        ),
+        "0000 00000000 00000000 00000000 ffffffffffffffff 0000000000000000 0000000000000000 01 00",
+    ),
+    (
+        ShareUpdate(snapshot_epoch=1, leader_epoch=3, start_offset=4, state_batches=(BATCH, BATCH), delivery_complete_count=7),
+        f"0000 00000001 00000003 0000000000000004 03 {BATCH_HEX} {BATCH_HEX} 01 00 04 00000007",
+    ),
+    (
+        ShareUpdate(snapshot_epoch=1, leader_epoch=-1, start_offset=-1, state_batches=()),
+        "0000 00000001 ffffffff ffffffffffffffff 01 00",
+    ),
+    (
+        ShareGroupMember(rack_id=None, client_id="c", client_host="/h", subscribed_topic_names=("a", "bc")),
+        "0000 00 02 63 03 2f68 03 02 61 03 6263 00",
+    ),
+    (ShareGroupMember(rack_id="r", client_id="", client_host="", subscribed_topic_names=()), "0000 02 72 01 01 01 00"),
+    (ShareGroupMetadata(epoch=258, metadata_hash=-2), "0000 00000102 fffffffffffffffe 00"),
+    (ShareGroupTargetMetadata(assignment_epoch=3, assignment_timestamp=5), "0000 00000003 01 00 08 0000000000000005"),
+    (ShareGroupTargetMetadata(assignment_epoch=3), "0000 00000003 00"),
+    (
+        ShareGroupTargetMember(topic_partitions=(TopicPartitions(topic_id=TOPIC, partitions=(0, 2)),)),
+        f"0000 02 {T} 03 00000000 00000002 00 00",
+    ),
+    (
+        ShareGroupCurrentMember(
+            member_epoch=5, previous_member_epoch=4, assigned_partitions=(TopicPartitions(topic_id=TOPIC, partitions=(1,)),)
+        ),
+        f"0000 00000005 00000004 00 02 {T} 02 00000001 00 00",
+    ),
+    (
+        ShareGroupPartitions(
+            initializing_topics=(NamedTopicPartitions(topic_id=TOPIC, topic_name="t", partitions=(1,)),),
+            initialized_topics=(),
+            deleting_topics=(NamedTopic(topic_id=TOPIC, topic_name="t"),),
+        ),
+        f"0000 02 {T} 02 74 02 00000001 00 01 02 {T} 02 74 00 00",
+    ),
+]
+
+
+@pytest.mark.parametrize(("value", "encoded"), VECTORS)
+def test_values_as_bytes(value: Message, encoded: str) -> None:
+    assert value.encode().hex() == encoded.replace(" ", "")
+    assert type(value).decode(bytes.fromhex(encoded)) == value
+
+
+def test_there_is_a_vector_for_every_value() -> None:
+    assert {type(value) for value, _ in VECTORS} == {*GROUP_VALUES.values(), *SHARE_STATE_VALUES.values()}
+    assert set(GROUP_VALUES) == set(RecordType)
+
+
+def test_keys_as_bytes() -> None:
+    """A.6: 00 00 (ShareUpdate 00 01), group with a length of two bytes, topic id, partition."""
+    key = bytes.fromhex(f"0000 0002 6731 {T} 00000007".replace(" ", ""))
+    assert encode_share_state_key(0, "g1", TOPIC, 7) == key
+    assert encode_share_state_key(1, "g1", TOPIC, 7) == b"\0\1" + key[2:]
+    assert decode_share_state_key(key) == (0, "g1", TOPIC, 7)
+    assert encode_group_key(10, "g", "m") == bytes.fromhex("000a 0001 67 0001 6d")
+    assert encode_group_key(15, "g") == bytes.fromhex("000f 0001 67")
+    for broken in (key[:-1], key + b"x", b"\0\0\0\x09g"):
+        with pytest.raises(ValueError, match="not a"):
+            decode_share_state_key(broken)
+
+
+@pytest.mark.parametrize("value", [b"", b"\0", b"\0\0", b"\0\1" + bytes(20), ShareGroupMetadata(epoch=1, metadata_hash=1).encode() + b"x"])
+def test_a_broken_value_is_a_value_error(value: bytes) -> None:
+    with pytest.raises(ValueError, match="ShareGroupMetadata"):
+        ShareGroupMetadata.decode(value)
+
+
+def test_a_tag_of_a_later_format_is_refused_and_not_lost() -> None:
+    """Reading over it and writing the record again would drop what a newer broker put there."""
+    with pytest.raises(ValueError, match="ShareGroupMetadata"):
+        ShareGroupMetadata.decode(bytes.fromhex("0000 00000001 0000000000000002 01 09 02 abcd"))
+
+
+int32 = st.integers(-(2**31), 2**31 - 1)
+int64 = st.integers(-(2**63), 2**63 - 1)
+batches = st.lists(st.builds(StateBatchRecord, int64, int64, st.integers(-128, 127), st.integers(-(2**15), 2**15 - 1)), max_size=5)
+many = st.integers(0, 300).map(lambda count: [BATCH] * count)
+
+
+@given(int32, int32, int64, int32, batches | many)
+def test_the_hand_packed_update_is_kios(epoch: int, leader: int, start: int, count: int, found: list[StateBatchRecord]) -> None:
+    update = ShareUpdate(
+        snapshot_epoch=epoch, leader_epoch=leader, start_offset=start, state_batches=tuple(found), delivery_complete_count=count
+    )
+    plain = [(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count) for each in found]
+    assert encode_share_update(epoch, leader, start, count, plain) == update.encode()
+    assert ShareUpdate.decode(update.encode()) == update
+
+
+topics = st.builds(
+    NamedTopicPartitions, topic_id=st.uuids(version=4), topic_name=st.text(), partitions=st.lists(int32, max_size=200).map(tuple)
+)
+
+
+@given(st.lists(topics, max_size=3).map(tuple), st.lists(topics, max_size=3).map(tuple), st.text())
+def test_round_trips(initializing: tuple[NamedTopicPartitions, ...], initialized: tuple[NamedTopicPartitions, ...], name: str) -> None:
+    partitions = ShareGroupPartitions(
+        initializing_topics=initializing, initialized_topics=initialized, deleting_topics=(NamedTopic(topic_id=TOPIC, topic_name=name),)
+    )
+    assert ShareGroupPartitions.decode(partitions.encode()) == partitions
+    member = ShareGroupMember(rack_id=name, client_id=name, client_host=name, subscribed_topic_names=(name, name))
+    assert ShareGroupMember.decode(member.encode()) == member

@@ -1,0 +1,214 @@
+"""Keys and values of stored state: how they sort, come back and are skipped when a later format wrote them."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbroker import state_records
+from kbroker.coordinator_records import (
+    MEMBER_RECORD_TYPES,
+    NamedTopic,
+    NamedTopicPartitions,
+    RecordType,
+    ShareGroupPartitions,
+    ShareSnapshot,
+    ShareUpdate,
+)
+from kbroker.state_records import (
+    FEATURES,
+    GENERATION,
+    MAX_GROUP_ID_BYTES,
+    MAX_KEY_BYTES,
+    PRODUCER_IDS,
+    Config,
+    ConfigKey,
+    Features,
+    Generation,
+    GroupKey,
+    LeaderEpoch,
+    LeaderEpochKey,
+    LogStart,
+    LogStartKey,
+    Producer,
+    ProducerBatch,
+    ProducerIds,
+    ProducerSnapshot,
+    ProducerSnapshotKey,
+    ResourceType,
+    ShareStateKey,
+    StateKey,
+    Topic,
+    TopicKey,
+    TopicState,
+    group_prefix,
+    live_topics,
+    parse_key,
+    read_entries,
+    share_partition_prefix,
+    share_state_number,
+    share_topic_prefix,
+)
+
+TOPIC = UUID("00000000-0000-0001-0000-000000000002")
+OTHER = UUID("01234567-89ab-cdef-0123-456789abcdef")
+TOPIC_HEX = "00000000000000010000000000000002"
+
+KEYS_AND_BYTES = [
+    (GENERATION, b"meta/generation"),
+    (TopicKey(TOPIC), b"topic/" + TOPIC.bytes),
+    (ConfigKey(ResourceType.GROUP, "grün"), b"config/\x20gr\xc3\xbcn"),
+    (LogStartKey(TOPIC, 3), b"log_start/" + bytes.fromhex(TOPIC_HEX + "00000003")),
+    (LeaderEpochKey(TOPIC, 3, 258), b"leader_epoch/" + bytes.fromhex(TOPIC_HEX + "0000000300000102")),
+    (ProducerSnapshotKey(TOPIC, 3, 258), b"producers/" + bytes.fromhex(TOPIC_HEX + "000000030000000000000102")),
+    (GroupKey(RecordType.SHARE_GROUP_METADATA, "g1"), b"group/\x00\x02g1\x00\x0b"),
+    (GroupKey(RecordType.SHARE_GROUP_MEMBER, "g1", "m"), b"group/\x00\x02g1\x00\x0a\x00\x01m"),
+    (ShareStateKey(TOPIC, 3, "g1", 7), b"share/" + bytes.fromhex(TOPIC_HEX + "00000003") + b"\x00\x02g1" + bytes(7) + b"\x07"),
+]
+
+VALUES = [
+    (GENERATION, Generation(7), b'{"number":7}'),
+    (FEATURES, Features({"share.version": 2}), b'{"levels":{"share.version":2}}'),
+    (PRODUCER_IDS, ProducerIds(1000), b'{"next_id":1000}'),
+    (TopicKey(TOPIC), Topic("orders", 3, 5), b'{"created_ms":5,"name":"orders","partitions":3,"state":"live"}'),
+    (
+        TopicKey(TOPIC),
+        Topic("orders", 3, 5, TopicState.DELETING),
+        b'{"created_ms":5,"name":"orders","partitions":3,"state":"deleting"}',
+    ),
+    (
+        ConfigKey(ResourceType.GROUP, "g"),
+        Config({"share.auto.offset.reset": "earliest"}),
+        b'{"entries":{"share.auto.offset.reset":"earliest"}}',
+    ),
+    (LogStartKey(TOPIC, 0), LogStart(12), b'{"offset":12}'),
+    (LeaderEpochKey(TOPIC, 0, 4), LeaderEpoch(99), b'{"start_offset":99}'),
+    (
+        ProducerSnapshotKey(TOPIC, 0, 100),
+        ProducerSnapshot((Producer(1000, 0, (ProducerBatch(0, 4, 90, 94, 5), ProducerBatch(5, 5, 95, 95, 6))),)),
+        b'{"producers":[[1000,0,[[0,4,90,94,5],[5,5,95,95,6]]]]}',
+    ),
+]
+
+
+@pytest.mark.parametrize(("key", "encoded"), KEYS_AND_BYTES)
+def test_keys_as_bytes(key: StateKey, encoded: bytes) -> None:
+    assert key.encode() == encoded
+    assert parse_key(encoded) == key
+
+
+@pytest.mark.parametrize(("key", "value", "encoded"), VALUES)
+def test_values_as_bytes(key: StateKey, value: state_records.JsonValue, encoded: bytes) -> None:
+    assert value.encode() == encoded
+    assert key.decode_value(encoded) == value
+
+
+def test_every_namespace_is_in_the_table_at_the_head() -> None:
+    assert state_records.__doc__ is not None
+    assert {key.namespace for key, _ in KEYS_AND_BYTES} == set(state_records._PARSERS)
+    for namespace in state_records._PARSERS:
+        assert f"\n    {namespace.decode()} " in state_records.__doc__
+    assert {key.name for key, *_ in VALUES if isinstance(key, state_records.MetaKey)} == set(state_records.META_VALUES)
+
+
+@pytest.mark.parametrize(
+    "key", [b"later/x", b"meta/later", b"noslash", b"", b"group/\x00\x01g\x00\x03", b"group/\x00\x01g\x00\x63\x00\x01m"]
+)
+def test_what_a_later_format_knows_is_skipped(key: bytes) -> None:
+    assert parse_key(key) is None
+    assert list(read_entries([(key, b"?"), (GENERATION.encode(), b'{"number":1,"later":true}')])) == [(GENERATION, Generation(1))]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [b"topic/short", b"config/", b"config/\x63x", b"log_start/x", b"group/\x00\x09g", b"group/\x00\x01g\x00", b"share/x", b"meta/\xff"],
+)
+def test_a_broken_key_is_a_value_error(key: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        parse_key(key)
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"[]", b"{}", b'{"name":"x"}', b"\xff", b'{"name":"x","partitions":1,"created_ms":1,"state":"odd"}']
+)
+def test_a_broken_value_is_a_value_error(value: bytes) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        Topic.decode(value)
+
+
+names = st.text(max_size=40)
+topic_ids = st.uuids(version=4)
+numbers = st.integers(0, 2**31 - 1)
+keys: st.SearchStrategy[StateKey] = st.one_of(
+    st.builds(TopicKey, topic_ids),
+    st.builds(ConfigKey, st.sampled_from(ResourceType), names),
+    st.builds(LogStartKey, topic_ids, numbers),
+    st.builds(LeaderEpochKey, topic_ids, numbers, numbers),
+    st.builds(ProducerSnapshotKey, topic_ids, numbers, st.integers(0, 2**63 - 1)),
+    st.builds(GroupKey, st.sampled_from(sorted(MEMBER_RECORD_TYPES)), names, names),
+    st.builds(GroupKey, st.sampled_from(sorted(set(RecordType) - MEMBER_RECORD_TYPES)), names),
+    st.builds(ShareStateKey, topic_ids, numbers, names, st.integers(0, 2**63 - 1)),
+)
+
+
+@given(keys)
+def test_every_key_comes_back(key: StateKey) -> None:
+    assert parse_key(key.encode()) == key
+
+
+@given(names, names, topic_ids, st.lists(st.integers(0, 2000), max_size=8))
+def test_a_scan_finds_one_share_partition_in_the_order_of_its_updates(group: str, other: str, topic: UUID, found: list[int]) -> None:
+    prefix = share_partition_prefix(group, topic, 5)
+    encoded = [ShareStateKey(topic, 5, group, number).encode() for number in found]
+    assert encoded == [prefix + share_state_number(number) for number in found]
+    assert sorted(encoded) == [prefix + share_state_number(number) for number in sorted(found)]
+    assert prefix.startswith(share_topic_prefix(topic))
+    if group != other:
+        assert not ShareStateKey(topic, 5, other, 0).encode().startswith(prefix)
+        assert not GroupKey(RecordType.SHARE_GROUP_METADATA, other).encode().startswith(group_prefix(group))
+
+
+def test_keys_of_the_longest_names_fit_every_engine() -> None:
+    group, member = "g" * MAX_GROUP_ID_BYTES, "\U0001f600" * 36
+    longest = max(
+        GroupKey(RecordType.SHARE_GROUP_MEMBER, group, member).encode(),
+        ShareStateKey(TOPIC, 1, group, 1).encode(),
+        ConfigKey(ResourceType.GROUP, group).encode(),
+        ConfigKey(ResourceType.TOPIC, "t" * 249).encode(),
+        key=len,
+    )
+    assert len(longest) == 411 <= MAX_KEY_BYTES
+
+
+def test_record_keys_are_those_of_kafkas_topics() -> None:
+    assert GroupKey(RecordType.SHARE_GROUP_MEMBER, "g1", "m").record_key() == b"\x00\x0a\x00\x02g1\x00\x01m"
+    assert ShareStateKey(TOPIC, 3, "g1", 0).record_key() == b"\x00\x00\x00\x02g1" + TOPIC.bytes + b"\x00\x00\x00\x03"
+    assert ShareStateKey(TOPIC, 3, "g1", 9).record_key()[:2] == b"\x00\x01"
+
+
+def test_group_and_share_values_are_kafkas_records() -> None:
+    snapshot = ShareSnapshot(
+        snapshot_epoch=0, state_epoch=1, leader_epoch=0, start_offset=-1, create_timestamp=5, write_timestamp=5, state_batches=()
+    )
+    update = ShareUpdate(snapshot_epoch=0, leader_epoch=1, start_offset=4, state_batches=(), delivery_complete_count=0)
+    partitions = ShareGroupPartitions(
+        initializing_topics=(NamedTopicPartitions(topic_id=TOPIC, topic_name="orders", partitions=(1,)),),
+        initialized_topics=(NamedTopicPartitions(topic_id=TOPIC, topic_name="orders", partitions=(0, 2)),),
+        deleting_topics=(NamedTopic(topic_id=OTHER, topic_name="old"),),
+    )
+    entries = [
+        (ShareStateKey(TOPIC, 0, "g", 0), snapshot),
+        (ShareStateKey(TOPIC, 0, "g", 1), update),
+        (GroupKey(RecordType.SHARE_GROUP_PARTITIONS, "g"), partitions),
+    ]
+    assert list(read_entries((key.encode(), value.encode()) for key, value in entries)) == entries
+
+
+def test_a_name_belongs_to_one_live_topic() -> None:
+    deleting, live = (TopicKey(uuid4()), Topic("x", 1, 0, TopicState.DELETING)), (TopicKey(uuid4()), Topic("x", 2, 1))
+    assert live_topics([deleting, live, deleting]) == {"x": (live[0].topic_id, live[1])}
+    with pytest.raises(ValueError, match="two live topics are called 'x'"):
+        live_topics([live, (TopicKey(uuid4()), Topic("x", 3, 2))])
