@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from kbroker.broker_config import BROKER_CONFIGS, BrokerConfig
 from kbroker.config_def import ConfigDef, ConfigType, Source, to_text
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group_config import GROUP_CONFIGS, GroupConfig, OffsetReset, check_group_values, parse_offset_reset
+from kbroker.group_config import GROUP_CONFIGS, GroupConfig, check_group_values, reset_duration_ms
 from kbroker.topic_config import TOPIC_CONFIGS, TopicConfig
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "ConfigChange",
     "ConfigRow",
     "GroupConfig",
-    "OffsetReset",
     "Operation",
     "Scope",
     "Source",
@@ -34,8 +33,8 @@ __all__ = [
     "checked_topic_configs",
     "describe",
     "describe_broker_default",
-    "parse_offset_reset",
     "replace_all",
+    "reset_duration_ms",
 ]
 
 

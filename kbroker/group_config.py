@@ -1,4 +1,4 @@
-"""The settings of a group (config resource type GROUP): the table, `GroupConfig` with one group's values, and the reset policy.
+"""The settings of a group (config resource type GROUP): the table, `GroupConfig` with one group's values.
 
 A group's own value lies between the broker's bounds group.share.min.X and group.share.max.X when it is set; where the bounds
 were narrowed later, the effective value is the nearest one within them. Without an own value the broker's group.share.X holds.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final
 
 from kbroker.broker_config import GROUP_SHARE_TRIPLES, BrokerConfig
 from kbroker.config_def import LONG_MAX, ConfigDef, ConfigType, by_name
@@ -24,18 +24,6 @@ _DURATION: Final = re.compile(
     re.IGNORECASE,
 )
 _UNIT_NS: Final = {"days": 86_400 * 10**9, "hours": 3600 * 10**9, "minutes": 60 * 10**9, "seconds": 10**9}
-
-ResetKind: TypeAlias = Literal["earliest", "latest", "by_duration"]
-
-
-class OffsetReset(NamedTuple):
-    """Where a share-partition begins that has no start offset yet; `duration_ms` counts back from now, for by_duration."""
-
-    kind: ResetKind
-    duration_ms: int = 0
-
-
-_SIMPLE_RESETS: Final = {"earliest": OffsetReset("earliest"), "latest": OffsetReset("latest")}
 
 GROUP_CONFIGS: Final = by_name(
     ConfigDef(
@@ -145,10 +133,6 @@ class GroupConfig:
             return max(self._broker[least], min(self._broker[most], value))
         return value
 
-    @property
-    def offset_reset(self) -> OffsetReset:
-        return parse_offset_reset(self[_RESET])
-
     def clamped(self) -> dict[str, int]:
         """Own settings that the broker's bounds do not allow any more, with the values that hold instead: worth a warning."""
         return {name: self[name] for name in self._own if name in _BOUNDS and self[name] != self._own[name]}
@@ -156,8 +140,8 @@ class GroupConfig:
 
 def check_group_values(stored: Mapping[str, str], broker: BrokerConfig) -> None:
     """What a single setting's definition cannot see. Raises ValueError."""
-    if _RESET in stored:
-        parse_offset_reset(stored[_RESET])
+    if stored.get(_RESET, "latest") not in ("latest", "earliest"):
+        reset_duration_ms(stored[_RESET])
     for contradiction in _contradictions(stored, broker):
         raise ValueError(contradiction)
 
@@ -175,16 +159,14 @@ def _contradictions(stored: Mapping[str, str], broker: BrokerConfig) -> Iterator
         yield "share.session.timeout.ms must be greater than share.heartbeat.interval.ms"
 
 
-def parse_offset_reset(text: str) -> OffsetReset:
-    """The policy that a value of share.auto.offset.reset names; raises ValueError."""
-    if text in _SIMPLE_RESETS:
-        return _SIMPLE_RESETS[text]
-    duration_ms = _parse_duration_ms(text.removeprefix(_BY_DURATION)) if text.startswith(_BY_DURATION) else None
+def reset_duration_ms(policy: str) -> int:
+    """How far before now the policy `by_duration:PnDTnHnMn.nS` begins; raises ValueError for any other text."""
+    duration_ms = _parse_duration_ms(policy.removeprefix(_BY_DURATION)) if policy.startswith(_BY_DURATION) else None
     if duration_ms is None or duration_ms < 0:
         raise ValueError(
-            f"Invalid value {text} for configuration {_RESET}: it must be latest, earliest or by_duration:<PnDTnHnMn.nS>, not negative"
+            f"Invalid value {policy} for configuration {_RESET}: it must be latest, earliest or by_duration:<PnDTnHnMn.nS>, not negative"
         )
-    return OffsetReset("by_duration", duration_ms)
+    return duration_ms
 
 
 def _parse_duration_ms(text: str) -> int | None:
