@@ -1,0 +1,213 @@
+"""Acquisition: which records of what was read from the log a member gets (KIP-932, "In-flight records"; KIP-1206 for the modes).
+
+What was read is a list of record batches (base offset, last offset) from the fetch offset on. Below the SPEO they are records
+that came back, or holes of the gap window; above it they are new. Everything becomes AcquiredRecords entries in offset order:
+
+    window      |--- acknowledged ---|-- available --|-- acquired --|   SPEO
+    read                       |-----------------------------------------------------|
+    entries                          |---- 1 entry --|              |- new: cut at record batches -|
+
+batch_optimized gives whole record batches (it may give more than asked for), record_limit exactly what was asked for.
+
+It changes the window and nothing else: acquisitions are not persisted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from enum import IntEnum
+from itertools import groupby
+
+from kbroker.share import throttle
+from kbroker.share.effects import AcquiredRange, ShareSettings
+from kbroker.share.in_flight import AVAILABLE, MAX_SPAN, InFlightWindow
+from kbroker.share.record_state import HOLE
+
+__all__ = ["AcquireMode", "Acquisition"]
+
+_AFTER_ANY = 1 << 64
+_AVAILABLE_BYTE = bytes([AVAILABLE])
+
+
+class AcquireMode(IntEnum):
+    """ShareAcquireMode of ShareFetch v2; v1 is BATCH_OPTIMIZED."""
+
+    BATCH_OPTIMIZED = 0
+    RECORD_LIMIT = 1
+
+
+class Acquisition:
+    """One member's turn at one share-partition. `discarded`: runs of AVAILABLE records that the log no longer has."""
+
+    __slots__ = (
+        "_batch_size",
+        "_batches",
+        "_by_record",
+        "_deadline_ms",
+        "_max_records",
+        "_member_id",
+        "_settings",
+        "_window",
+        "discarded",
+        "ranges",
+        "redelivered",
+        "taken",
+    )
+
+    def __init__(
+        self,
+        window: InFlightWindow,
+        settings: ShareSettings,
+        member_id: str,
+        mode: AcquireMode,
+        batch_size: int,
+        max_records: int,
+        deadline_ms: float,
+        batches: Sequence[tuple[int, int]],
+    ) -> None:
+        self._window = window
+        self._settings = settings
+        self._member_id = member_id
+        self._by_record = mode == AcquireMode.RECORD_LIMIT
+        self._batch_size = max(batch_size, 1)
+        self._max_records = max_records
+        self._deadline_ms = deadline_ms
+        self._batches = batches
+        self.taken = 0
+        self.ranges: list[AcquiredRange] = []
+        self.discarded: list[tuple[int, int]] = []
+        self.redelivered = 0
+
+    def run(self, fetch_offset: int) -> None:
+        window, batches = self._window, self._batches
+        base, last = batches[0][0], batches[-1][1]
+        after_end = window.end_offset + 1 if window.states else window.end_offset
+        if last < window.start_offset or fetch_offset > after_end:
+            return
+        room = min(self._max_records, self._settings.max_record_locks - window.in_flight)
+        if room <= 0:  # at the limit, only what is in flight already may be delivered again
+            if fetch_offset > window.end_offset:
+                return
+            room = min(self._max_records, window.end_offset - fetch_offset + 1)
+            last = min(last, window.end_offset)
+        self._max_records = room
+        self._skip_what_the_log_lost(fetch_offset, base)
+        first = max(base, window.start_offset)
+        last = min(last, (window.start_offset if window.states else first) + MAX_SPAN - 1)
+        if window.states and first <= window.end_offset and not self._from_window(first, min(last, window.end_offset)):
+            return
+        first = max(first, window.end_offset + 1) if window.states else first
+        if self.taken < room and first <= last:
+            self._new_data(first, last)
+
+    def _skip_what_the_log_lost(self, fetch_offset: int, base: int) -> None:
+        """The read at `fetch_offset` began with `base`: there is nothing between the two (compaction)."""
+        window = self._window
+        first, last = max(fetch_offset, window.start_offset), min(base - 1, window.end_offset)
+        if window.states and first <= last:
+            self.discarded = window.discard_available(first, last)
+            if window.gap_open and first <= window.gap_start <= last:
+                window.gap_start = last + 1
+
+    def _from_window(self, position: int, last: int) -> bool:
+        """Deliver what came back, and fill holes of the gap window, in position..last. False: nothing more in this answer."""
+        window = self._window
+        while position <= last and self.taken < self._max_records:
+            i = position - window.base
+            boundary = window.marks.find(1, i + 1)
+            end = window.base + boundary - 1 if boundary >= 0 else window.end_offset
+            stop = min(end, last) + 1 - window.base
+            if window.states[i] == HOLE:
+                first = max(position, window.gap_start)
+                if window.gap_open and first <= min(end, last):
+                    end = self._new_data(first, min(end, last))
+            elif window.states.find(AVAILABLE, i, stop) >= 0 and not self._deliver_again(i, stop, end):
+                return False
+            position = end + 1
+        return True
+
+    def _deliver_again(self, i: int, j: int, batch_end: int) -> bool:
+        """Column indexes i..j-1 of one cached batch. False: it is throttled, so that nothing may follow it."""
+        window, limit = self._window, self._settings.delivery_count_limit
+        states, counts = window.states, window.counts
+        room = self._max_records - self.taken if self._by_record else j - i
+        if throttle.is_suspect(states, counts, i, j, limit):
+            if not self.taken:
+                size = batch_end + 1 - window.base - window.marks.rfind(1, 0, i + 1)
+                for start, stop in throttle.pick(states, counts, i, j, batch_size=size, delivery_limit=limit, room=room):
+                    self._grant(start, stop)
+            return False
+        while room > 0:
+            i = states.find(AVAILABLE, i, j)
+            if i < 0:
+                break
+            run = j - i
+            if run > 1:
+                run -= len(states[i:j].lstrip(_AVAILABLE_BYTE))
+            stop = i + min(run, room)
+            room -= stop - i
+            if counts.count(counts[i], i, stop) == stop - i:
+                self._grant(i, stop)
+                i = stop
+            else:
+                for _, equal in groupby(counts[i:stop]):
+                    size = sum(1 for _ in equal)
+                    self._grant(i, i + size)
+                    i += size
+        return True
+
+    def _grant(self, i: int, j: int) -> None:
+        """One entry: indexes i..j-1, AVAILABLE with one delivery count."""
+        window = self._window
+        first, last = window.base + i, window.base + j - 1
+        window.take(i, j, window.new_lock(self._member_id, first, last, self._deadline_ms))
+        self.taken += j - i
+        self.redelivered += j - i
+        self._entry(first, last, window.counts[i])
+
+    def _entry(self, first: int, last: int, delivery_count: int) -> None:
+        self.ranges.append(AcquiredRange(first, last, delivery_count))
+        if last >= self._window.gap_start:
+            self._window.gap_start = last + 1
+
+    def _new_data(self, first: int, last: int) -> int:
+        """Put record batches that are not in the window yet into it; the last offset that has been dealt with."""
+        batches = self._batches
+        k = _batch_at_or_below(batches, first)
+        if k < 0 or batches[k][1] < first:
+            k += 1
+            if k == len(batches) or batches[k][0] > last:
+                return last  # the log has nothing here
+            first = batches[k][0]
+        room = self._max_records - self.taken
+        if room < last - first + 1:
+            last = min(last, batches[_batch_at_or_below(batches, first + room - 1)][1])
+        if self._by_record:
+            self._cache(first, last, min(last, first + room - 1))
+            return last
+        if last - first >= self._batch_size:
+            for m in range(k + 1, len(batches)):
+                base = batches[m][0]
+                if base > last:
+                    break
+                if base - first >= self._batch_size:
+                    self._cache(first, base - 1, base - 1)
+                    first = base
+        self._cache(first, last, last)
+        return last
+
+    def _cache(self, first: int, last: int, acquired_last: int) -> None:
+        """One cached batch with one entry."""
+        window = self._window
+        number = window.new_lock(self._member_id, first, acquired_last, self._deadline_ms)
+        window.place(first, last, acquired_last, number)
+        self.taken += acquired_last - first + 1
+        self._entry(first, acquired_last, 1)
+
+
+def _batch_at_or_below(batches: Sequence[tuple[int, int]], offset: int) -> int:
+    """Index of the last batch that begins at or below `offset`; -1 if there is none."""
+    if len(batches) == 1:
+        return 0 if batches[0][0] <= offset else -1
+    return bisect_right(batches, (offset, _AFTER_ANY)) - 1

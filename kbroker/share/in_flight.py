@@ -1,0 +1,434 @@
+"""The in-flight window of a share-partition: what is known of each offset from the SPSO to the SPEO, in four columns.
+
+    offset        base   ...   start_offset (SPSO)               ...               end_offset (SPEO)
+    states        2 2 4  ...   1  1  1  0  0  8+2  8+2  5  5  1  ...  1            RecordState, HOLE, or PENDING + the state to be
+    counts        1 1 5  ...   1  1  2  1  1  1    1    0  0  1  ...  1            deliveries so far
+    marks         1 0 0  ...   0  0  1  0  0  0    0    1  0  1  ...  0            1: a cached batch, or a hole, begins here
+    lock_numbers  . . .  ...   7  7  9  .  .  7    7    .  .  8  ...  8            the Lock that holds (or last held) the offset
+
+Three bytearrays and one array of 32-bit numbers, because one bytes operation then works on a whole range: find, count, strip and
+translate take well under a microsecond for 500 records, 100 000 records take 0.7 MB, and random acknowledgements cost no more
+than ordered ones. Columns may reach below the start offset: they are cut lazily, and only where a cached batch begins.
+
+A cached batch is what Kafka keeps as one unit (the records of one acquisition that were not split): it decides where an
+AcquiredRecords entry ends and how many records a throttled redelivery takes. Nothing else depends on it.
+
+A Lock is one grant: a run of records, one member, one deadline. Its number in the column is what ties a record to it, so a record
+that was acknowledged, renewed or acquired anew simply carries another number or state, and the old Lock finds nothing when it is
+due. Locks leave by deadline, so a number without a Lock means that the lock ran out.
+
+The window knows no rule about who may do what (acquire.py, acknowledge.py, share_partition.py), no clock and no persister.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import insort
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
+
+from kbroker.share.effects import StateBatch
+from kbroker.share.record_state import (
+    COUNT_UP,
+    HOLE,
+    PENDING,
+    SETTLE,
+    TERMINAL_CODES,
+    TERMINAL_OR_PENDING,
+    RecordState,
+    given_back,
+)
+
+AVAILABLE = int(RecordState.AVAILABLE)
+ACQUIRED = int(RecordState.ACQUIRED)
+
+MAX_SPAN = 1 << 20
+"""The window never spans more offsets than this, whatever a batch header claims: what lies beyond is read again later."""
+
+_ACQUIRED_BYTE = bytes([ACQUIRED])
+_HOLE_BYTE = bytes([HOLE])
+_PASSABLE = TERMINAL_CODES + _HOLE_BYTE
+_STRIP_CHUNK = 512
+_TRIM_FROM = 512
+_SWEEP_FROM = 1024
+
+
+class Lock:
+    """An acquisition lock: `member_id` holds the offsets of first..last that still carry `number`, until `deadline_ms`."""
+
+    __slots__ = ("deadline_ms", "first", "last", "member_id", "number")
+
+    def __init__(self, number: int, member_id: str, first: int, last: int, deadline_ms: float) -> None:
+        self.number = number
+        self.member_id = member_id
+        self.first = first
+        self.last = last
+        self.deadline_ms = deadline_ms
+
+
+class Holding(NamedTuple):
+    """A run of equal offsets, for inspection. `pending`: the state is being persisted. No member: nobody holds it."""
+
+    first_offset: int
+    last_offset: int
+    state: RecordState
+    delivery_count: int
+    member_id: str | None
+    deadline_ms: float | None
+    pending: bool
+
+
+class InFlightWindow:
+    """`start_offset` is the SPSO and `end_offset` the SPEO; an empty window has both at the next offset to read.
+
+    `complete` is KIP-1226's delivery complete count: offsets of the window that are terminal or will be once persisted.
+    `gap_start`..`gap_end` is the gap window: offsets that the loaded state did not mention. It counts while the SPEO is `gap_end`.
+    Members named here are for acquire.py and acknowledge.py as well; nobody else touches the columns.
+    """
+
+    __slots__ = (
+        "_last_number",
+        "_sweep_at",
+        "available_from",
+        "base",
+        "by_deadline",
+        "complete",
+        "counts",
+        "end_offset",
+        "gap_end",
+        "gap_start",
+        "lock_numbers",
+        "locks",
+        "marks",
+        "start_offset",
+        "states",
+    )
+
+    base: int
+    start_offset: int
+    end_offset: int
+    available_from: int
+    """No AVAILABLE offset is below this one."""
+    complete: int
+
+    def __init__(self, start_offset: int) -> None:
+        self.states = bytearray()
+        self.counts = bytearray()
+        self.marks = bytearray()
+        self.lock_numbers = array("I")
+        self.locks: dict[int, Lock] = {}
+        self.by_deadline: deque[Lock] = deque()
+        self.gap_start = 0
+        self.gap_end = -1
+        self._last_number = 0
+        self._sweep_at = _SWEEP_FROM
+        self.clear(start_offset)
+
+    @property
+    def in_flight(self) -> int:
+        """Offsets from SPSO to SPEO, terminal ones and holes included (this is what the lock limit counts)."""
+        return self.end_offset - self.start_offset + 1 if self.states else 0
+
+    @property
+    def gap_open(self) -> bool:
+        return self.gap_end == self.end_offset
+
+    @property
+    def has_gap(self) -> bool:
+        """True if the open gap window still has a hole."""
+        return self.gap_open and self.states.find(HOLE, max(self.gap_start, self.start_offset) - self.base) >= 0
+
+    # ---- reading ---------------------------------------------------------------------------------------------------
+
+    def next_fetch_offset(self) -> int:
+        """The first offset that is AVAILABLE or a hole of the gap window; else the first one after the SPEO."""
+        states = self.states
+        if not states:
+            return self.end_offset
+        found = states.find(AVAILABLE, max(self.available_from, self.start_offset) - self.base)
+        offset = self.available_from = self.base + found if found >= 0 else self.end_offset + 1
+        if self.gap_end == self.end_offset:
+            hole = states.find(HOLE, max(self.gap_start, self.start_offset) - self.base)
+            if hole >= 0:
+                offset = min(offset, self.base + hole)
+        return offset
+
+    def held_by(self, member_id: str, i: int, j: int) -> bool:
+        """True if the member holds every column index of i..j-1: ACQUIRED, not pending, under a Lock of its own."""
+        size = j - i
+        if self.states.count(ACQUIRED, i, j) != size:
+            return False
+        number = self.lock_numbers[i]
+        lock = self.locks.get(number)
+        if lock is None or lock.member_id != member_id:
+            return False
+        if size == 1:
+            return True
+        numbers = self.lock_numbers[i:j]
+        if numbers == array("I", [number]) * size:
+            return True
+        return all(lock is not None and lock.member_id == member_id for lock in map(self.locks.get, set(numbers)))
+
+    def held_runs(self, lock: Lock) -> Iterator[tuple[int, int]]:
+        """Runs (first, last) of offsets that this Lock still holds."""
+        first = max(lock.first, self.start_offset)
+        i, j = first - self.base, lock.last + 1 - self.base
+        if i >= j:
+            return
+        states, numbers = self.states[i:j], self.lock_numbers[i:j]
+        if states.count(ACQUIRED) == j - i and numbers == array("I", [lock.number]) * (j - i):
+            yield first, lock.last
+            return
+        for held, run in groupby(map((ACQUIRED, lock.number).__eq__, zip(states, numbers, strict=True))):
+            size = sum(1 for _ in run)
+            if held:
+                yield first, first + size - 1
+            first += size
+
+    def locks_of(self, member_id: str) -> list[Lock]:
+        return [lock for lock in self.locks.values() if lock.member_id == member_id]
+
+    def runs(self, first: int, last: int) -> Iterator[StateBatch]:
+        """The column codes of first..last as runs; `state` may be a pending code or HOLE."""
+        i, j = first - self.base, last + 1 - self.base
+        states, counts = self.states[i:j], self.counts[i:j]
+        if states.count(states[0]) == j - i and counts.count(counts[0]) == j - i:
+            yield StateBatch(first, last, states[0], counts[0])
+            return
+        for (state, count), run in groupby(zip(states, counts, strict=True)):
+            size = sum(1 for _ in run)
+            yield StateBatch(first, first + size - 1, state, count)
+            first += size
+
+    def holders(self) -> Iterator[Holding]:
+        """Every known offset from the SPSO on, as runs."""
+        first, head = self.start_offset, self.start_offset - self.base
+        columns = zip(self.states[head:], self.counts[head:], self.lock_numbers[head:], strict=True)
+        for (code, count, number), run in groupby(columns):
+            size = sum(1 for _ in run)
+            if code != HOLE:
+                held = code == ACQUIRED or code >= PENDING
+                lock = self.locks.get(number) if held else None
+                state = RecordState(code & ~PENDING)
+                member_id, deadline_ms = (None, None) if lock is None else (lock.member_id, lock.deadline_ms)
+                yield Holding(first, first + size - 1, state, count, member_id, deadline_ms, code >= PENDING)
+            first += size
+
+    def count_of(self, codes: Iterable[int], first: int, last: int) -> int:
+        i, j = first - self.base, last + 1 - self.base
+        return sum(self.states.count(code, i, j) for code in codes)
+
+    # ---- locks -----------------------------------------------------------------------------------------------------
+
+    def new_lock(self, member_id: str, first: int, last: int, deadline_ms: float) -> int:
+        """A Lock's number; the caller writes it into the column. Amortised O(1) while deadlines rise."""
+        number = self._last_number = (self._last_number + 1) & 0xFFFFFFFF or 1
+        while number in self.locks:  # after four billion grants the numbers begin again
+            number = self._last_number = (number + 1) & 0xFFFFFFFF or 1
+        lock = self.locks[number] = Lock(number, member_id, first, last, deadline_ms)
+        by_deadline = self.by_deadline
+        if by_deadline and by_deadline[-1].deadline_ms > deadline_ms:  # the lock duration was made shorter
+            insort(by_deadline, lock, key=attrgetter("deadline_ms"))
+        else:
+            by_deadline.append(lock)
+            if len(by_deadline) > self._sweep_at:
+                self._sweep(lock)
+        return number
+
+    def renew(self, member_id: str, first: int, last: int, deadline_ms: float) -> None:
+        """Put first..last, all held by the member, under a new Lock."""
+        i, j = first - self.base, last + 1 - self.base
+        self.lock_numbers[i:j] = array("I", [self.new_lock(member_id, first, last, deadline_ms)]) * (j - i)
+
+    def due(self, now_ms: float) -> Iterator[Lock]:
+        """Take out the Locks whose deadline has come, in that order."""
+        by_deadline = self.by_deadline
+        while by_deadline and by_deadline[0].deadline_ms <= now_ms:
+            lock = by_deadline.popleft()
+            del self.locks[lock.number]
+            yield lock
+
+    def _sweep(self, newest: Lock) -> None:
+        """Forget Locks that hold nothing any more: many small grants behind a stuck head record would pile up otherwise.
+
+        The newest one's number is not in the column yet."""
+        live = set(self.lock_numbers)
+        kept = [lock for lock in self.by_deadline if lock is newest or (lock.number in live and self._in_use(lock))]
+        self.by_deadline = deque(kept)
+        self.locks = {lock.number: lock for lock in kept}
+        self._sweep_at = max(_SWEEP_FROM, 2 * len(kept))
+
+    def _in_use(self, lock: Lock) -> bool:
+        i, j = max(lock.first, self.start_offset) - self.base, lock.last + 1 - self.base
+        columns = zip(self.lock_numbers[i:j], self.states[i:j], strict=True) if i < j else ()
+        return any(number == lock.number and (code == ACQUIRED or code >= PENDING) for number, code in columns)
+
+    def _forget_locks_below_start(self) -> None:
+        by_deadline, start_offset = self.by_deadline, self.start_offset
+        while by_deadline and by_deadline[0].last < start_offset:
+            del self.locks[by_deadline.popleft().number]
+
+    # ---- changing states -------------------------------------------------------------------------------------------
+
+    def place(self, first: int, last: int, acquired_last: int, number: int) -> None:
+        """A new cached batch first..last, in a hole or behind the SPEO: up to `acquired_last` delivered once under the Lock
+        `number`, the rest AVAILABLE. Data in front of all that is cached becomes the SPSO."""
+        if not self.states:
+            self.base = self.start_offset = first
+        elif self.states[self.start_offset - self.base] == HOLE and not self.cached_below(first):
+            self.start_offset = first
+        size, held = last - first + 1, acquired_last - first + 1
+        i = first - self.base
+        missing = i - len(self.states)
+        if missing > 0:  # the log has nothing between the SPEO and here
+            self.states += _HOLE_BYTE * missing
+            self.counts += bytes(missing)
+            self.marks += b"\1" + bytes(missing - 1)
+            self.lock_numbers.frombytes(bytes(4 * missing))
+        j, rest = i + size, size - held
+        self.states[i:j] = _ACQUIRED_BYTE * held + bytes(rest)
+        self.counts[i:j] = b"\1" * held + bytes(rest)
+        self.marks[i:j] = b"\1" + bytes(size - 1)
+        self.lock_numbers[i:j] = array("I", [number]) * held + array("I", [0]) * rest
+        if rest:
+            self.available_from = min(self.available_from, acquired_last + 1)
+        self.end_offset = max(self.end_offset, last)
+        if j < len(self.states) and self.states[j] == HOLE:
+            self.marks[j] = 1
+
+    def cached_below(self, offset: int) -> bool:
+        """True if anything from the SPSO to `offset` - 1 is known."""
+        i, j = self.start_offset - self.base, offset - self.base
+        return i < j and (self.states[i] != HOLE or self.states.count(HOLE, i, j) != j - i)
+
+    def take(self, i: int, j: int, number: int) -> None:
+        """Column indexes i..j-1, all AVAILABLE, are delivered once more under the Lock `number`."""
+        self.states[i:j] = _ACQUIRED_BYTE * (j - i)
+        self.counts[i:j] = self.counts[i:j].translate(COUNT_UP)
+        self.lock_numbers[i:j] = array("I", [number]) * (j - i)
+
+    def set_code(self, first: int, last: int, code: int) -> None:
+        size = last - first + 1
+        i = first - self.base
+        self.states[i : i + size] = bytes([code]) * size
+        if code in TERMINAL_OR_PENDING:
+            self.complete += size
+
+    def give_back(self, first: int, last: int, table: bytes) -> None:
+        """Records return: state by delivery count (`given_back` and `given_back_pending` of record_state.py)."""
+        i, j = first - self.base, last + 1 - self.base
+        codes = self.states[i:j] = self.counts[i:j].translate(table)
+        self.complete += sum(map(codes.count, TERMINAL_OR_PENDING))
+        if AVAILABLE in codes:
+            self.available_from = min(self.available_from, first)
+
+    def discard_available(self, first: int, last: int) -> list[tuple[int, int]]:
+        """AVAILABLE offsets of first..last become ARCHIVED, because the log no longer has them; the runs that did."""
+        discarded = [(run[0], run[1]) for run in self.runs(first, last) if run.state == AVAILABLE]
+        for run_first, run_last in discarded:
+            self.set_code(run_first, run_last, RecordState.ARCHIVED)
+        return discarded
+
+    def settle(self, first: int, last: int) -> None:
+        """What was pending in first..last is final."""
+        first = max(first, self.start_offset)
+        i, j = first - self.base, last + 1 - self.base
+        if i >= j:
+            return
+        codes = self.states[i:j] = self.states[i:j].translate(SETTLE)
+        if AVAILABLE in codes:
+            self.available_from = min(self.available_from, first)
+
+    def roll_back(self, first: int, last: int, delivery_limit: int, now_ms: float) -> list[tuple[int, int]]:
+        """What was pending in first..last goes back to its holder, or where that lock has run out, to everybody. The runs of
+        the latter kind."""
+        first = max(first, self.start_offset)
+        if first > last:
+            return []
+        self.complete -= self.count_of(TERMINAL_OR_PENDING, first, last)
+        returned = []
+        for number, run in groupby(self.lock_numbers[first - self.base : last + 1 - self.base]):
+            run_last = first + sum(1 for _ in run) - 1
+            lock = self.locks.get(number)
+            if lock is not None and lock.deadline_ms > now_ms:
+                self.set_code(first, run_last, ACQUIRED)
+            else:
+                self.give_back(first, run_last, given_back(delivery_limit))
+                returned.append((first, run_last))
+            first = run_last + 1
+        return returned
+
+    # ---- moving ----------------------------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Move the SPSO past terminal offsets and natural holes, but not past the start of an open gap window. If nothing else
+        is left the window is empty and begins after its last offset."""
+        states, head = self.states, self.start_offset - self.base
+        stop = min(len(states), self.gap_start - self.base) if self.gap_open else len(states)
+        i = head
+        while i < stop:
+            chunk = states[i : min(i + _STRIP_CHUNK, stop)]
+            left = len(chunk.lstrip(_PASSABLE))
+            i += len(chunk) - left
+            if left:
+                break
+        if i <= head:
+            return
+        if i == len(states):
+            self.clear(self.end_offset + 1)
+            return
+        self.complete -= i - head - states.count(HOLE, head, i)
+        self._start_at(self.base + i)
+
+    def drop_below(self, new_start_offset: int) -> None:
+        """The log begins at `new_start_offset` > SPSO now: everything below is forgotten, whoever holds it."""
+        if not self.states or new_start_offset > self.end_offset:
+            self.clear(new_start_offset)
+            return
+        self.complete -= self.count_of(TERMINAL_OR_PENDING, self.start_offset, new_start_offset - 1)
+        self.gap_start = max(self.gap_start, new_start_offset)
+        self._start_at(new_start_offset)
+
+    def _start_at(self, offset: int) -> None:
+        self.start_offset = offset
+        self._forget_locks_below_start()
+        head = offset - self.base
+        if head >= _TRIM_FROM and 2 * head >= len(self.states):
+            keep_from = self.marks.rfind(1, 0, head + 1)
+            if keep_from > 0:
+                del self.states[:keep_from], self.counts[:keep_from], self.marks[:keep_from], self.lock_numbers[:keep_from]
+                self.base += keep_from
+
+    def clear(self, offset: int) -> None:
+        """Nothing is in flight; reading goes on at `offset`."""
+        self.base = self.start_offset = self.end_offset = self.available_from = offset
+        self.complete = 0
+        del self.states[:], self.counts[:], self.marks[:], self.lock_numbers[:]
+        self.locks.clear()
+        self.by_deadline.clear()
+
+    def load(self, batches: Sequence[StateBatch]) -> None:
+        """Fill an empty window with persisted state: batches in order from the SPSO on, without overlaps. The first hole before
+        or between them opens the gap window."""
+        next_offset, gap_start = self.start_offset, None
+        for first, last, state, count in batches:
+            size, missing = last - first + 1, first - next_offset
+            if missing:
+                gap_start = next_offset if gap_start is None else gap_start
+                self.states += _HOLE_BYTE * missing
+                self.counts += bytes(missing)
+                self.marks += b"\1" + bytes(missing - 1)
+            self.states += bytes([state]) * size
+            self.counts += bytes([count]) * size
+            self.marks += b"\1" + bytes(size - 1)
+            next_offset = last + 1
+        if not batches:
+            return
+        self.lock_numbers.frombytes(bytes(4 * len(self.states)))
+        self.end_offset = next_offset - 1
+        if gap_start is not None:
+            self.gap_start, self.gap_end = gap_start, self.end_offset
+        self.complete = self.count_of(TERMINAL_CODES, self.start_offset, self.end_offset)

@@ -1,0 +1,260 @@
+"""Share sessions: which partitions a member fetches through one broker, and the epoch that orders its requests (KIP-932, KIP-227's way).
+
+    ShareFetch 0 (A) -> stored epoch 1     the session exists, with A
+    ShareFetch 1 (B) -> stored epoch 2     B is added
+    ShareAcknowledge 2 -> stored epoch 3   acknowledging adds no partition
+    ShareFetch -1 -> acknowledge, release, close()
+
+A session dies with the connection that created it. It knows no records: releasing them is done by the caller, who is told which
+share-partitions that concerns. Where Kafka forgets some, they are named here: those of a session that epoch 0 replaces, those
+that a request forgets, and every session of a closed connection, not only the newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.share.persister import TopicPartition
+
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+MAX_EPOCH = 0x7FFFFFFF
+
+
+class SessionKey(NamedTuple):
+    group_id: str
+    member_id: str
+
+
+@dataclass(slots=True, eq=False)
+class ShareSession:
+    """`epoch` is the one expected next. `held_elsewhere`: partitions the member may still hold records of although they are not
+    (or no longer) in the session, because it forgot them or acknowledged without fetching."""
+
+    key: SessionKey
+    connection_id: Hashable
+    epoch: int = 1
+    _row_due: dict[TopicPartition, bool] = field(default_factory=dict)
+    _served: set[TopicPartition] = field(default_factory=set)
+    held_elsewhere: set[TopicPartition] = field(default_factory=set)
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """In session order: a partition that returned records has moved to the end."""
+        return list(self._row_due)
+
+    @property
+    def to_release(self) -> list[TopicPartition]:
+        """Every partition of which the member may hold records: what ends with the session."""
+        return [*self._row_due, *self.held_elsewhere]
+
+    def fetch_order(self, epoch: int) -> list[TopicPartition]:
+        """The order for the request with this epoch: rotated by it, and what the previous answer served comes last."""
+        order = list(self._row_due)
+        if len(order) < 2 or epoch < 1:
+            return order
+        turn = epoch % len(order)
+        order = order[turn:] + order[:turn]
+        served = self._served
+        return sorted(order, key=served.__contains__) if served else order
+
+    def begin_answer(self) -> None:
+        """An answer is being built; answer_row() follows for each partition that was looked at."""
+        self._served.clear()
+
+    def answer_row(self, partition: TopicPartition, *, has_records: bool, has_error: bool) -> bool:
+        """True if the fetch answer needs a row: records, an error, newly added, or the first clean answer after an error.
+
+        To be called once per answer and partition. Every partition of an epoch 0 request gets its row whatever this says.
+        """
+        due = self._row_due.get(partition)
+        if due is None:  # forgotten meanwhile
+            return has_records or has_error
+        if has_records:
+            del self._row_due[partition]
+            self._served.add(partition)
+        self._row_due[partition] = has_error
+        return due or has_records or has_error
+
+    def _add(self, partitions: Iterable[TopicPartition], *, row_due: bool) -> None:
+        for partition in partitions:
+            self._row_due.setdefault(partition, row_due)
+            self.held_elsewhere.discard(partition)
+
+    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            self._row_due.pop(partition, None)
+            self._served.discard(partition)
+            self.held_elsewhere.add(partition)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPlan:
+    """What a ShareFetch request may do. `epoch` is the request's.
+
+    `partitions` in the order to fetch them. `replaced`: the session that epoch 0 put an end to; release its records now.
+    `forgotten`: release the member's records there once the request's acknowledgements are done. `is_final`: no fetching; after
+    the acknowledgements, release what the session holds and close() it.
+    """
+
+    session: ShareSession
+    epoch: int
+    partitions: tuple[TopicPartition, ...] = ()
+    forgotten: tuple[TopicPartition, ...] = ()
+    replaced: ShareSession | None = None
+    is_final: bool = False
+
+    @property
+    def is_new(self) -> bool:
+        return self.epoch == INITIAL_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgePlan:
+    """What a ShareAcknowledge request may do; `is_final` as in FetchPlan."""
+
+    session: ShareSession
+    epoch: int
+    is_final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShareSessionsStatistics:
+    """`evictions` counts sessions that ended because their connection did, `refused` those that found the table full."""
+
+    sessions: int
+    partitions: int
+    evictions: int
+    refused: int
+
+
+class ShareSessions:
+    """All share sessions of the broker, at most `max_sessions` (group.share.max.share.sessions)."""
+
+    def __init__(self, max_sessions: int) -> None:
+        self.max_sessions = max_sessions
+        self._sessions: dict[SessionKey, ShareSession] = {}
+        self._by_connection: dict[Hashable, dict[SessionKey, ShareSession]] = {}
+        self._per_group: dict[str, int] = {}
+        self._evictions = 0
+        self._refused = 0
+
+    def fetch(
+        self,
+        group_id: str,
+        member_id: str,
+        epoch: int,
+        *,
+        connection_id: Hashable,
+        add: Sequence[TopicPartition],
+        forget: Sequence[TopicPartition],
+        has_acks: bool,
+    ) -> FetchPlan:
+        """Open, use or end a session. `add` are the partitions of Topics, `forget` those of ForgottenTopicsData, `has_acks` tells
+        whether any partition carries acknowledgements.
+
+        Raises KafkaError, and then nothing has changed: invalid_request (acknowledgements on epoch 0), share_session_not_found,
+        invalid_share_session_epoch, share_session_limit_reached (answer that one only after MaxWaitMs, or clients spin).
+        On epoch 0 and -1 there is nothing to forget.
+        """
+        key = SessionKey(group_id, member_id)
+        if epoch == INITIAL_EPOCH:
+            return self._open(key, connection_id, add, has_acks)
+        session = self._expect(key, epoch)
+        if epoch == FINAL_EPOCH:
+            return FetchPlan(session, epoch, is_final=True)
+        session._add(add, row_due=True)
+        session._forget(forget)
+        return FetchPlan(session, epoch, tuple(session.fetch_order(epoch)), tuple(dict.fromkeys(forget)))
+
+    def acknowledge(self, group_id: str, member_id: str, epoch: int, *, acknowledged: Iterable[TopicPartition] = ()) -> AcknowledgePlan:
+        """Use or end a session by ShareAcknowledge. The partitions `acknowledged` are not added to the session.
+
+        Raises KafkaError, and then nothing has changed: share_session_not_found, invalid_share_session_epoch.
+        """
+        if epoch == INITIAL_EPOCH:
+            raise KafkaError(ErrorCode.invalid_share_session_epoch)
+        session = self._expect(SessionKey(group_id, member_id), epoch)
+        session.held_elsewhere.update(partition for partition in acknowledged if partition not in session._row_due)
+        return AcknowledgePlan(session, epoch, epoch == FINAL_EPOCH)
+
+    def is_current(self, plan: FetchPlan) -> bool:
+        """False if the session was used or replaced while the request waited: its answer is invalid_share_session_epoch then."""
+        session = plan.session
+        return self._sessions.get(session.key) is session and session.epoch == next_epoch(plan.epoch)
+
+    def close(self, group_id: str, member_id: str) -> ShareSession | None:
+        """Take the session out of the table; its records are the caller's to release."""
+        session = self._sessions.get(SessionKey(group_id, member_id))
+        if session is not None:
+            self._remove(session)
+        return session
+
+    def connection_closed(self, connection_id: Hashable) -> list[ShareSession]:
+        """Take out every session that this connection created and that was not replaced since, whoever used it last."""
+        closed = list(self._by_connection.get(connection_id, {}).values())
+        for session in closed:
+            self._remove(session)
+        self._evictions += len(closed)
+        return closed
+
+    def group_has_sessions(self, group_id: str) -> bool:
+        return group_id in self._per_group
+
+    def clear(self) -> list[ShareSession]:
+        """End all sessions (share groups were switched off)."""
+        sessions = list(self._sessions.values())
+        for session in sessions:
+            self._remove(session)
+        return sessions
+
+    def statistics(self) -> ShareSessionsStatistics:
+        partitions = sum(len(session._row_due) for session in self._sessions.values())
+        return ShareSessionsStatistics(len(self._sessions), partitions, self._evictions, self._refused)
+
+    def _open(self, key: SessionKey, connection_id: Hashable, add: Sequence[TopicPartition], has_acks: bool) -> FetchPlan:
+        if has_acks:
+            raise KafkaError(ErrorCode.invalid_request)
+        replaced = self._sessions.get(key)
+        if replaced is None and len(self._sessions) >= self.max_sessions:
+            self._refused += 1
+            raise KafkaError(ErrorCode.share_session_limit_reached)
+        if replaced is not None:
+            self._remove(replaced)
+        session = ShareSession(key, connection_id)
+        session._add(add, row_due=False)
+        self._sessions[key] = session
+        self._by_connection.setdefault(connection_id, {})[key] = session
+        self._per_group[key.group_id] = self._per_group.get(key.group_id, 0) + 1
+        return FetchPlan(session, INITIAL_EPOCH, tuple(session.fetch_order(INITIAL_EPOCH)), replaced=replaced)
+
+    def _expect(self, key: SessionKey, epoch: int) -> ShareSession:
+        """The session, its epoch consumed (the final epoch is not compared and consumes nothing)."""
+        session = self._sessions.get(key)
+        if session is None:
+            raise KafkaError(ErrorCode.share_session_not_found)
+        if epoch != FINAL_EPOCH:
+            if epoch != session.epoch:
+                raise KafkaError(ErrorCode.invalid_share_session_epoch)
+            session.epoch = next_epoch(epoch)
+        return session
+
+    def _remove(self, session: ShareSession) -> None:
+        del self._sessions[session.key]
+        of_connection = self._by_connection[session.connection_id]
+        del of_connection[session.key]
+        if not of_connection:
+            del self._by_connection[session.connection_id]
+        left = self._per_group[session.key.group_id] - 1
+        if left:
+            self._per_group[session.key.group_id] = left
+        else:
+            del self._per_group[session.key.group_id]
+
+
+def next_epoch(epoch: int) -> int:
+    """1 to 2147483647 and then 1 again, never 0."""
+    return 1 if epoch >= MAX_EPOCH else epoch + 1
