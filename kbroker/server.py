@@ -339,7 +339,7 @@ def bind(address: tuple[str, int]) -> socket.socket:
     return listener
 
 
-async def serve(options: StartOptions, *, task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED) -> None:
+async def serve(options: StartOptions) -> None:
     """Open a broker and serve it until cancelled, or until SIGTERM or SIGINT when `run` called it."""
     listener = bind(options.listen)
     try:
@@ -351,7 +351,6 @@ async def serve(options: StartOptions, *, task_status: trio.TaskStatus[Broker] =
                 nursery.start_soon(server.serve, listener)
                 options.on_ready(ReadyInfo(host, port))
                 _notify_ready()
-                task_status.started(broker)
                 try:
                     await trio.sleep_forever()
                 finally:

@@ -20,17 +20,24 @@ import trio
 from kbroker import plugins
 from kbroker.broker.configs import Configs
 from kbroker.broker.connection import Connection
+from kbroker.broker.coordinators import GroupCoordinator
+from kbroker.broker.deadlines import Deadlines
 from kbroker.broker.fetch_sessions import FetchSessions
 from kbroker.broker.group_commit import GroupCommit, GroupCommitStatistics
+from kbroker.broker.local_persister import LocalPersister, PersisterContext
 from kbroker.broker.options import StartOptions
 from kbroker.broker.producer_ids import ProducerIds
 from kbroker.broker.producer_recovery import SNAPSHOT_BYTES, snapshot_changes
 from kbroker.broker.recovery import check_stores, load_topics, raise_generation
 from kbroker.broker.retention import run_retention
+from kbroker.broker.share_groups import ShareGroups
 from kbroker.broker.topics import Topics, TopicsStatistics
 from kbroker.clock import wall_clock_ms
 from kbroker.config import BrokerConfig
+from kbroker.coordinator.share_group import ShareGroupCoordinator
+from kbroker.coordinator.share_state import ShareStateCoordinator
 from kbroker.errors import NoSpace, StoreFailed
+from kbroker.share.persister import Persister
 from kbroker.state_records import GENERATION
 from kbroker.storage.data_dir import DataDirectory
 from kbroker.storage.spi import Change, LogStore, StampedBatch, StateStore
@@ -82,6 +89,27 @@ class Broker:
         self.topics = Topics(self.config, log_store, state_store, self.logs, self.state, leader_epoch=generation)
         self.configs = Configs(self.config, state_store, self.state)
         self.producer_ids = ProducerIds(state_store, self.state)
+        self.deadlines = Deadlines()
+        share_state = ShareStateCoordinator(
+            state_store.scan,
+            lambda topic_id, index: self.topics.partition(topic_id, index) is not None,
+            updates_per_snapshot=self.config["share.coordinator.snapshot.update.records.per.snapshot"],
+        )
+        self.share_state = LocalPersister(share_state, self.state)
+        persister = plugins.persister_factory(self.config["kbroker.persister"])(PersisterContext(self.share_state, self.config))
+        self.persister: Persister = persister
+        self.share_groups = ShareGroups(
+            self.topics,
+            persister,
+            self.deadlines,
+            max_sessions=self.config["group.share.max.share.sessions"],
+            settings=self.configs.share_settings,
+            reset_policy=self.configs.reset_policy,
+        )
+        self.configs.on_group_changed = self.share_groups.settings_changed
+        self.group_coordinator = GroupCoordinator(
+            ShareGroupCoordinator(self.configs.group_settings), self.topics, persister, self.share_groups, state_store, self.state
+        )
         self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])
 
     def statistics(self) -> BrokerStatistics:
@@ -89,12 +117,14 @@ class Broker:
 
     def connection_closed(self, connection: Connection) -> None:
         """A client's connection has ended: what it held is free again."""
+        self.share_groups.connection_closed(connection.id)
 
     def start_closing(self) -> None:
         """Waiting requests are answered with what there is."""
         self.closing = True
         for partition in self.topics.partitions():
             partition.waiters.wake_all()
+        self.share_groups.wake_all()
 
     async def save_producers(self, *, only_large_tails: bool) -> None:
         """Save the producer state of partitions that were written to."""
@@ -128,7 +158,9 @@ async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
                 check_stores(log_store, state_store, is_first_start=is_first_start, adopt=options.adopt)
                 generation = raise_generation(state_store)
                 broker = Broker(options, directory.cluster_id, generation, log_store, state_store)
+                broker.configs.load()
                 load_topics(broker.topics, log_store, state_store, adopt=options.adopt)
+                broker.group_coordinator.load()
                 async with _running(broker):
                     yield broker
             finally:
@@ -146,9 +178,14 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
             async with trio.open_nursery() as workers:
                 workers.start_soon(run_retention, broker.topics, broker.config["log.retention.check.interval.ms"])
                 workers.start_soon(broker.run_producer_snapshots)
+                workers.start_soon(broker.deadlines.run)
+                workers.start_soon(broker.share_groups.run)
+                workers.start_soon(broker.group_coordinator.run)
+                await trio.lowlevel.checkpoint()
                 _settle_memory()
                 yield
                 workers.cancel_scope.cancel()
+            await broker.persister.aclose()
             if not broker.state.failed:
                 await broker.save_producers(only_large_tails=False)
         finally:

@@ -28,7 +28,7 @@ class CloseConnection(Exception):
 class Connection:
     """`hang_up` waits until the peer has closed its side (it never returns otherwise)."""
 
-    __slots__ = ("client_host", "hang_up", "id", "listener_host", "software_name")
+    __slots__ = ("client_host", "hang_up", "id")
 
     def __init__(self, connection_id: int, client_host: str, hang_up: Callable[[], Awaitable[None]]) -> None:
         self.id = connection_id
@@ -48,6 +48,11 @@ class Connection:
                 waiter.attach(None)
 
 
+    async def pause(self, seconds: float) -> None:
+        """Let time pass, as long as the peer is there. Raises PeerGone."""
+        await self.park(Waiter(), trio.current_time() + seconds)
+
+
 class Raw(NamedTuple):
     """A response body packed by hand: buffers to send as they are."""
 
@@ -62,7 +67,8 @@ class Later(NamedTuple):
 
 
 Message: TypeAlias = Mapping[str, Any]
-Answer: TypeAlias = Message | Raw | Later
+Answer: TypeAlias = Message | Raw | Later | Any
+"""Also any object whose attributes are kio's field names (replies of the coordinators)."""
 Handler: TypeAlias = Callable[["Request"], Answer | Awaitable[Answer]]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Callable
 
 import trio
@@ -35,9 +36,9 @@ class Deadlines:
 
     async def run(self) -> None:
         while True:
-            deadline = self._heap[0][0] / 1000 if self._heap else float("inf")
+            deadline = self._heap[0][0] / 1000 if self._heap else math.inf
             with trio.CancelScope(deadline=deadline) as self._sleeper:
-                await trio.sleep_forever()
+                await trio.sleep(math.inf)
             self._sleeper = None
             current_ms = now_ms()
             while self._heap and self._heap[0][0] <= current_ms:

@@ -19,6 +19,7 @@ from kbroker.broker.partition import Partition
 from kbroker.broker.share_loading import load_share_partition
 from kbroker.broker.topics import Topics
 from kbroker.broker.waiting import Waiters
+from kbroker.config import OffsetReset
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.effects import AckBatch, Persist, ShareSettings
 from kbroker.share.persister import Persister, Result, TopicPartition, WriteRequest
@@ -86,7 +87,7 @@ class ShareGroups:
         *,
         max_sessions: int,
         settings: Callable[[str], ShareSettings],
-        reset_policy: Callable[[str], str],
+        reset_policy: Callable[[str], OffsetReset],
     ) -> None:
         self._topics = topics
         self._persister = persister
@@ -280,7 +281,7 @@ class ShareGroups:
             loaded.waiters.wake_all()
 
     def release_session(self, session: ShareSession) -> None:
-        self.release(session.group_id, session.member_id, list(session.partitions))
+        self.release(*session.key, session.to_release)
 
     def connection_closed(self, connection_id: int) -> None:
         for session in self.sessions.connection_closed(connection_id):

@@ -1,0 +1,83 @@
+"""ShareAcknowledge (79), v1-2 (KIP-932; v2 with RENEW and the lock timeout, KIP-1222).
+
+The session is checked first (epoch 0 is refused, -1 closes it afterwards), then each partition's list on its own. The answer is
+sent when what was taken is saved. Rows without acknowledgement batches say NONE, and are left out when no row has any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from kbroker.broker.connection import Raw, Request
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.hot import ShareAcknowledgeRow, share_acknowledge_response
+from kbroker.share.ack_validation import check_ack_batches
+from kbroker.share.effects import AckBatch
+from kbroker.share.persister import TopicPartition
+
+MAX_MEMBER_ID_LENGTH = 36
+NO_TOPIC_ID = UUID(int=0)
+
+
+async def handle(request: Request) -> Raw:
+    body = request.body
+    share_groups = request.broker.share_groups
+    try:
+        check_identity(body)
+        acknowledged = [TopicPartition(topic.topic_id or NO_TOPIC_ID, row.partition_index) for topic in body.topics for row in topic.partitions]
+        plan = share_groups.sessions.acknowledge(body.group_id, body.member_id, body.share_session_epoch, acknowledged=acknowledged)
+    except KafkaError as error:
+        packed = share_acknowledge_response(request.version, (), lock_timeout_ms=0, error_code=error.code, error_message=error.message)
+        return Raw((packed,))
+    results = await acknowledge(request, body.topics, is_renew_ack=getattr(body, "is_renew_ack", False))
+    if plan.is_final:
+        share_groups.sessions.close(body.group_id, body.member_id)
+        share_groups.release_session(plan.session)
+    rows: dict[UUID, list[ShareAcknowledgeRow]] = {}
+    if any(row.acknowledgement_batches for topic in body.topics for row in topic.partitions):
+        for partition, error in results.items():
+            code, message = (0, None) if error is None else (error.code, error.message)
+            rows.setdefault(partition.topic_id, []).append(ShareAcknowledgeRow(partition.partition, code, message))
+    lock_ms = share_groups.settings(body.group_id).lock_duration_ms
+    return Raw((share_acknowledge_response(request.version, list(rows.items()), lock_timeout_ms=lock_ms),))
+
+
+def check_identity(body: Any) -> None:
+    """Group id and member id as every share request has them; membership in the group is not asked for."""
+    if body.group_id is None:
+        raise KafkaError(ErrorCode.invalid_request)
+    if not body.member_id or len(body.member_id) > MAX_MEMBER_ID_LENGTH:
+        raise KafkaError(ErrorCode.invalid_request)
+
+
+async def acknowledge(request: Request, topics: Sequence[Any], *, is_renew_ack: bool) -> dict[TopicPartition, KafkaError | None]:
+    """One result per partition that is listed, saved where it is None. Rows that a client lists twice are taken together."""
+    body = request.body
+    listed: dict[TopicPartition, list[AckBatch]] = {}
+    for topic in topics:
+        for row in topic.partitions:
+            batches = listed.setdefault(TopicPartition(topic.topic_id or NO_TOPIC_ID, row.partition_index), [])
+            batches += (AckBatch(batch.first_offset, batch.last_offset, batch.acknowledge_types) for batch in row.acknowledgement_batches)
+    results: dict[TopicPartition, KafkaError | None] = {}
+    valid: list[tuple[TopicPartition, Sequence[AckBatch]]] = []
+    for partition, batches in listed.items():
+        results[partition] = _check(request, partition, batches, is_renew_ack=is_renew_ack)
+        if results[partition] is None and batches:
+            valid.append((partition, batches))
+    results.update(await request.broker.share_groups.acknowledge(body.group_id, body.member_id, valid))
+    return results
+
+
+def _check(request: Request, partition: TopicPartition, batches: Sequence[AckBatch], *, is_renew_ack: bool) -> KafkaError | None:
+    try:
+        check_ack_batches(batches, version=request.version, is_renew_ack=is_renew_ack)
+    except KafkaError as error:
+        return error
+    topic = request.broker.topics.by_id(partition.topic_id)
+    if topic is None:
+        return KafkaError(ErrorCode.unknown_topic_id)
+    if not 0 <= partition.partition < len(topic.partitions):
+        return KafkaError(ErrorCode.unknown_topic_or_partition)
+    return None

@@ -1,0 +1,121 @@
+"""ShareFetch (78), v1-2 (KIP-932; v2 with acquire modes, KIP-1206, and RENEW, KIP-1222).
+
+Order of a request: session and epoch, then its acknowledgements (saved before anything else happens, so that what is released
+may be delivered in the same answer), then acquiring, waiting up to MaxWaitMs for something to acquire. The answer merges both.
+
+Better than Kafka where no client can tell: an unknown topic id is its row's error, not the whole answer's; releases wake
+waiting fetches; a partition's records are released when it is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from kbroker.api.share_acknowledge import NO_TOPIC_ID, acknowledge, check_identity
+from kbroker.broker.connection import Raw, Request
+from kbroker.broker.share_fetching import ShareFetching, ShareLimits
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.hot import ShareFetchRow, share_fetch_response
+from kbroker.protocol.messages import milliseconds
+from kbroker.share.persister import TopicPartition
+from kbroker.share.session import FetchPlan
+from kbroker.share.share_partition import AcquireMode
+
+
+async def handle(request: Request) -> Raw:
+    body = request.body
+    share_groups = request.broker.share_groups
+    is_renew_ack: bool = getattr(body, "is_renew_ack", False)
+    try:
+        check_identity(body)
+        limits = _limits(request, is_renew_ack)
+        plan = await _plan(request, limits)
+    except KafkaError as error:
+        return _refusal(request, error)
+    if plan.replaced is not None:
+        share_groups.release_session(plan.replaced)
+    results = await acknowledge(request, _with_acks(body.topics), is_renew_ack=is_renew_ack)
+    share_groups.release(body.group_id, body.member_id, plan.forgotten)
+    rows: dict[TopicPartition, ShareFetchRow] = {}
+    if plan.is_final:
+        share_groups.sessions.close(body.group_id, body.member_id)
+        share_groups.release_session(plan.session)
+    elif not is_renew_ack and limits.max_records > 0 and limits.max_bytes != 0:
+        fetching = ShareFetching(request.broker, request.connection, body.group_id, body.member_id, limits)
+        rows = _due_rows(plan, await fetching.run(plan.partitions))
+    if not plan.is_final and not share_groups.sessions.is_current(plan):
+        return _refusal(request, KafkaError(ErrorCode.invalid_share_session_epoch))
+    return Raw(_answer(request, rows, results))
+
+
+def _refusal(request: Request, error: KafkaError) -> Raw:
+    return Raw(share_fetch_response(request.version, (), lock_timeout_ms=0, error_code=error.code, error_message=error.message))
+
+
+async def _plan(request: Request, limits: ShareLimits) -> FetchPlan:
+    body = request.body
+    add = _distinct(TopicPartition(topic.topic_id or NO_TOPIC_ID, row.partition_index) for topic in body.topics for row in topic.partitions)
+    forget = _distinct(TopicPartition(topic.topic_id or NO_TOPIC_ID, index) for topic in body.forgotten_topics_data for index in topic.partitions)
+    has_acks = any(row.acknowledgement_batches for topic in body.topics for row in topic.partitions)
+    sessions = request.broker.share_groups.sessions
+    try:
+        return sessions.fetch(
+            body.group_id,
+            body.member_id,
+            body.share_session_epoch,
+            connection_id=request.connection.id,
+            add=add,
+            forget=forget,
+            has_acks=has_acks,
+        )
+    except KafkaError as error:
+        if error.code is ErrorCode.share_session_limit_reached:
+            # An instant answer would make the client ask again in a busy loop (KAFKA-19231).
+            await request.connection.pause(limits.max_wait_ms / 1000)
+        raise
+
+
+def _distinct(partitions: Any) -> list[TopicPartition]:
+    return list(dict.fromkeys(partitions))
+
+
+def _with_acks(topics: Sequence[Any]) -> list[Any]:
+    return [topic for topic in topics if any(row.acknowledgement_batches for row in topic.partitions)]
+
+
+def _limits(request: Request, is_renew_ack: bool) -> ShareLimits:
+    body = request.body
+    max_wait_ms = milliseconds(body.max_wait)
+    if is_renew_ack and (body.max_bytes or body.min_bytes or body.max_records or max_wait_ms):
+        raise KafkaError(ErrorCode.invalid_request)
+    try:
+        mode = AcquireMode(getattr(body, "share_acquire_mode", AcquireMode.BATCH_OPTIMIZED))
+    except ValueError as error:
+        raise KafkaError(ErrorCode.unknown_server_error, f"unknown acquire mode: {error}") from error
+    max_bytes = min(body.max_bytes, request.broker.config["fetch.max.bytes"])
+    return ShareLimits(max(0, max_wait_ms), min(body.min_bytes, max_bytes), max_bytes, body.max_records, max(1, body.batch_size), mode)
+
+
+def _due_rows(plan: FetchPlan, rows: dict[TopicPartition, ShareFetchRow]) -> dict[TopicPartition, ShareFetchRow]:
+    """Everything of a new session; later what has records or an error, is new, or had an error before."""
+    plan.session.begin_answer()
+    return {
+        partition: row
+        for partition, row in rows.items()
+        if plan.session.answer_row(partition, has_records=bool(row.acquired), has_error=row.error_code != 0) or plan.is_new
+    }
+
+
+def _answer(request: Request, rows: dict[TopicPartition, ShareFetchRow], results: dict[TopicPartition, KafkaError | None]) -> Any:
+    for partition, error in results.items():
+        row = rows.get(partition) or ShareFetchRow(partition.partition)
+        if error is not None:
+            row = row._replace(acknowledge_error_code=int(error.code), acknowledge_error_message=error.message)
+        rows[partition] = row
+    topics: dict[UUID, list[ShareFetchRow]] = {}
+    for partition, row in rows.items():
+        topics.setdefault(partition.topic_id, []).append(row)
+    lock_ms = request.broker.share_groups.settings(request.body.group_id).lock_duration_ms
+    return share_fetch_response(request.version, list(topics.items()), lock_timeout_ms=lock_ms)

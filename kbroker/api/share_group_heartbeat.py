@@ -1,0 +1,25 @@
+"""ShareGroupHeartbeat (76), v1 (KIP-932): joining, staying and leaving a share group.
+
+Better than Kafka: a joining member's first heartbeat is answered with its assignment, its share-partitions already initialised.
+"""
+
+from __future__ import annotations
+
+from kbroker.broker.connection import Request
+from kbroker.coordinator.share_group_api import HeartbeatReply, HeartbeatRequest
+
+
+async def handle(request: Request) -> HeartbeatReply:
+    body = request.body
+    names = body.subscribed_topic_names
+    return await request.broker.group_coordinator.heartbeat(
+        HeartbeatRequest(
+            group_id=body.group_id,
+            member_id=body.member_id,
+            member_epoch=body.member_epoch,
+            rack_id=body.rack_id,
+            subscribed_topic_names=None if names is None else tuple(names),
+            client_id=request.client_id or "",
+            client_host=f"/{request.connection.client_host}",
+        )
+    )

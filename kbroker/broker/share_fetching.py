@@ -1,0 +1,206 @@
+"""One ShareFetch's search for records: which share-partitions have some, reading them, acquiring them, waiting for more.
+
+The budget of records is over the whole request; bytes are split evenly over the partitions that can deliver. Whole batches are
+handed out as they lie in the store; the client keeps to the acquired ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
+
+from kbroker.broker.connection import Connection
+from kbroker.broker.deadlines import now_ms
+from kbroker.broker.share_groups import LoadedSharePartition
+from kbroker.broker.waiting import Waiter
+from kbroker.errors import KafkaError
+from kbroker.protocol.hot import ShareFetchRow
+from kbroker.records import iter_headers
+from kbroker.share.effects import AcquiredRange
+from kbroker.share.persister import TopicPartition
+from kbroker.share.share_partition import AcquireMode, SharePartition
+
+if TYPE_CHECKING:
+    from kbroker.broker.broker import Broker
+
+_SMALL_READ_BYTES = 64 << 10
+_BYTES_PER_RECORD = 4 << 10
+
+
+class ShareLimits(NamedTuple):
+    """What a ShareFetch asks for; `min_bytes` and `max_bytes` are already capped by the broker's."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    max_records: int
+    batch_size: int
+    mode: AcquireMode
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Where a record batch lies in what was read."""
+
+    view: memoryview
+    start: int
+    end: int
+    base_offset: int
+    last_offset: int
+
+
+class ShareFetching:
+    def __init__(self, broker: Broker, connection: Connection, group_id: str, member_id: str, limits: ShareLimits) -> None:
+        self._broker = broker
+        self._connection = connection
+        self._group_id = group_id
+        self._member_id = member_id
+        self._limits = limits
+        self._rows: dict[TopicPartition, ShareFetchRow] = {}
+        self._budget = limits.max_records
+
+    async def run(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, ShareFetchRow]:
+        """A row for every partition that is loaded or failed. Raises PeerGone without holding anything."""
+        until = trio.current_time() + self._limits.max_wait_ms / 1000
+        waiter = Waiter()
+        watched: dict[TopicPartition, LoadedSharePartition] = {}
+        try:
+            while True:
+                waiter.rearm()
+                expired = trio.current_time() >= until
+                self._find(partitions, waiter, watched)
+                acquired = await self._attempt(watched, expired=expired)
+                if acquired or expired or not partitions or self._broker.closing:
+                    return self._rows
+                await self._connection.park(waiter, until)
+        finally:
+            for loaded in watched.values():
+                _unwatch(loaded, waiter)
+
+    def _find(self, partitions: Sequence[TopicPartition], waiter: Waiter, watched: dict[TopicPartition, LoadedSharePartition]) -> None:
+        for partition in partitions:
+            loaded = watched.get(partition)
+            if loaded is not None and not loaded.gone:
+                continue
+            if loaded is not None:
+                _unwatch(loaded, waiter)
+                del watched[partition]
+                if loaded.error is not None:
+                    self._rows[partition] = _error_row(partition, loaded.error)
+                    continue
+            if partition in self._rows and self._rows[partition].error_code:
+                continue
+            try:
+                loaded = self._broker.share_groups.find_or_load(self._group_id, partition)
+            except KafkaError as error:
+                self._rows[partition] = _error_row(partition, error)
+                continue
+            loaded.waiters.add(waiter)
+            loaded.partition.waiters.add(waiter)
+            watched[partition] = loaded
+
+    async def _attempt(self, watched: dict[TopicPartition, LoadedSharePartition], *, expired: bool) -> bool:
+        usable = []
+        for partition, loaded in watched.items():
+            if loaded.engine is None:
+                continue
+            self._rows.setdefault(partition, ShareFetchRow(partition.partition))
+            self._follow_log_start(loaded, loaded.engine)
+            if loaded.engine.can_acquire() and loaded.engine.next_fetch_offset() < loaded.partition.high_watermark:
+                usable.append((partition, loaded))
+        if not usable:
+            return False
+        share_bytes = max(1, self._limits.max_bytes // len(usable))
+        if self._limits.min_bytes > 1 and not expired and self._readable_bytes(usable, share_bytes) < self._limits.min_bytes:
+            return False
+        acquired_any = False
+        for partition, loaded in usable:
+            if self._budget <= 0:
+                break
+            acquired_any |= await self._acquire(partition, loaded, share_bytes)
+        return acquired_any
+
+    def _follow_log_start(self, loaded: LoadedSharePartition, engine: SharePartition) -> None:
+        if engine.start_offset < loaded.partition.log_start_offset:
+            self._broker.share_groups.save_later(loaded, engine.log_start_moved(loaded.partition.log_start_offset))
+
+    @staticmethod
+    def _readable_bytes(usable: Sequence[tuple[TopicPartition, LoadedSharePartition]], share_bytes: int) -> int:
+        total = 0
+        for _, loaded in usable:
+            assert loaded.engine is not None
+            views = loaded.partition.read_now(
+                loaded.engine.next_fetch_offset(), max_bytes=share_bytes, end_offset=loaded.partition.high_watermark
+            )
+            total += sum(map(len, views))
+        return total
+
+    async def _acquire(self, partition: TopicPartition, loaded: LoadedSharePartition, share_bytes: int) -> bool:
+        engine = loaded.engine
+        if engine is None:
+            return False
+        fetch_offset = engine.next_fetch_offset()
+        wanted = self._budget + max(0, engine.end_offset - fetch_offset + 1)
+        max_bytes = min(share_bytes, max(_SMALL_READ_BYTES, self._budget * _BYTES_PER_RECORD))
+        views = await loaded.partition.read(fetch_offset, max_bytes=max_bytes, end_offset=loaded.partition.high_watermark)
+        if loaded.gone or loaded.engine is not engine:
+            return False
+        batches = _walk(views, fetch_offset, wanted)
+        if not batches:
+            return False
+        ranges = engine.acquire(
+            self._member_id,
+            mode=self._limits.mode,
+            batch_size=self._limits.batch_size,
+            max_records=self._budget,
+            fetch_offset=fetch_offset,
+            batches=[(batch.base_offset, batch.last_offset) for batch in batches],
+            now_ms=now_ms(),
+        )
+        if not ranges:
+            return False
+        self._broker.share_groups.acquired(loaded)
+        self._budget -= sum(acquired.last_offset - acquired.first_offset + 1 for acquired in ranges)
+        self._rows[partition] = ShareFetchRow(partition.partition, records=_slices(batches, ranges), acquired=ranges)
+        return True
+
+
+def _unwatch(loaded: LoadedSharePartition, waiter: Waiter) -> None:
+    loaded.waiters.discard(waiter)
+    loaded.partition.waiters.discard(waiter)
+
+
+def _error_row(partition: TopicPartition, error: KafkaError) -> ShareFetchRow:
+    return ShareFetchRow(partition.partition, int(error.code), error.message)
+
+
+def _walk(views: Sequence[memoryview], fetch_offset: int, wanted: int) -> list[_Batch]:
+    """The batches of `views` from the front, as many as hold `wanted` offsets."""
+    batches: list[_Batch] = []
+    end_offset = fetch_offset + wanted
+    for view in views:
+        for position, header in iter_headers(view):
+            if header.base_offset >= end_offset:
+                return batches
+            batches.append(_Batch(view, position, position + header.size_bytes, header.base_offset, header.last_offset))
+    return batches
+
+
+def _slices(batches: Sequence[_Batch], ranges: Sequence[AcquiredRange]) -> list[memoryview]:
+    """The bytes from the batch of the first acquired offset to that of the last, in as few slices as the reading gave."""
+    first, last = ranges[0].first_offset, ranges[-1].last_offset
+    slices: list[memoryview] = []
+    run: list[_Batch] = []
+    for batch in batches:
+        if batch.last_offset < first or batch.base_offset > last:
+            continue
+        if run and run[-1].view is not batch.view:
+            slices.append(run[0].view[run[0].start : run[-1].end])
+            run = []
+        run = [run[0], batch] if run else [batch]
+    if run:
+        slices.append(run[0].view[run[0].start : run[-1].end])
+    return slices
