@@ -55,7 +55,8 @@ def produce(
 ) -> None:
     """Send the lines of a file, or of standard input, as records.
 
-    Each line of FILE becomes a record of TOPIC. The command ends when every record is confirmed (acks=all), with exit code 1 if any was refused.
+    Each line of FILE becomes a record of TOPIC. The command ends when every record is confirmed (acks=all), with exit code 1
+    if any was refused.
     """
     from confluent_kafka import Producer
 

@@ -78,9 +78,8 @@ def _print_report(identity: Identity, report: Inspection, *, segments: bool, che
     print_table(columns, [(*_log_row(log), len(log.segments), human_bytes(log.size_bytes), _moment(log.newest_ms)) for log in report.logs])
     if segments:
         click.echo()
-        columns = ("TOPIC", "PARTITION", "BASE-OFFSET", "END-OFFSET", "BYTES", "NEWEST")
         print_table(
-            columns,
+            ("TOPIC", "PARTITION", "BASE-OFFSET", "END-OFFSET", "BYTES", "NEWEST"),
             [
                 (log.topic, log.partition, segment.base_offset, segment.end_offset, segment.size_bytes, _moment(segment.max_timestamp_ms))
                 for log in report.logs

@@ -1,0 +1,62 @@
+"""One broker for all tests of commands, and a way to run a command that says what it printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from kbroker.cli import run
+from kbroker.testing.broker import RunningBroker, open_test_broker
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def json_lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.lines]
+
+
+Command = Callable[..., Ran]
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[RunningBroker]:
+    with open_test_broker() as running:
+        yield running
+
+
+@pytest.fixture
+def command(broker: RunningBroker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs a command line against the broker."""
+    monkeypatch.setenv("KBROKER_BOOTSTRAP", broker.bootstrap)
+
+    def call(*arguments: str | Path) -> Ran:
+        capfd.readouterr()
+        code = run([str(argument) for argument in arguments])
+        output = capfd.readouterr()
+        return Ran(code, output.out, output.err)
+
+    return call
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, broker: RunningBroker) -> str:
+    """A new topic of three partitions, named after the test."""
+    name = request.node.name.replace("[", ".").replace("]", "").replace(" ", "-")
+    broker.create_topic(name, partitions=3)
+    return name

@@ -1,0 +1,44 @@
+"""`kbroker storage inspect` beside a live broker and on a directory without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbroker.cli import run
+from kbroker.cli.exits import DATA_DIRECTORY, OK
+from kbroker.testing.broker import open_test_broker
+from tests.cli.conftest import Command
+
+
+@pytest.mark.parametrize("storage", ["segment", "lmdb", "rocksdb"])
+def test_beside_a_live_broker_and_after_it(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, storage: str) -> None:
+    (tmp_path / "lines").write_text("".join(f"order {n}\n" for n in range(10)))
+    data = tmp_path / "data"
+    with open_test_broker(storage=storage, data_dir=data) as broker:
+        monkeypatch.setenv("KBROKER_BOOTSTRAP", broker.bootstrap)
+        assert command("topics", "create", "orders").code == OK
+        assert command("produce", "orders", tmp_path / "lines").code == OK
+        assert len(command("share-consume", "orders", "-g", "workers", "-n", "4").lines) == 4
+        beside = command("storage", "inspect", data, "--check", "--json")
+        assert beside.code == OK
+    after = command("storage", "inspect", data, "--check", "--json")
+    assert after.code == OK
+    for found in (beside.json, after.json):
+        assert (found["log_engine"], found["state_engine"], found["problems"]) == (storage, storage, [])
+        (log,) = found["logs"]
+        assert (log["topic"], log["partition"], log["start_offset"], log["end_offset"]) == ("orders", 0, 0, 10)
+        (share,) = found["share_partitions"]
+        assert (share["group"], share["topic"], share["lag"]) == ("workers", "orders", 6)
+        assert found["groups"] == ["workers"]
+    assert after.json["bytes_checked"] > 0
+    text = command("storage", "inspect", data, "--segments").out
+    assert "healthy: 1 logs" in text
+
+
+def test_a_directory_of_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["storage", "inspect", str(tmp_path)]) == DATA_DIRECTORY
+    output = capsys.readouterr()
+    assert (output.out, output.err.count("\n")) == ("", 1)
+    assert str(tmp_path) in output.err

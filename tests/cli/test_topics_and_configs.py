@@ -1,0 +1,85 @@
+"""`kbroker topics` and `kbroker configs` against a real broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.cli.exits import OK, REFUSED
+from kbroker.testing.broker import RunningBroker
+from tests.cli.conftest import Command
+
+
+def test_a_topic_from_creation_to_deletion(command: Command) -> None:
+    assert command("topics", "create", "life", "-p", "2", "--config", "retention.ms=1000000") == (OK, "created topic life\n", "")
+    assert "life" in command("topics", "list").lines
+    assert "life" in command("topics", "list", "--json").json
+    (described,) = command("topics", "describe", "life", "--json").json
+    assert described["partitions"] == [{"partition": p, "start_offset": 0, "end_offset": 0} for p in (0, 1)]
+    assert described["configs"] == {"retention.ms": "1000000"}
+    assert command("topics", "delete", "life") == (OK, "deleted topic life\n", "")
+    assert "life" not in command("topics", "list").lines
+
+
+def test_describe_prints_a_table(command: Command, topic: str) -> None:
+    lines = command("topics", "describe", topic).lines
+    assert lines[0].split() == ["TOPIC", "PARTITION", "START-OFFSET", "END-OFFSET", "OFFSETS"]
+    assert [line.split() for line in lines[1:]] == [[topic, str(partition), "0", "0", "0"] for partition in range(3)]
+
+
+def test_creating_twice(command: Command, topic: str) -> None:
+    refused = command("topics", "create", topic)
+    assert refused.code == REFUSED
+    assert refused.err.startswith("kbroker: ")
+    assert "already exists" in refused.err
+    assert command("topics", "create", topic, "--if-not-exists") == (OK, f"topic {topic} exists already\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topics", "describe", "no-such-topic"),
+        ("topics", "delete", "no-such-topic"),
+        ("topics", "create", "no/such/name"),
+        ("topics", "create", "no-such-topic", "--config", "no.such.config=1"),
+        ("topics", "create", "no-such-topic", "--config", "retention.ms=soon"),
+        ("configs", "describe", "--topic", "no-such-topic"),
+        ("configs", "set", "--topic", "no-such-topic", "retention.ms=1"),
+        ("configs", "set", "--group", "g", "share.auto.offset.reset=sometime"),
+        ("configs", "set", "--group", "g", "share.delivery.count.limit=1"),
+        ("consume", "no-such-topic"),
+        ("share-consume", "no-such-topic", "-g", "g"),
+        ("share-groups", "describe", "no-such-group"),
+    ],
+    ids=" ".join,
+)
+def test_refusals_are_one_line(command: Command, arguments: tuple[str, ...]) -> None:
+    refused = command(*arguments)
+    assert refused.code == REFUSED
+    assert refused.out == ""
+    assert refused.err.startswith("kbroker: ")
+    assert refused.err.count("\n") == 1
+    assert command("topics", "delete", "no-such-topic", "--if-exists").code == OK
+
+
+def test_topic_configs(command: Command, topic: str) -> None:
+    assert command("configs", "describe", "--topic", topic).out == "all configs have their default values (--all shows them)\n"
+    assert command("configs", "set", "--topic", topic, "retention.ms=5000", "segment.bytes=2000000").code == OK
+    shown = {entry["name"]: (entry["value"], entry["source"]) for entry in command("configs", "describe", "--topic", topic, "--json").json}
+    assert shown == {"retention.ms": ("5000", "topic"), "segment.bytes": ("2000000", "topic")}
+    assert command("configs", "delete", "--topic", topic, "retention.ms").code == OK
+    rows = [line.split() for line in command("configs", "describe", "--topic", topic).lines]
+    assert rows == [["NAME", "VALUE", "SOURCE"], ["segment.bytes", "2000000", "topic"]]
+
+
+def test_group_configs_need_no_group(command: Command) -> None:
+    assert command("configs", "set", "--group", "later", "share.auto.offset.reset=earliest").code == OK
+    (entry,) = command("configs", "describe", "--group", "later", "--json").json
+    assert entry == {"name": "share.auto.offset.reset", "value": "earliest", "source": "group", "read_only": False}
+    assert len(command("configs", "describe", "--group", "later", "--all", "--json").json) > 5
+
+
+def test_broker_configs(command: Command, broker: RunningBroker) -> None:
+    with broker.connect() as connection:
+        node_id = str(connection.call("describe_cluster", include_cluster_authorized_operations=False).brokers[0].broker_id)
+    given = {entry["name"]: entry["value"] for entry in command("configs", "describe", "--broker", node_id, "--json").json}
+    assert given.items() >= broker.config.items()
