@@ -1,0 +1,139 @@
+"""The settings that clients have altered, of groups and of the broker: what is stored, what applies, and how both change.
+
+Save, then apply: an altered setting holds when its record is committed, never before. Topics keep their own (topics.py). What is
+stored was checked before (kbroker.config); a group's value that the broker's bounds do not allow any more is clamped when it is
+read, and an altered broker setting that does not fit the static ones any more is left out at start, each with a warning.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import trio
+
+from kbroker.broker.group_commit import GroupCommit
+from kbroker.config import BrokerConfig, GroupConfig
+from kbroker.coordinator.share_group_api import ShareGroupSettings
+from kbroker.share.effects import ShareSettings
+from kbroker.state_records import Config, ConfigKey, ResourceType, read_entries
+from kbroker.storage.spi import Change, StateStore
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigsStatistics:
+    """How many groups have settings of their own, and how many broker settings were altered while it ran."""
+
+    groups: int
+    broker_settings: int
+
+
+class Configs:
+    """`on_group_changed(group_id)` is called after an alteration; None: the broker's settings changed, so any group's may have.
+
+    Whoever alters settings, a topic's too, holds `altering` from reading what is stored until it is saved.
+    """
+
+    def __init__(self, config: BrokerConfig, state_store: StateStore, state: GroupCommit[Change]) -> None:
+        self._broker = config
+        self._store = state_store
+        self._state = state
+        self._stored: dict[str, Mapping[str, str]] = {}
+        self._groups: dict[str, GroupConfig] = {}
+        self._without_own = GroupConfig({}, config)
+        self.altering = trio.Lock()
+        self.on_group_changed: Callable[[str | None], None] = lambda _: None
+
+    def statistics(self) -> ConfigsStatistics:
+        return ConfigsStatistics(len(self._groups), len(self._broker.dynamic) + len(self._broker.dynamic_default))
+
+    def load(self) -> None:
+        """Take in what is stored, at start."""
+        dynamic: dict[bool, Mapping[str, str]] = {True: {}, False: {}}
+        for key, value in read_entries(self._store.scan(ConfigKey.namespace)):
+            assert isinstance(key, ConfigKey)
+            assert isinstance(value, Config)
+            if key.resource_type is ResourceType.GROUP:
+                self._put_group(key.name, value.entries)
+            elif key.resource_type is ResourceType.BROKER:
+                dynamic[not key.name] = value.entries
+        self._load_dynamic(dynamic_default=dynamic[True], dynamic=dynamic[False])
+
+    def _load_dynamic(self, *, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]) -> None:
+        try:
+            self._broker.set_dynamic(dynamic_default, dynamic)
+        except (ValueError, KeyError) as error:
+            logger.warning("altered broker settings do not apply, since they do not fit the other settings any more: %s", error)
+
+    # -- groups -------------------------------------------------------------------------------------------------------
+
+    def group(self, group_id: str) -> GroupConfig:
+        """What applies to a group, the broker's settings and bounds included; the group itself need not exist."""
+        return self._groups.get(group_id, self._without_own)
+
+    def stored_group(self, group_id: str) -> Mapping[str, str]:
+        """What was set for a group."""
+        return self._stored.get(group_id, {})
+
+    def groups_with_configs(self) -> list[str]:
+        return sorted(self._stored)
+
+    async def set_group(self, group_id: str, entries: Mapping[str, str]) -> None:
+        """Replace what is set for a group (checked by the caller); durable and in force on return. Raises NoSpace, StoreFailed."""
+        await self._save(ConfigKey(ResourceType.GROUP, group_id), entries)
+        self._put_group(group_id, entries)
+        self.on_group_changed(group_id)
+
+    def _put_group(self, group_id: str, entries: Mapping[str, str]) -> None:
+        if not entries:
+            self._stored.pop(group_id, None)
+            self._groups.pop(group_id, None)
+            return
+        self._stored[group_id] = dict(entries)
+        self._groups[group_id] = config = GroupConfig(entries, self._broker)
+        for name, value in config.clamped().items():
+            logger.warning("group %s: %s=%s is out of the broker's bounds, %d holds", group_id, name, entries[name], value)
+
+    def share_settings(self, group_id: str) -> ShareSettings:
+        config = self.group(group_id)
+        return ShareSettings(
+            delivery_count_limit=config["share.delivery.count.limit"],
+            lock_duration_ms=config["share.record.lock.duration.ms"],
+            max_record_locks=config["share.partition.max.record.locks"],
+            renew_enabled=config["share.renew.acknowledge.enable"],
+        )
+
+    def group_settings(self, group_id: str) -> ShareGroupSettings:
+        config = self.group(group_id)
+        return ShareGroupSettings(
+            session_timeout_ms=config["share.session.timeout.ms"],
+            heartbeat_interval_ms=config["share.heartbeat.interval.ms"],
+            assignment_interval_ms=config["share.assignment.interval.ms"],
+            max_size=self._broker["group.share.max.size"],
+        )
+
+    def reset_policy(self, group_id: str) -> str:
+        """earliest, latest or by_duration:<ISO 8601 duration>."""
+        policy: str = self.group(group_id)["share.auto.offset.reset"]
+        return policy
+
+    # -- the broker ---------------------------------------------------------------------------------------------------
+
+    def stored_broker(self, name: str) -> Mapping[str, str]:
+        """What was altered for this broker, or for all brokers (`name` "")."""
+        return self._broker.dynamic if name else self._broker.dynamic_default
+
+    async def set_broker(self, name: str, entries: Mapping[str, str]) -> None:
+        """Replace what is altered for this broker or, with `name` "", for all; as set_group otherwise."""
+        await self._save(ConfigKey(ResourceType.BROKER, name), entries)
+        if name:
+            self._broker.set_dynamic(self._broker.dynamic_default, entries)
+        else:
+            self._broker.set_dynamic(entries, self._broker.dynamic)
+        self.on_group_changed(None)
+
+    async def _save(self, key: ConfigKey, entries: Mapping[str, str]) -> None:
+        await self._state.commit([(key.encode(), Config(entries).encode() if entries else None)])
