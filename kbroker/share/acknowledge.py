@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.effects import AckBatch, ShareSettings
@@ -18,40 +17,54 @@ from kbroker.share.record_state import ACK_CODES, HOLE, Event, given_back_pendin
 
 RENEW_DISABLED = "Renewing acquisition locks is not enabled for the group."
 
-
-class CheckedAck(NamedTuple):
-    """Offsets first..last are all held by the member. `types` as in AckBatch, but beginning at `first`."""
-
-    first: int
-    last: int
-    types: Sequence[int]
+_RELEASE = int(Event.RELEASE)
+_RENEW = int(Event.RENEW)
 
 
-def check(window: InFlightWindow, settings: ShareSettings, member_id: str, batches: Sequence[AckBatch]) -> list[CheckedAck]:
-    """What there is to apply. Offsets below the SPSO are skipped silently, and so are natural holes.
+def check(window: InFlightWindow, settings: ShareSettings, member_id: str, batches: Sequence[AckBatch]) -> list[AckBatch]:
+    """What there is to apply: runs of offsets that the member holds, neighbours of one type joined. Offsets below the SPSO are
+    skipped silently, and so are natural holes.
 
     Raises KafkaError: invalid_record_state where the member does not hold a record (any more), invalid_request where a batch
     reaches beyond what was acquired.
     """
-    if not settings.renew_enabled and any(Event.RENEW in batch.types for batch in batches):
+    if not settings.renew_enabled and any(_RENEW in batch.types for batch in batches):
         raise KafkaError(ErrorCode.invalid_record_state, RENEW_DISABLED)
-    checked: list[CheckedAck] = []
+    start_offset, base = window.start_offset, window.base
+    checked: list[AckBatch] = []
     taken_to = -1  # highest offset that an earlier batch of this list has taken out of ACQUIRED
     for batch in batches:
-        if batch.last_offset < window.start_offset:
+        if batch.last_offset < start_offset:
             continue
-        for first, last in _known_runs(window, batch):
-            if first <= taken_to or not window.held_by(member_id, first - window.base, last + 1 - window.base):
-                raise KafkaError(ErrorCode.invalid_record_state, f"Offsets {first} to {last} are not all acquired by this member.")
-            types = batch.types if len(batch.types) == 1 else batch.types[first - batch.first_offset : last + 1 - batch.first_offset]
-            checked.append(CheckedAck(first, last, types))
-        if checked:
-            taken_to = max(taken_to, _last_taken(checked[-1]))
+        if start_offset > batch.first_offset or batch.first_offset <= taken_to or not window.holds(member_id, batch, base):
+            runs = list(_known_runs(window, batch))
+            for run in runs:
+                if run.first_offset <= taken_to or not window.holds(member_id, run, base):
+                    message = f"Offsets {run.first_offset} to {run.last_offset} are not all acquired by this member."
+                    raise KafkaError(ErrorCode.invalid_record_state, message)
+            checked += runs
+        elif checked and _continues(checked[-1], batch):
+            checked[-1] = AckBatch(checked[-1].first_offset, batch.last_offset, batch.types)
+        else:
+            checked.append(batch)
+        if _RENEW not in batch.types:
+            taken_to = max(taken_to, batch.last_offset)
+        elif len(batch.types) > 1:
+            taken_to = max(taken_to, _last_taken(batch))
     return checked
 
 
-def _known_runs(window: InFlightWindow, batch: AckBatch) -> Iterator[tuple[int, int]]:
-    """The offsets of the batch from the SPSO on, without the holes between cached batches."""
+def _continues(before: AckBatch, batch: AckBatch) -> bool:
+    return (
+        before.last_offset + 1 == batch.first_offset
+        and len(batch.types) == 1
+        and len(before.types) == 1
+        and before.types[0] == batch.types[0]
+    )
+
+
+def _known_runs(window: InFlightWindow, batch: AckBatch) -> Iterator[AckBatch]:
+    """The batch from the SPSO on, without the holes between cached batches. Raises KafkaError as check() does."""
     first, last = max(batch.first_offset, window.start_offset), batch.last_offset
     if not window.states or not (first > window.end_offset or window.cached_below(first + 1)):
         raise KafkaError(ErrorCode.invalid_record_state, f"No record at or below offset {first} is acquired.")
@@ -59,50 +72,61 @@ def _known_runs(window: InFlightWindow, batch: AckBatch) -> Iterator[tuple[int, 
         word = "first" if first > window.end_offset else "last"
         raise KafkaError(ErrorCode.invalid_request, f"The {word} offset of {batch.first_offset} to {last} is beyond the acquired records.")
     states = window.states
-    i, j = first - window.base, last + 1 - window.base
+    i, j, to_types = first - window.base, last + 1 - window.base, window.base - batch.first_offset
     while i < j:
         stop = states.find(HOLE, i, j)
         stop = j if stop < 0 else stop
         if i < stop:
-            yield window.base + i, window.base + stop - 1
+            types = batch.types if len(batch.types) == 1 else batch.types[i + to_types : stop + to_types]
+            yield AckBatch(window.base + i, window.base + stop - 1, types)
         i = stop + 1
 
 
-def _last_taken(ack: CheckedAck) -> int:
-    types = ack.types
-    if len(types) == 1:
-        return ack.last if types[0] != Event.RENEW else -1
-    kept = next((n for n, ack_type in enumerate(reversed(types)) if ack_type != Event.RENEW), None)
-    return -1 if kept is None else ack.last - kept
+def _last_taken(batch: AckBatch) -> int:
+    """The last offset that is not only renewed."""
+    return max((batch.first_offset + n for n, ack_type in enumerate(batch.types) if ack_type != _RENEW), default=-1)
 
 
 def apply(
-    window: InFlightWindow, settings: ShareSettings, member_id: str, checked: Sequence[CheckedAck], *, now_ms: float
+    window: InFlightWindow, settings: ShareSettings, member_id: str, checked: Sequence[AckBatch], *, now_ms: float
 ) -> list[tuple[int, int]]:
     """Carry out what check() gave. The runs (first, last) that are pending now; none if there were only renewals."""
     pending: list[tuple[int, int]] = []
     for first, last, types in checked:
-        for ack_type, size in _equal_types(types, last - first + 1):
-            run_last = first + size - 1
-            if ack_type == Event.RENEW:
-                window.renew(member_id, first, run_last, now_ms + settings.lock_duration_ms)
+        if _RENEW not in types:
+            _apply_to_run(window, settings, first, last, types)
+            pending.append((first, last))
+            continue
+        deadline_ms = now_ms + settings.lock_duration_ms
+        if len(types) == 1:
+            window.renew(member_id, first, last, deadline_ms)
+            continue
+        for is_renewal, run in groupby(types, key=_RENEW.__eq__):
+            part = tuple(run)
+            run_last = first + len(part) - 1
+            if is_renewal:
+                window.renew(member_id, first, run_last, deadline_ms)
             else:
-                if ack_type == Event.RELEASE:
-                    window.give_back(first, run_last, given_back_pending(settings.delivery_count_limit))
-                else:
-                    window.set_code(first, run_last, ACK_CODES[Event(ack_type)])
-                if pending and pending[-1][1] == first - 1:
-                    pending[-1] = (pending[-1][0], run_last)
-                else:
-                    pending.append((first, run_last))
+                _apply_to_run(window, settings, first, run_last, part)
+                pending.append((first, run_last))
             first = run_last + 1
     return pending
 
 
-def _equal_types(types: Sequence[int], size: int) -> Iterator[tuple[int, int]]:
-    """(type, how many offsets) runs of a list of acknowledge types."""
+def _apply_to_run(window: InFlightWindow, settings: ShareSettings, first: int, last: int, types: Sequence[int]) -> None:
+    """One type for all of first..last, or one per offset; no renewals."""
     if len(types) == 1:
-        yield types[0], size
+        if types[0] == _RELEASE:
+            window.give_back(first, last, given_back_pending(settings.delivery_count_limit))
+        else:
+            window.set_code(first, last, ACK_CODES[types[0]])
         return
-    for ack_type, run in groupby(types):
-        yield ack_type, sum(1 for _ in run)
+    codes = bytes(types).translate(_ACK_TABLE)
+    if _RELEASE in types:
+        by_count = given_back_pending(settings.delivery_count_limit)
+        counts = window.counts_of(first, last)
+        codes = bytes(by_count[count] if ack_type == _RELEASE else code for ack_type, code, count in zip(types, codes, counts, strict=True))
+    window.set_codes(first, codes)
+
+
+_ACK_TABLE = ACK_CODES.ljust(256, b"\0")

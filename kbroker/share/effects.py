@@ -32,8 +32,7 @@ class AckBatch(NamedTuple):
     types: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Persist:
+class Persist(NamedTuple):
     """Save this through the Persister, then call persisted(token) or persist_failed(token, now_ms) on the share-partition."""
 
     token: int

@@ -30,7 +30,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from kbroker.share.effects import StateBatch
+from kbroker.share.effects import AckBatch, StateBatch
 from kbroker.share.record_state import (
     COUNT_UP,
     HOLE,
@@ -51,6 +51,7 @@ MAX_SPAN = 1 << 20
 _ACQUIRED_BYTE = bytes([ACQUIRED])
 _HOLE_BYTE = bytes([HOLE])
 _PASSABLE = TERMINAL_CODES + _HOLE_BYTE
+_SINGLE = tuple(bytes([code]) for code in range(256))
 _STRIP_CHUNK = 512
 _TRIM_FROM = 512
 _SWEEP_FROM = 1024
@@ -156,8 +157,10 @@ class InFlightWindow:
                 offset = min(offset, self.base + hole)
         return offset
 
-    def held_by(self, member_id: str, i: int, j: int) -> bool:
-        """True if the member holds every column index of i..j-1: ACQUIRED, not pending, under a Lock of its own."""
+    def holds(self, member_id: str, run: AckBatch, base: int) -> bool:
+        """True if the member holds every offset of the run: ACQUIRED, not pending, under a Lock of its own. The run begins at or
+        above the SPSO; `base` is the window's."""
+        i, j = run.first_offset - base, run.last_offset + 1 - base
         size = j - i
         if self.states.count(ACQUIRED, i, j) != size:
             return False
@@ -183,7 +186,7 @@ class InFlightWindow:
             yield first, lock.last
             return
         for held, run in groupby(map((ACQUIRED, lock.number).__eq__, zip(states, numbers, strict=True))):
-            size = sum(1 for _ in run)
+            size = len(list(run))
             if held:
                 yield first, first + size - 1
             first += size
@@ -191,24 +194,25 @@ class InFlightWindow:
     def locks_of(self, member_id: str) -> list[Lock]:
         return [lock for lock in self.locks.values() if lock.member_id == member_id]
 
-    def runs(self, first: int, last: int) -> Iterator[StateBatch]:
+    def runs(self, first: int, last: int) -> list[StateBatch]:
         """The column codes of first..last as runs; `state` may be a pending code or HOLE."""
         i, j = first - self.base, last + 1 - self.base
-        states, counts = self.states[i:j], self.counts[i:j]
-        if states.count(states[0]) == j - i and counts.count(counts[0]) == j - i:
-            yield StateBatch(first, last, states[0], counts[0])
-            return
-        for (state, count), run in groupby(zip(states, counts, strict=True)):
-            size = sum(1 for _ in run)
-            yield StateBatch(first, first + size - 1, state, count)
+        state, count = self.states[i], self.counts[i]
+        if j - i == 1 or (self.states.count(state, i, j) == j - i and self.counts.count(count, i, j) == j - i):
+            return [StateBatch(first, last, state, count)]
+        runs = []
+        for (state, count), run in groupby(zip(self.states[i:j], self.counts[i:j], strict=True)):
+            size = len(list(run))
+            runs.append(StateBatch(first, first + size - 1, state, count))
             first += size
+        return runs
 
     def holders(self) -> Iterator[Holding]:
         """Every known offset from the SPSO on, as runs."""
         first, head = self.start_offset, self.start_offset - self.base
         columns = zip(self.states[head:], self.counts[head:], self.lock_numbers[head:], strict=True)
         for (code, count, number), run in groupby(columns):
-            size = sum(1 for _ in run)
+            size = len(list(run))
             if code != HOLE:
                 held = code == ACQUIRED or code >= PENDING
                 lock = self.locks.get(number) if held else None
@@ -280,8 +284,15 @@ class InFlightWindow:
             self.base = self.start_offset = first
         elif self.states[self.start_offset - self.base] == HOLE and not self.cached_below(first):
             self.start_offset = first
-        size, held = last - first + 1, acquired_last - first + 1
-        i = first - self.base
+        i, size = first - self.base, last - first + 1
+        self.end_offset = max(self.end_offset, last)
+        if size == 1 and i == len(self.states):
+            self.states.append(ACQUIRED)
+            self.counts.append(1)
+            self.marks.append(1)
+            self.lock_numbers.append(number)
+            return
+        held = acquired_last - first + 1
         missing = i - len(self.states)
         if missing > 0:  # the log has nothing between the SPEO and here
             self.states += _HOLE_BYTE * missing
@@ -292,10 +303,11 @@ class InFlightWindow:
         self.states[i:j] = _ACQUIRED_BYTE * held + bytes(rest)
         self.counts[i:j] = b"\1" * held + bytes(rest)
         self.marks[i:j] = b"\1" + bytes(size - 1)
-        self.lock_numbers[i:j] = array("I", [number]) * held + array("I", [0]) * rest
+        numbers = array("I", [number]) * held
         if rest:
+            numbers.frombytes(bytes(4 * rest))
             self.available_from = min(self.available_from, acquired_last + 1)
-        self.end_offset = max(self.end_offset, last)
+        self.lock_numbers[i:j] = numbers
         if j < len(self.states) and self.states[j] == HOLE:
             self.marks[j] = 1
 
@@ -311,19 +323,38 @@ class InFlightWindow:
         self.lock_numbers[i:j] = array("I", [number]) * (j - i)
 
     def set_code(self, first: int, last: int, code: int) -> None:
-        size = last - first + 1
-        i = first - self.base
-        self.states[i : i + size] = bytes([code]) * size
+        """One code for all of first..last, which were not terminal."""
+        i, size = first - self.base, last - first + 1
+        if size == 1:
+            self.states[i] = code
+        else:
+            self.states[i : i + size] = _SINGLE[code] * size
         if code in TERMINAL_OR_PENDING:
             self.complete += size
+
+    def set_codes(self, first: int, codes: bytes | bytearray) -> None:
+        """A code per offset from `first` on; none of them was terminal."""
+        i = first - self.base
+        self.states[i : i + len(codes)] = codes
+        self.complete += sum(map(codes.count, TERMINAL_OR_PENDING))
+
+    def counts_of(self, first: int, last: int) -> bytearray:
+        return self.counts[first - self.base : last + 1 - self.base]
 
     def give_back(self, first: int, last: int, table: bytes) -> None:
         """Records return: state by delivery count (`given_back` and `given_back_pending` of record_state.py)."""
         i, j = first - self.base, last + 1 - self.base
-        codes = self.states[i:j] = self.counts[i:j].translate(table)
-        self.complete += sum(map(codes.count, TERMINAL_OR_PENDING))
-        if AVAILABLE in codes:
-            self.available_from = min(self.available_from, first)
+        counts = self.counts[i:j]
+        if counts.count(counts[0]) == j - i:
+            code = table[counts[0]]
+            self.set_code(first, last, code)
+            came_back = code == AVAILABLE
+        else:
+            codes = counts.translate(table)
+            self.set_codes(first, codes)
+            came_back = AVAILABLE in codes
+        if came_back and first < self.available_from:
+            self.available_from = first
 
     def discard_available(self, first: int, last: int) -> list[tuple[int, int]]:
         """AVAILABLE offsets of first..last become ARCHIVED, because the log no longer has them; the runs that did."""
@@ -334,13 +365,15 @@ class InFlightWindow:
 
     def settle(self, first: int, last: int) -> None:
         """What was pending in first..last is final."""
-        first = max(first, self.start_offset)
+        if first < self.start_offset:
+            first = self.start_offset
+            if first > last:
+                return
         i, j = first - self.base, last + 1 - self.base
-        if i >= j:
-            return
-        codes = self.states[i:j] = self.states[i:j].translate(SETTLE)
-        if AVAILABLE in codes:
-            self.available_from = min(self.available_from, first)
+        codes = self.states[i:j].translate(SETTLE)
+        self.states[i:j] = codes
+        if AVAILABLE in codes and first < self.available_from:
+            self.available_from = first
 
     def roll_back(self, first: int, last: int, delivery_limit: int, now_ms: float) -> list[tuple[int, int]]:
         """What was pending in first..last goes back to its holder, or where that lock has run out, to everybody. The runs of
@@ -351,7 +384,7 @@ class InFlightWindow:
         self.complete -= self.count_of(TERMINAL_OR_PENDING, first, last)
         returned = []
         for number, run in groupby(self.lock_numbers[first - self.base : last + 1 - self.base]):
-            run_last = first + sum(1 for _ in run) - 1
+            run_last = first + len(list(run)) - 1
             lock = self.locks.get(number)
             if lock is not None and lock.deadline_ms > now_ms:
                 self.set_code(first, run_last, ACQUIRED)
@@ -367,6 +400,8 @@ class InFlightWindow:
         """Move the SPSO past terminal offsets and natural holes, but not past the start of an open gap window. If nothing else
         is left the window is empty and begins after its last offset."""
         states, head = self.states, self.start_offset - self.base
+        if not states or states[head] not in _PASSABLE:
+            return
         stop = min(len(states), self.gap_start - self.base) if self.gap_open else len(states)
         i = head
         while i < stop:

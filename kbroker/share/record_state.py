@@ -81,11 +81,6 @@ COUNT_UP = bytes(min(count + 1, 255) for count in range(256))
 """bytes.translate table of the delivery counts: one more delivery."""
 
 
-def pending(event: Event) -> int:
-    """The code of an ACQUIRED record for which `event` has been asked and is being persisted."""
-    return TRANSITIONS[RecordState.ACQUIRED, event] | PENDING
-
-
 @lru_cache(maxsize=64)
 def given_back(delivery_limit: int) -> bytes:
     """bytes.translate table from delivery counts to the states of ACQUIRED records that come back: RELEASE or, at the limit,
@@ -99,5 +94,5 @@ def given_back_pending(delivery_limit: int) -> bytes:
     return bytes(state | PENDING for state in given_back(delivery_limit))
 
 
-ACK_CODES = {event: pending(event) for event in (Event.GAP, Event.ACCEPT, Event.REJECT)}
-"""Pending code per acknowledge type. RELEASE depends on the delivery count (`given_back_pending`), RENEW changes no state."""
+ACK_CODES = bytes(TRANSITIONS[RecordState.ACQUIRED, event] | PENDING for event in (Event.GAP, Event.ACCEPT, Event.RELEASE, Event.REJECT))
+"""Pending code by acknowledge type. RELEASE is overruled by `given_back_pending`, and RENEW changes no state."""

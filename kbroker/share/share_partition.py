@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kbroker.share import acknowledge
 from kbroker.share.acquire import AcquireMode, Acquisition
@@ -57,8 +58,7 @@ class SharePartitionStatistics:
     failed_writes: int
 
 
-@dataclass(slots=True)
-class _Write:
+class _Write(NamedTuple):
     """A Persist under way. `runs` are its own; `late` came along because an earlier write of them had failed or was never made."""
 
     runs: Runs
@@ -214,7 +214,7 @@ class SharePartition:
         """The Persist with this token is not saved. Records go back to their holder, or to everybody where the lock has run out."""
         write = self._writes.pop(token)
         self._failed_writes += 1
-        unsaved = write.late
+        unsaved = list(write.late)
         for first, last in write.runs:
             if write.is_final:
                 unsaved.append((first, last))
@@ -225,7 +225,11 @@ class SharePartition:
 
     def _persist(self, runs: Runs, *, is_final: bool = False) -> Persist:
         window = self._window
-        batches = [StateBatch(first, last, code & ~PENDING, count) for run in runs for first, last, code, count in window.runs(*run)]
+        batches = [
+            StateBatch(first, last, code & ~PENDING, count)
+            for run_first, run_last in runs
+            for first, last, code, count in window.runs(run_first, run_last)
+        ]
         late: Runs = []
         if self._unsaved:
             saved_later = [batch for run in self._unsaved if run[1] >= window.start_offset for batch in self._settled_runs(*run)]
