@@ -1,0 +1,167 @@
+"""The broker's settings from file and command line: every one of them at its bounds and beyond, and the checks between them."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.broker_config import BROKER_CONFIGS, GROUP_SHARE_TRIPLES
+from kbroker.config import BrokerConfig
+from kbroker.config_def import INT_MAX, LONG_MAX, ConfigDef, ConfigType, to_text
+from kbroker.errors import OperatorError
+
+INTEGERS = [each for each in BROKER_CONFIGS.values() if each.type in (ConfigType.INT, ConfigType.LONG)]
+BOUNDS = [f"group.share.{bound}.{triple}" for bound in ("min", "max") for triple in GROUP_SHARE_TRIPLES]
+WIDEST = {
+    # Settings beside which the others may have their whole range, as far as there are such.
+    **{name: str(BROKER_CONFIGS[name].minimum) for name in BOUNDS if name.startswith("group.share.min.")},
+    **{name: str(BROKER_CONFIGS[name].maximum or INT_MAX) for name in BOUNDS if name.startswith("group.share.max.")},
+    "group.share.session.timeout.ms": str(INT_MAX),
+    "group.share.heartbeat.interval.ms": "1",
+    "group.share.max.share.sessions": str(INT_MAX),
+    "group.share.max.size": "1",
+}
+REACHABLE = {
+    # Where the check against another setting is narrower than the bounds can ever be.
+    "group.share.session.timeout.ms": (2, INT_MAX),
+    "group.share.max.session.timeout.ms": (2, INT_MAX),
+    "group.share.heartbeat.interval.ms": (1, INT_MAX - 1),
+    "group.share.min.heartbeat.interval.ms": (1, INT_MAX - 1),
+    "log.retention.ms": (-1, LONG_MAX),
+    "log.retention.minutes": (-1, INT_MAX),
+    "log.retention.hours": (-1, INT_MAX),
+    "default.replication.factor": (1, 1),
+}
+
+
+def limits(each: ConfigDef) -> tuple[int, int]:
+    unbounded = LONG_MAX if each.type is ConfigType.LONG else INT_MAX
+    least = -unbounded - 1 if each.minimum is None else int(each.minimum)
+    return least, unbounded if each.maximum is None else int(each.maximum)
+
+
+def beside(name: str, value: int) -> dict[str, str]:
+    """Settings with which `name` may be `value`: the widest there are, and for a bound a default that lies within it."""
+    settings = {other: text for other, text in WIDEST.items() if other != name}
+    if name in BOUNDS:
+        default = name.replace(".min.", ".", 1) if name.startswith("group.share.min.") else name.replace(".max.", ".", 1)
+        present = int(settings.get(default) or BROKER_CONFIGS[default].default or 0)
+        settings[default] = str(max(present, value) if name.startswith("group.share.min.") else min(present, value))
+    return settings
+
+
+def test_defaults_are_valid_together() -> None:
+    config = BrokerConfig.load()
+    for name, each in BROKER_CONFIGS.items():
+        assert config[name] == each.default_value()
+
+
+@pytest.mark.parametrize("each", INTEGERS, ids=lambda each: each.name)
+def test_integers_at_their_bounds(each: ConfigDef) -> None:
+    for value in REACHABLE.get(each.name, limits(each)):
+        lines = [f"{name}={text}" for name, text in beside(each.name, value).items()]
+        assert BrokerConfig.load([*lines, f" {each.name} = {value} "])[each.name] == value
+        assert BrokerConfig.load(lines, {each.name: str(value)})[each.name] == value
+
+
+@pytest.mark.parametrize("each", INTEGERS, ids=lambda each: each.name)
+def test_integers_beyond_their_bounds(each: ConfigDef) -> None:
+    least, most = limits(each)
+    for value in (str(least - 1), str(most + 1), "", "ten", "1.5", "1_000", "0x10", "9" * 5000, "\u0663"):
+        with pytest.raises(OperatorError, match=r"^configuration file, line 2: Invalid value"):
+            BrokerConfig.load(["# a comment", f"{each.name}={value}"])
+        with pytest.raises(OperatorError, match=r"^--config: Invalid value"):
+            BrokerConfig.load((), {each.name: value})
+
+
+@pytest.mark.parametrize("each", [each for each in BROKER_CONFIGS.values() if each not in INTEGERS], ids=lambda each: each.name)
+def test_other_types(each: ConfigDef) -> None:
+    good = {
+        ConfigType.BOOLEAN: ("true", "FALSE", " True "),
+        ConfigType.STRING: each.choices or ("anything",),
+        ConfigType.LIST: each.only or ("a, b",),
+    }[each.type]
+    for value in good:
+        assert BrokerConfig.load([f"{each.name}={value}"])[each.name] == each.parse(value)
+        assert BrokerConfig.load((), {each.name: value})[each.name] == each.parse(value)
+    if each.type is ConfigType.BOOLEAN or each.choices or each.only:
+        for bad in ("", "yes", "createtime", "simple,other"):
+            with pytest.raises(OperatorError, match="Invalid value"):
+                BrokerConfig.load([f"{each.name}={bad}"])
+
+
+def test_the_tests_know_every_type() -> None:
+    known = {ConfigType.INT, ConfigType.LONG, ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.LIST}
+    assert {each.type for each in BROKER_CONFIGS.values()} <= known
+
+
+def test_file_syntax() -> None:
+    lines = ["", "   ", "# num.partitions=7", "! num.partitions=8", "num.partitions=2", "  num.partitions = 3  ", "\n"]
+    assert BrokerConfig.load(lines)["num.partitions"] == 3
+
+
+def test_command_line_wins() -> None:
+    assert BrokerConfig.load(["num.partitions=2"], {"num.partitions": "5"})["num.partitions"] == 5
+
+
+def test_a_line_without_a_value_is_refused() -> None:
+    with pytest.raises(OperatorError, match=r"^configuration file, line 2: expected name=value, found 'num.partitions 3'$"):
+        BrokerConfig.load(["# first", "num.partitions 3"])
+
+
+def test_unknown_names_are_refused_with_the_closest() -> None:
+    with pytest.raises(OperatorError, match=r"line 1: unknown setting 'num.partition'; did you mean num.partitions"):
+        BrokerConfig.load(["num.partition=3"])
+    with pytest.raises(OperatorError, match=r"--config: unknown setting 'listeners'; use --listen"):
+        BrokerConfig.load((), {"listeners": "PLAINTEXT://:9092"})
+    with pytest.raises(OperatorError, match=r"unknown setting 'xyzzy'; see docs/settings.md"):
+        BrokerConfig.load(["xyzzy=1"])
+
+
+CONTRADICTIONS = [
+    ({"group.share.min.record.lock.duration.ms": "30000", "group.share.record.lock.duration.ms": "20000"}, "min.record.lock.duration.ms"),
+    ({"group.share.record.lock.duration.ms": "60001"}, "group.share.max.record.lock.duration.ms"),
+    ({"group.share.delivery.count.limit": "4", "group.share.min.delivery.count.limit": "5"}, "group.share.min.delivery.count.limit"),
+    ({"group.share.delivery.count.limit": "9", "group.share.max.delivery.count.limit": "8"}, "group.share.max.delivery.count.limit"),
+    ({"group.share.partition.max.record.locks": "4001"}, "group.share.max.partition.max.record.locks"),
+    ({"group.share.session.timeout.ms": "44999"}, "group.share.min.session.timeout.ms"),
+    ({"group.share.heartbeat.interval.ms": "4999"}, "group.share.min.heartbeat.interval.ms"),
+    ({"group.share.assignment.interval.ms": "15001"}, "group.share.max.assignment.interval.ms"),
+    ({"group.share.min.session.timeout.ms": "60001", "group.share.session.timeout.ms": "60001"}, "group.share.max.session.timeout.ms"),
+    (
+        {
+            "group.share.max.heartbeat.interval.ms": "45000",
+            "group.share.heartbeat.interval.ms": "45000",
+        },
+        "group.share.session.timeout.ms (45000) must be greater than group.share.heartbeat.interval.ms (45000)",
+    ),
+    ({"group.share.max.share.sessions": "199"}, "group.share.max.size"),
+    ({"log.retention.ms": "0"}, "log.retention.ms must be unlimited (-1) or, equal or greater than 1"),
+    ({"log.retention.hours": "-2"}, "log.retention.hours must be unlimited (-1) or, equal or greater than 1"),
+]
+
+
+@pytest.mark.parametrize(("settings", "named"), CONTRADICTIONS)
+def test_contradictions_stop_the_start(settings: dict[str, str], named: str) -> None:
+    with pytest.raises(OperatorError, match="the configuration contradicts itself: ") as caught:
+        BrokerConfig.load([f"{name}={value}" for name, value in settings.items()])
+    assert named in str(caught.value)
+
+
+def test_altered_settings_win_over_static_ones_and_bad_ones_change_nothing() -> None:
+    name = "group.share.assignment.interval.ms"
+    config = BrokerConfig.load((), {name: "10"})
+    config.set_dynamic({name: "20"}, {})
+    assert config[name] == 20
+    config.set_dynamic({name: "20"}, {name: "30"})
+    assert config[name] == 30
+    with pytest.raises(ValueError, match=r"group\.share\.max\.assignment\.interval\.ms"):
+        config.set_dynamic({}, {name: "15001"})
+    assert config[name] == 30
+    config.set_dynamic({}, {})
+    assert config[name] == 10
+
+
+@pytest.mark.parametrize("each", BROKER_CONFIGS.values(), ids=lambda each: each.name)
+def test_defaults_are_written_as_they_are_stored(each: ConfigDef) -> None:
+    value = each.default_value()
+    assert (None if value is None else to_text(value)) == each.default

@@ -1,0 +1,167 @@
+"""A group's settings: the broker's bounds around them, the reset policy, and what holds when the bounds are narrowed later."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbroker.broker_config import BROKER_CONFIGS, GROUP_SHARE_TRIPLES
+from kbroker.config import BrokerConfig, GroupConfig, Scope, Source, Synonym, describe, replace_all, reset_duration_ms
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.group_config import GROUP_CONFIGS
+
+DEFAULTS = BrokerConfig.load()
+RESET = "share.auto.offset.reset"
+
+
+def stored(**entries: str) -> dict[str, str]:
+    return replace_all(Scope.GROUP, [(name.replace("_", "."), value) for name, value in entries.items()], DEFAULTS)
+
+
+def refused(name: str, value: str, broker: BrokerConfig = DEFAULTS) -> KafkaError:
+    with pytest.raises(KafkaError) as caught:
+        replace_all(Scope.GROUP, [(name, value)], broker)
+    assert caught.value.code is ErrorCode.invalid_config
+    return caught.value
+
+
+@pytest.mark.parametrize("triple", GROUP_SHARE_TRIPLES)
+def test_the_broker_gives_defaults_and_bounds(triple: str) -> None:
+    name, least, most = f"share.{triple}", f"group.share.min.{triple}", f"group.share.max.{triple}"
+    assert GroupConfig({}, DEFAULTS)[name] == DEFAULTS[f"group.share.{triple}"] == GROUP_CONFIGS[name].default_value()
+    for value in (DEFAULTS[least], DEFAULTS[most]):
+        own = stored(**{name.replace(".", "_"): str(value)})
+        assert GroupConfig(own, DEFAULTS)[name] == value
+        assert GroupConfig(own, DEFAULTS).clamped() == {}
+    assert refused(name, str(DEFAULTS[most] + 1)).message == f"{name} must be less than or equal to {most}"
+    below = DEFAULTS[least] - 1
+    if below >= int(GROUP_CONFIGS[name].minimum or 0):
+        assert refused(name, str(below)).message == f"{name} must be greater than or equal to {least}"
+    else:
+        assert refused(name, str(below)).message == (
+            f"Invalid value {below} for configuration {name}: Value must be at least {GROUP_CONFIGS[name].minimum}"
+        )
+
+
+@pytest.mark.parametrize("triple", GROUP_SHARE_TRIPLES)
+def test_narrowed_bounds_hold_for_what_was_set_before(triple: str) -> None:
+    name, least, most = f"share.{triple}", f"group.share.min.{triple}", f"group.share.max.{triple}"
+    default = BROKER_CONFIGS[f"group.share.{triple}"].default
+    assert default is not None
+    highest, lowest = {name: str(DEFAULTS[most])}, {name: str(DEFAULTS[least])}
+    narrow = BrokerConfig.load([f"{least}={default}", f"{most}={default}"])
+    assert GroupConfig(highest, narrow)[name] == narrow[most]
+    assert GroupConfig(lowest, narrow)[name] == narrow[least]
+    assert set(GroupConfig(highest, narrow).clamped()) == ({name} if narrow[most] != DEFAULTS[most] else set())
+
+
+def test_session_timeout_is_checked_against_the_effective_heartbeat() -> None:
+    broker = BrokerConfig.load(["group.share.min.session.timeout.ms=1000"])
+    message = "share.session.timeout.ms must be greater than share.heartbeat.interval.ms"
+    assert refused("share.session.timeout.ms", "5000", broker).message == message
+    assert replace_all(Scope.GROUP, [("share.session.timeout.ms", "5001")], broker) == {"share.session.timeout.ms": "5001"}
+
+
+def test_messages() -> None:
+    assert refused("share.delivery.count.limit", "1").message == (
+        "Invalid value 1 for configuration share.delivery.count.limit: Value must be at least 2"
+    )
+    assert refused("group.share.isolation.level", "x").message == "Unknown group config name: group.share.isolation.level"
+    for later in ("consumer.session.timeout.ms", "streams.num.standby.replicas", "share.assignor.offload.enable"):
+        assert refused(later, "1").message == f"Unknown group config name: {later}"
+
+
+def test_letter_case_and_blanks() -> None:
+    assert stored(share_renew_acknowledge_enable=" FALSE ") == {"share.renew.acknowledge.enable": "false"}
+    assert stored(share_isolation_level=" read_committed ") == {"share.isolation.level": "read_committed"}
+    refused("share.isolation.level", "READ_COMMITTED")
+    refused(RESET, "Earliest")
+    refused("share.renew.acknowledge.enable", "yes")
+
+
+def test_dead_letters_are_refused_until_there_are_any() -> None:
+    assert stored(errors_deadletterqueue_topic_name="") == {"errors.deadletterqueue.topic.name": ""}
+    assert "there are no dead letter queues yet" in str(refused("errors.deadletterqueue.topic.name", "dlq.orders"))
+    refused("errors.deadletterqueue.copy.record.enable", "true")
+
+
+DURATIONS_MS = {
+    "PT0S": 0,
+    "P1D": 86_400_000,
+    "P1DT1H1M1.001S": 90_061_001,
+    "PT1H": 3_600_000,
+    "pt1h": 3_600_000,
+    "PT36H": 129_600_000,
+    "PT0.5S": 500,
+    "PT0,25S": 250,
+    "PT1.S": 1000,
+    "PT0.0009S": 0,
+    "+PT1M": 60_000,
+    "-PT-1M": 60_000,
+    "PT-1H+70M": 600_000,
+    "P-1DT25H": 3_600_000,
+    "P106751991167D": 106_751_991_167 * 86_400_000,
+}
+NOT_DURATIONS = (
+    "",
+    "P",
+    "PT",
+    "P1DT",
+    "1D",
+    "P1",
+    "PT1",
+    "P1M",
+    "P1Y",
+    "P1W",
+    "P1Y1D",
+    "PT1M1H",
+    "P1.5D",
+    "PT1.5H",
+    "PT1.1234567890S",
+    "PT.5S",
+    " PT1S",
+    "PT1S\n",
+    "PT\u0661S",
+    "-PT1S",
+    "PT-1S",
+    "P-1D",
+    "PT-0.5S",
+    "P106751991168D",
+    "P" + "9" * 100 + "D",
+)
+
+
+@pytest.mark.parametrize(("text", "duration_ms"), DURATIONS_MS.items())
+def test_durations(text: str, duration_ms: int) -> None:
+    assert reset_duration_ms(f"by_duration:{text}") == duration_ms
+    assert stored(share_auto_offset_reset=f"by_duration:{text}") == {RESET: f"by_duration:{text}"}
+
+
+@pytest.mark.parametrize("text", NOT_DURATIONS)
+def test_not_durations(text: str) -> None:
+    with pytest.raises(ValueError, match="Invalid value"):
+        reset_duration_ms(f"by_duration:{text}")
+
+
+@pytest.mark.parametrize("text", ["", "none", "LATEST", "by_duration", "By_Duration:PT1S", "PT1S", "by_duration: PT1S"])
+def test_reset_policies_that_are_none(text: str) -> None:
+    refused(RESET, text)
+
+
+@given(st.integers(0, 10_000), st.integers(0, 100), st.integers(0, 100), st.integers(0, 100), st.integers(0, 999))
+def test_durations_add_up(days: int, hours: int, minutes: int, seconds: int, millis: int) -> None:
+    expected = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + millis
+    assert reset_duration_ms(f"by_duration:P{days}DT{hours}H{minutes}M{seconds}.{millis:03}S") == expected
+
+
+def test_described_sources() -> None:
+    broker = BrokerConfig.load(["group.share.record.lock.duration.ms=20000"])
+    rows = {row.name: row for row in describe(Scope.GROUP, {"share.delivery.count.limit": "7"}, broker)}
+    assert list(rows) == sorted(GROUP_CONFIGS)
+    assert (rows["share.delivery.count.limit"].value, rows["share.delivery.count.limit"].source) == ("7", Source.GROUP)
+    locks = rows["share.record.lock.duration.ms"]
+    assert (locks.value, locks.source) == ("20000", Source.STATIC_BROKER)
+    assert rows["share.session.timeout.ms"].synonyms == (Synonym("group.share.session.timeout.ms", "45000", Source.DEFAULT),)
+    assert rows["share.session.timeout.ms"].is_default
+    assert not any(row.read_only for row in rows.values())

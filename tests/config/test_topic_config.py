@@ -1,0 +1,193 @@
+"""A topic's settings: what is taken, what is refused with which words, and where the values come from."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.config import BrokerConfig, ConfigRow, Scope, Source, Synonym, TopicConfig, checked_topic_configs, describe
+from kbroker.config_def import INT_MAX, LONG_MAX, ConfigDef, to_text
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.topic_config import TOPIC_CONFIGS
+
+DEFAULTS = BrokerConfig.load()
+FIXED = [each for each in TOPIC_CONFIGS.values() if each.only]
+
+KAFKA_NAMES = [
+    "cleanup.policy",
+    "compression.gzip.level",
+    "compression.lz4.level",
+    "compression.type",
+    "compression.zstd.level",
+    "delete.retention.ms",
+    "errors.deadletterqueue.group.enable",
+    "file.delete.delay.ms",
+    "flush.messages",
+    "flush.ms",
+    "follower.replication.throttled.replicas",
+    "index.interval.bytes",
+    "leader.replication.throttled.replicas",
+    "local.retention.bytes",
+    "local.retention.ms",
+    "max.compaction.lag.ms",
+    "max.message.bytes",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms",
+    "message.timestamp.type",
+    "min.cleanable.dirty.ratio",
+    "min.compaction.lag.ms",
+    "min.insync.replicas",
+    "preallocate",
+    "remote.log.copy.disable",
+    "remote.log.delete.on.disable",
+    "remote.storage.enable",
+    "retention.bytes",
+    "retention.ms",
+    "segment.bytes",
+    "segment.index.bytes",
+    "segment.jitter.ms",
+    "segment.ms",
+    "unclean.leader.election.enable",
+]
+
+
+def refused(name: str, value: str | None) -> KafkaError:
+    with pytest.raises(KafkaError) as caught:
+        checked_topic_configs([(name, value)], DEFAULTS)
+    return caught.value
+
+
+def row(stored: dict[str, str], broker: BrokerConfig, name: str) -> ConfigRow:
+    [found] = describe(Scope.TOPIC, stored, broker, [name])
+    return found
+
+
+def test_all_of_kafkas_topic_settings_are_known() -> None:
+    assert [row.name for row in describe(Scope.TOPIC, {}, DEFAULTS)] == sorted(KAFKA_NAMES)
+
+
+@pytest.mark.parametrize("each", TOPIC_CONFIGS.values(), ids=lambda each: each.name)
+def test_the_broker_gives_the_same_defaults(each: ConfigDef) -> None:
+    assert TopicConfig({}, DEFAULTS)[each.name] == each.default_value()
+
+
+@pytest.mark.parametrize("each", FIXED, ids=lambda each: each.name)
+def test_what_does_not_apply_is_taken_only_as_it_is(each: ConfigDef) -> None:
+    assert checked_topic_configs([(each.name, each.only[0])], DEFAULTS) == {each.name: each.only[0]}
+    others = {"true", "1", "2", "7", "0.75", "compact", "gzip", "compact,delete", "*"}
+    for other in others - set(each.only):
+        error = refused(each.name, other)
+        assert error.code is ErrorCode.invalid_config
+        assert error.message is not None
+        assert each.name in error.message
+
+
+def test_compaction_is_refused_by_name() -> None:
+    assert refused("cleanup.policy", "compact").message == (
+        "Invalid value compact for configuration cleanup.policy: kbroker takes only delete here: there is no log compaction"
+    )
+    assert refused("cleanup.policy", "compact,delete").code is ErrorCode.invalid_config
+    assert refused("compression.type", "zstd").code is ErrorCode.invalid_config
+
+
+LIMITS = [
+    ("retention.ms", -1, LONG_MAX),
+    ("retention.bytes", -LONG_MAX - 1, LONG_MAX),
+    ("segment.bytes", 1 << 20, INT_MAX),
+    ("segment.ms", 1, LONG_MAX),
+    ("max.message.bytes", 0, INT_MAX),
+    ("message.timestamp.before.max.ms", 0, LONG_MAX),
+    ("message.timestamp.after.max.ms", 0, LONG_MAX),
+]
+
+
+@pytest.mark.parametrize(("name", "least", "most"), LIMITS)
+def test_bounds(name: str, least: int, most: int) -> None:
+    for value in (least, most):
+        stored = checked_topic_configs([(name, f" {value} ")], DEFAULTS)
+        assert stored == {name: str(value)}
+        assert TopicConfig(stored, DEFAULTS)[name] == value
+    for value in (least - 1, most + 1):
+        assert refused(name, str(value)).code is ErrorCode.invalid_config
+
+
+def test_messages() -> None:
+    assert refused("retention.ms", "-2").message == "Invalid value -2 for configuration retention.ms: Value must be at least -1"
+    assert refused("segment.bytes", "2147483648").message == (
+        "Invalid value 2147483648 for configuration segment.bytes: Not a number of type INT"
+    )
+    assert refused("retention.ms", "soon").message == "Invalid value soon for configuration retention.ms: Not a number of type LONG"
+    assert refused("message.timestamp.type", "logappendtime").message == (
+        "Invalid value logappendtime for configuration message.timestamp.type: String must be one of: CreateTime, LogAppendTime"
+    )
+    assert refused("preallocate", "maybe").message == (
+        "Invalid value maybe for configuration preallocate: Expected value to be either true or false"
+    )
+    assert refused("retention.years", "1").message == "Unknown topic config name: retention.years"
+    assert refused("retention.ms", None).message == "Null value not supported for topic configs: retention.ms"
+
+
+def test_every_list_of_settings_is_judged_as_a_whole() -> None:
+    with pytest.raises(KafkaError):
+        checked_topic_configs([("retention.ms", "1"), ("segment.ms", "0")], DEFAULTS)
+
+
+def test_defaults_come_from_the_broker() -> None:
+    broker = BrokerConfig.load(["log.retention.hours=2", "log.segment.bytes=2097152", "log.roll.hours=3", "message.max.bytes=7"])
+    config = TopicConfig({"segment.bytes": "1048576"}, broker)
+    assert (config["retention.ms"], config["segment.ms"], config["max.message.bytes"]) == (7_200_000, 10_800_000, 7)
+    assert config["segment.bytes"] == 1 << 20
+
+
+def test_the_finest_unit_of_the_broker_wins() -> None:
+    lines = ["log.retention.hours=2", "log.retention.minutes=3"]
+    assert TopicConfig({}, BrokerConfig.load(lines))["retention.ms"] == 180_000
+    assert TopicConfig({}, BrokerConfig.load([*lines, "log.retention.ms=4"]))["retention.ms"] == 4
+    assert TopicConfig({}, BrokerConfig.load(["log.retention.hours=-1"]))["retention.ms"] == -1
+
+
+def test_a_live_topic_sees_what_is_altered_on_the_broker() -> None:
+    broker = BrokerConfig.load()
+    config = TopicConfig({}, broker)
+    broker.set_dynamic({"log.retention.ms": "5"}, {})
+    assert config["retention.ms"] == 5
+
+
+def test_small_segments_for_tests_are_not_listed() -> None:
+    stored = checked_topic_configs([("internal.segment.bytes", "1")], DEFAULTS)
+    assert TopicConfig(stored, DEFAULTS)["segment.bytes"] == 1
+    assert "internal.segment.bytes" not in {row.name for row in describe(Scope.TOPIC, stored, DEFAULTS)}
+
+
+def test_described_sources() -> None:
+    broker = BrokerConfig.load(["log.segment.bytes=2097152"])
+    assert row({}, broker, "segment.bytes") == ConfigRow(
+        name="segment.bytes",
+        value="2097152",
+        source=Source.STATIC_BROKER,
+        synonyms=(
+            Synonym("log.segment.bytes", "2097152", Source.STATIC_BROKER),
+            Synonym("log.segment.bytes", "1073741824", Source.DEFAULT),
+        ),
+        read_only=False,
+        type=TOPIC_CONFIGS["segment.bytes"].type,
+        documentation=TOPIC_CONFIGS["segment.bytes"].doc,
+    )
+    own = row({"segment.bytes": "1048576"}, broker, "segment.bytes")
+    assert (own.value, own.source, own.is_default) == ("1048576", Source.TOPIC, False)
+    assert own.synonyms[0] == Synonym("segment.bytes", "1048576", Source.TOPIC)
+
+
+def test_a_default_without_a_synonym_of_its_unit_has_none() -> None:
+    kept = row({}, DEFAULTS, "retention.ms")
+    assert (kept.value, kept.source, kept.synonyms, kept.is_default) == ("604800000", Source.DEFAULT, (), True)
+    hours = row({}, BrokerConfig.load(["log.retention.hours=1"]), "retention.ms")
+    assert (hours.value, hours.source) == ("3600000", Source.STATIC_BROKER)
+
+
+def test_values_are_described_as_they_are_stored() -> None:
+    for each in describe(Scope.TOPIC, {}, DEFAULTS):
+        assert each.value == to_text(TopicConfig({}, DEFAULTS)[each.name])
+
+
+def test_settings_of_a_later_version_are_ignored() -> None:
+    assert TopicConfig({"retention.decades": "1", "retention.ms": "9"}, DEFAULTS)["retention.ms"] == 9
