@@ -1,0 +1,185 @@
+"""State in a log: the shipped contract, Kafka's own bytes in the records, and the rewriting that keeps the log short."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from kbroker.coordinator_records import encode_share_state_key
+from kbroker.errors import NoSpace, StoreFailed
+from kbroker.records import iter_headers, iter_records
+from kbroker.state_records import ShareStateKey
+from kbroker.storage import log_state_store, segment_store
+from kbroker.storage.log_state_store import LOG, STATE_STORE, LogStateStore, from_record, to_record
+from kbroker.storage.memory_store import MemoryLogStore
+from kbroker.storage.spi import StampedBatch
+from kbroker.testing.state_store_contract import StateStoreContract
+
+TOPIC = UUID(int=0x1234)
+
+
+class TestLogStateStore(StateStoreContract):
+    factory = STATE_STORE
+
+
+def records_of(log: MemoryLogStore) -> Iterator[tuple[bytes | None, bytes | None, object]]:
+    for view in log.read(LOG, 0, max_bytes=1 << 40, end_offset=1 << 40):
+        for position, _ in iter_headers(view):
+            for record in iter_records(view, position):
+                yield record.key, record.value, record.headers
+
+
+def test_share_state_is_kept_as_kafkas_records() -> None:
+    log = MemoryLogStore({})
+    store = LogStateStore(log)
+    snapshot, update = (ShareStateKey(TOPIC, 3, "g", number) for number in (0, 7))
+    store.write([(snapshot.encode(), b"snapshot"), (update.encode(), b"update"), (b"topic/x", b"{}")])
+    store.write([(update.encode(), None)])
+    number = ((("n", (7).to_bytes(8, "big"))),)
+    assert list(records_of(log)) == [
+        (bytes.fromhex("0000 0001 67") + TOPIC.bytes + bytes.fromhex("00000003"), b"snapshot", ()),
+        (bytes.fromhex("0001 0001 67") + TOPIC.bytes + bytes.fromhex("00000003"), b"update", number),
+        (b"topic/x", b"{}", ()),
+        (encode_share_state_key(1, "g", TOPIC, 3), None, number),
+    ]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        ShareStateKey(TOPIC, 0, "", 0).encode(),
+        ShareStateKey(TOPIC, 2**31 - 1, "grüppe", 2**62).encode(),
+        b"share/",
+        b"share/" + bytes(28),
+        b"share/" + bytes(30),
+        b"share/" + bytes(31),
+        b"\0",
+        b"\0\0",
+        b"\0\1\0\0",
+        b"\0\xff\0\0",
+        b"topic/\0\1",
+    ],
+)
+def test_keys_come_back(key: bytes) -> None:
+    assert from_record(to_record(key, b"v")) == (key, b"v")
+
+
+@pytest.fixture
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_state_store, "SETTINGS", log_state_store.SETTINGS.__class__(segment_bytes=4096, segment_ms=1 << 62))
+    monkeypatch.setattr(log_state_store, "SMALLEST_DEAD_BYTES", 8192)
+    monkeypatch.setattr(log_state_store, "PIECE_BYTES", 512)
+
+
+def overwrite(store: LogStateStore, rounds: int, model: dict[bytes, bytes], rng: random.Random) -> None:
+    for number in range(rounds):
+        changes = [(b"key%03d" % rng.randrange(60), None if rng.random() < 0.2 else b"%030d" % number) for _ in range(3)]
+        store.write(changes)
+        for key, value in changes:
+            model.update({key: value}) if value is not None else model.pop(key, None)
+        if number % 2:
+            store.sync()
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_the_log_stays_short_and_says_the_same(tmp_path: Path) -> None:
+    model: dict[bytes, bytes] = {}
+    store = STATE_STORE.open(tmp_path, {}, 1)
+    assert isinstance(store, LogStateStore)
+    largest = 0
+    reader = STATE_STORE.open_reader(tmp_path)
+    for seed in range(40):
+        overwrite(store, 50, model, random.Random(seed))
+        largest = max(largest, store.statistics().log_bytes)
+        assert dict(store.scan(b"")) == dict(reader.scan(b"")) == model
+    assert store.statistics().rewrites >= 5
+    assert largest < 60_000
+    reader.close()
+    store.close()
+    again = STATE_STORE.open(tmp_path, {}, 1)
+    assert dict(again.scan(b"")) == model
+    again.close()
+
+
+class _CutLog(MemoryLogStore):
+    """Remembers what the log held after every call that changed it: what a crash may leave."""
+
+    def __init__(self) -> None:
+        self.contents: dict = {}
+        super().__init__(self.contents)
+        self.moments: list[list[StampedBatch]] = []
+        self.full = False
+
+    def write(self, batches: Sequence[StampedBatch], *, now_ms: int) -> None:
+        if self.full:
+            raise NoSpace("full")
+        super().write(batches, now_ms=now_ms)
+        self.remember()
+
+    def trim(self, log: object, new_start: int) -> None:
+        super().trim(LOG, new_start)
+        self.remember()
+
+    def remember(self) -> None:
+        if LOG in self.contents:
+            self.moments.append(self.contents[LOG].batches())
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_a_crash_at_any_point_of_a_rewriting_loses_nothing() -> None:
+    log = _CutLog()
+    store = LogStateStore(log)
+    model: dict[bytes, bytes] = {}
+    checked = 0
+    for seed in range(400):
+        seen = len(log.moments)
+        overwrite(store, 1, model, random.Random(seed))
+        store.sync()
+        for moment in log.moments[seen:]:
+            left = MemoryLogStore({})
+            left.create(LOG, log_state_store.SETTINGS)
+            left.write(moment, now_ms=0)
+            assert dict(LogStateStore(left).scan(b"")) == model
+            checked += 1
+    assert store.statistics().rewrites >= 2
+    assert checked > 400
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_a_full_disk_postpones_the_rewriting() -> None:
+    log = _CutLog()
+    store = LogStateStore(log)
+    model: dict[bytes, bytes] = {}
+    while store.statistics().log_bytes < 2 * store.statistics().live_bytes + 2 * 8192:
+        overwrite(store, 1, model, random.Random(store.statistics().log_bytes))
+    log.full = True
+    for _ in range(20):
+        store.sync()
+    with pytest.raises(NoSpace):
+        store.write([(b"refused", b"1")])
+    assert store.get(b"refused") is None
+    assert store.statistics().rewrites == 0
+    log.full = False
+    for _ in range(20):
+        store.sync()
+    assert store.statistics().rewrites == 1
+    assert dict(store.scan(b"")) == model
+
+
+def test_a_damaged_state_log_is_not_read_as_if_it_were_whole(tmp_path: Path) -> None:
+    store = STATE_STORE.open(tmp_path, {}, 1)
+    store.write([(b"a", b"1")])
+    store.close()
+    log = segment_store.LOG_STORE.open(tmp_path, {}, 1)
+    end_offset = log.bounds(LOG).end_offset
+    data = bytearray(b"".join(log.read(LOG, 0, max_bytes=1 << 20, end_offset=end_offset)))
+    data[7] = end_offset
+    data[-1] ^= 1
+    log.write([StampedBatch(LOG, end_offset, end_offset, -1, data)], now_ms=0)
+    with pytest.raises(StoreFailed, match="offset 1 is damaged"):
+        LogStateStore(log)
+    log.close()
