@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from kbroker.storage import memory_store
+from kbroker.storage import memory_store, segment_store
 from kbroker.testing.log_store_contract import LogStoreContract
 
 
 class TestMemory(LogStoreContract):
     factory = memory_store.LOG_STORE
+
+
+class TestSegment(LogStoreContract):
+    factory = segment_store.LOG_STORE

@@ -1,0 +1,211 @@
+"""The only door to the file system for the segment engine and the data directory, so that tests can break it.
+
+Methods are the system calls by their names, with three additions: what has to be forced to disk is forced by the call that
+the platform really honours (F_FULLFSYNC on macOS), `write_atomically` replaces a file so that a crash leaves the old or the new
+one, and `allocate` takes disk space ahead so that a full disk is found before anything is written. Errors are OSErrors and
+pass through. It must not know what the files mean.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TypeAlias
+
+if sys.platform == "darwin":
+    import fcntl
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+MAX_BUFFERS = 1024
+"""IOV_MAX of Linux and macOS: the most buffers that one pwritev takes."""
+
+_LOAD_STEP_BYTES = 1 << 16
+_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+_FIRST_KERNEL_WITH_SYNCFS_ERRORS = (5, 8)
+
+
+class Files:
+    """The real file system. FaultyFiles in kbroker.testing is the other one."""
+
+    def open(self, path: Path, flags: int) -> int:
+        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def stat(self, path: Path) -> os.stat_result:
+        return os.stat(path)
+
+    def listdir(self, path: Path) -> list[str]:
+        return os.listdir(path)
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        return os.pwritev(fd, buffers, position)
+
+    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        return os.preadv(fd, [buffer], position)
+
+    def ftruncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def allocate(self, fd: int, position: int, size: int) -> None:
+        """Give the range disk space: writing into it cannot meet a full disk on file systems that overwrite in place."""
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, position, size)
+
+    def fdatasync(self, fd: int) -> None:
+        """Data and size of the file are on disk; the GIL is released meanwhile."""
+        if sys.platform == "darwin":
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+        else:
+            os.fdatasync(fd)
+
+    def fsync_dir(self, path: Path) -> None:
+        """The entries of the directory are on disk: what was created, renamed or unlinked in it."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self.fdatasync(fd) if sys.platform == "darwin" else os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def can_syncfs(self) -> bool:
+        """Whether `syncfs` exists and reports write errors."""
+        return _syncfs() is not None
+
+    def syncfs(self, fd: int) -> None:
+        """Everything of the file system of `fd` is on disk. Reports write errors of any file since `fd` was opened."""
+        call = _syncfs()
+        assert call is not None, "can_syncfs() says whether there is one"
+        call(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)
+
+    def mkdir(self, path: Path) -> None:
+        os.mkdir(path)
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory with its contents; no error when it is not there."""
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            if path.exists():
+                raise
+
+    def map(self, fd: int, size: int) -> memoryview:
+        """Read-only view of the first `size` bytes; unmapped when the last view of it is gone."""
+        return memoryview(mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ))
+
+    def read(self, path: Path) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def write(self, path: Path, content: bytes) -> None:
+        """A new small file. Not durable."""
+        fd = self.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            self.write_all(fd, [content], 0)
+        finally:
+            self.close(fd)
+
+    def write_all(self, fd: int, buffers: Sequence[Buffer], position: int) -> None:
+        """pwritev until everything is written."""
+        rest = [memoryview(buffer) for buffer in buffers if len(buffer)]
+        while rest:
+            written = self.pwritev(fd, rest[:MAX_BUFFERS], position)
+            position += written
+            rest = after(rest, written)
+
+    def write_atomically(self, path: Path, parts: Sequence[Buffer]) -> None:
+        """Replace the file. Its content is on disk on return; its name is after the next `fsync_dir` of the parent."""
+        temporary = path.with_name(path.name + ".tmp")
+        fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            self.write_all(fd, parts, 0)
+            self.fdatasync(fd)
+        finally:
+            self.close(fd)
+        self.rename(temporary, path)
+
+    def load(self, path: Path, start: int, end: int) -> None:
+        """Bring a range into the page cache, in the calling thread and without the GIL, as far as it is not there."""
+        fd = self.open(path, os.O_RDONLY)
+        scratch = bytearray(_LOAD_STEP_BYTES)
+        try:
+            for position in range(start, end, _LOAD_STEP_BYTES):
+                if not _is_resident(fd, position):
+                    os.preadv(fd, [scratch], position)
+        finally:
+            self.close(fd)
+
+    def save_rows(self, directory: Path, rows: Sequence[Buffer]) -> None:
+        """A new mmap-ninja array of int64, one row per buffer, on disk on return except for the directory's own name."""
+        import mmap_ninja.numpy  # imports numpy: not before a first segment is full
+        import numpy
+
+        array = numpy.stack([numpy.frombuffer(row, dtype=numpy.int64) for row in rows])
+        del rows
+        self.mkdir(directory)
+        mmap_ninja.numpy.from_ndarray(directory, array)
+        for name in self.listdir(directory):
+            fd = self.open(directory / name, os.O_RDWR)
+            try:
+                self.fdatasync(fd)
+            finally:
+                self.close(fd)
+        self.fsync_dir(directory)
+
+
+def after(buffers: Sequence[memoryview], count: int) -> list[memoryview]:
+    """What is left of `buffers` behind the first `count` bytes."""
+    for number, buffer in enumerate(buffers):
+        if count < len(buffer):
+            return [buffer[count:], *buffers[number + 1 :]]
+        count -= len(buffer)
+    return []
+
+
+def _is_resident(fd: int, position: int) -> bool:
+    if not _NOWAIT:
+        return False
+    try:
+        return os.preadv(fd, [bytearray(1)], position, _NOWAIT) == 1
+    except OSError:  # EAGAIN: it would have to wait; EOPNOTSUPP: it cannot say
+        return False
+
+
+@cache
+def _syncfs() -> Callable[[int], None] | None:
+    """syncfs(2) by ctypes, where the kernel reports errors from it (Linux 5.8); before that it succeeded over lost data."""
+    if sys.platform != "linux":
+        return None
+    major, minor = os.uname().release.split(".")[:2]
+    if (int(major), int("".join(filter(str.isdigit, minor)) or 0)) < _FIRST_KERNEL_WITH_SYNCFS_ERRORS:
+        return None
+    import ctypes
+
+    try:
+        function = ctypes.CDLL(None, use_errno=True).syncfs
+    except AttributeError:
+        return None
+
+    def call(fd: int) -> None:
+        if function(fd) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
+    return call

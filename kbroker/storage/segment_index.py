@@ -1,0 +1,167 @@
+"""The index of a segment: which offsets its batches have and where they lie; its stored form; making it anew from the batches.
+
+Stored, it is a mmap-ninja int64 array of shape (4, batches), see segment.py; in memory it is four arrays. Both answer the same
+questions by bisection. It must not know when an index is stored.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from pathlib import Path
+from typing import TypeAlias
+
+from crc32c import crc32c
+
+from kbroker.records import CRC_START, HEADER, HEADER_SIZE, LENGTH_END, MAGIC
+from kbroker.storage.files import Files
+
+DATA = "data.ninja"
+SHAPE = "shape.ninja"
+INDEX = ".index"
+INDEX_TEMPORARY = ".index.tmp"
+INDEX_ROWS = 4
+
+_INDEX_SIDECARS = {"dtype.ninja": b"int64", "order.ninja": b"C", "type.ninja": b"numpy"}
+_INDEX_SHAPE = struct.Struct("<QQ")
+_FIRST_READ_BYTES = 1 << 16
+_LARGEST_READ_BYTES = 4 << 20
+
+Column: TypeAlias = "array[int] | memoryview[int]"
+
+
+class BadIndex(Exception):
+    """The stored index does not fit its segment: the batches have to be read again."""
+
+
+class SegmentIndex:
+    """Where the batches of a segment are: four columns with an entry per batch, in memory or mapped from `.index`.
+
+    Appending is safe beside readers in other threads: `newest_ms` is filled last, and its length is what counts.
+    """
+
+    __slots__ = ("base_offsets", "ends", "last_offsets", "newest_ms")
+
+    def __init__(self, base_offsets: Column, last_offsets: Column, ends: Column, newest_ms: Column) -> None:
+        self.base_offsets = base_offsets
+        self.last_offsets = last_offsets
+        self.ends = ends
+        self.newest_ms = newest_ms
+
+    @classmethod
+    def empty(cls) -> SegmentIndex:
+        return cls(array("q"), array("q"), array("q"), array("q"))
+
+    @classmethod
+    def from_bytes(cls, data: memoryview) -> SegmentIndex:
+        """Over rows that lie one behind the other, without copying."""
+        values = data.cast("q")
+        count = len(values) // INDEX_ROWS
+        return cls(*(values[row * count : (row + 1) * count] for row in range(INDEX_ROWS)))
+
+    def __len__(self) -> int:
+        return len(self.newest_ms)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all batches: where the next one goes."""
+        count = len(self.newest_ms)
+        return self.ends[count - 1] if count else 0
+
+    def rows(self) -> tuple[Column, Column, Column, Column]:
+        return self.base_offsets, self.last_offsets, self.ends, self.newest_ms
+
+    def copy(self, count: int) -> SegmentIndex:
+        """Of the first `count` batches, in memory, to be appended to."""
+        return SegmentIndex(*(array("q", row[:count]) for row in self.rows()))
+
+    def add(self, base_offset: int, last_offset: int, size_bytes: int, max_timestamp_ms: int) -> None:
+        newest_ms = self.newest_ms
+        assert isinstance(newest_ms, array), "a stored index does not grow"
+        count = len(newest_ms)
+        if count:
+            size_bytes += self.ends[count - 1]
+            max_timestamp_ms = max(max_timestamp_ms, newest_ms[count - 1])
+        self.base_offsets.append(base_offset)  # type: ignore[union-attr]
+        self.last_offsets.append(last_offset)  # type: ignore[union-attr]
+        self.ends.append(size_bytes)  # type: ignore[union-attr]
+        newest_ms.append(max_timestamp_ms)
+
+    def locate(self, offset: int, max_bytes: int, end_offset: int, *, first_in_any_case: bool) -> tuple[int, int]:
+        """(start, end) of the bytes that LogReader.read asks for; an empty range when there are none."""
+        count = len(self.newest_ms)
+        first = bisect_left(self.last_offsets, offset, 0, count)
+        start = self.ends[first - 1] if first else 0
+        if first == count or self.base_offsets[first] >= end_offset:
+            return start, start
+        if self.base_offsets[count - 1] >= end_offset:
+            count = bisect_left(self.base_offsets, end_offset, first, count)
+        if self.ends[count - 1] - start > max_bytes:
+            count = bisect_right(self.ends, start + max_bytes, first, count)
+            if count == first and first_in_any_case:
+                count += 1
+        return start, self.ends[count - 1] if count > first else start
+
+
+def load_index(path: Path, files: Files) -> SegmentIndex:
+    """The stored index of a sealed segment, mapped. Raises BadIndex when it does not fit the data."""
+    directory = path / INDEX
+    try:
+        sidecars = {name: files.read(directory / name) for name in _INDEX_SIDECARS}
+        rows, count = _INDEX_SHAPE.unpack(files.read(directory / SHAPE))
+        fd = files.open(directory / DATA, os.O_RDONLY)
+        try:
+            size = files.size(fd)
+            if sidecars != _INDEX_SIDECARS or rows != INDEX_ROWS or size != rows * count * 8 or not count or sys.byteorder != "little":
+                raise BadIndex(f"{directory} is not an index of {INDEX_ROWS} rows")
+            index = SegmentIndex.from_bytes(files.map(fd, size))
+        finally:
+            files.close(fd)
+    except (FileNotFoundError, struct.error) as error:
+        files.stat(path)  # the whole segment is gone: that is no bad index
+        raise BadIndex(f"{directory} is incomplete") from error
+    if index.size_bytes != files.stat(path / DATA).st_size:
+        raise BadIndex(f"{directory} does not end where {path / DATA} does")
+    return index
+
+
+def scan(files: Files, fd: int, index: SegmentIndex, base_offset: int) -> None:
+    """Add the batches behind the indexed ones to `index`, up to the first that is torn or is none.
+
+    A batch counts when it lies whole in the file, its offsets rise (none is below `base_offset`) and its CRC is right. Reads
+    with pread, not through a mapping: another process may be shortening the file, and a bad disk is then an OSError.
+    """
+    size = files.size(fd)
+    position = index.size_bytes
+    next_offset = index.last_offsets[len(index) - 1] + 1 if len(index) else base_offset
+    read_bytes = _FIRST_READ_BYTES
+    while position + HEADER_SIZE <= size:
+        chunk = memoryview(bytearray(min(read_bytes, size - position)))
+        chunk = chunk[: files.preadv(fd, chunk, position)]
+        used, next_offset, missing = _scan_chunk(chunk, index, next_offset)
+        position += used
+        if not missing or position + missing > size or (missing <= read_bytes and not used):
+            return
+        read_bytes = max(missing, min(2 * read_bytes, _LARGEST_READ_BYTES))
+
+
+def _scan_chunk(chunk: memoryview, index: SegmentIndex, next_offset: int) -> tuple[int, int, int]:
+    """(bytes used, next offset, bytes needed to go on): the last is 0 when what follows is not a batch."""
+    at, end = 0, len(chunk)
+    unpack, add = HEADER.unpack_from, index.add
+    while at + HEADER_SIZE <= end:
+        base_offset, length, _, magic, crc, _, last_delta, _, max_timestamp_ms, _, _, _, _ = unpack(chunk, at)
+        size = length + LENGTH_END
+        if magic != MAGIC or size < HEADER_SIZE or base_offset < next_offset or last_delta < 0:
+            return at, next_offset, 0
+        if at + size > end:
+            return at, next_offset, size
+        if crc32c(chunk[at + CRC_START : at + size]) != crc:
+            return at, next_offset, 0
+        add(base_offset, base_offset + last_delta, size, max_timestamp_ms)
+        next_offset = base_offset + last_delta + 1
+        at += size
+    return at, next_offset, HEADER_SIZE

@@ -1,0 +1,240 @@
+"""What the segment engine does when it is opened: finish what a crash interrupted, cut torn tails, find the indexes.
+
+Sealed segments are taken as they are: sealing is the last thing that happens to a segment, and everything was on disk by then.
+In the others (the active one, and those that were full but not yet sealed) the batches are read again and checked, unless
+the store was closed in good order: then it left their indexes in the file `clean-shutdown`, which is removed before the
+first write.
+
+    clean-shutdown:  b"kbroker segments 1 little\\n"   version and byte order
+                     u32 length, JSON                   [[log directory, base offset, batches], ...]
+                     int64 index rows                   of each entry in turn: base offsets, last offsets, ends, newest timestamps
+                     u32 CRC-32C                        of everything before it
+
+What crashes leave, and what is done about it:
+
+    *.deleted, *.tmp            a removal or a copy that was not finished: removed
+    segment without data.ninja  its creation was not finished: removed, and a log that has no other segment with it
+    bytes that are no batch     a torn write at the end of an unsealed segment: cut
+    `follows` beyond the end    the segment before lost bytes in a power cut: this one and those behind it were never synced
+                                either, and are removed, so that what is left is a prefix of what was written
+    empty segment, not last     a write was about to remove it: removed
+
+It must not know how batches are written.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import struct
+import sys
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from crc32c import crc32c
+
+from kbroker.errors import OperatorError
+from kbroker.storage.files import Files
+from kbroker.storage.segment import FOLLOWS, OpenHandles, Segment, create_segment, write_sidecars
+from kbroker.storage.segment_index import DATA, INDEX, INDEX_ROWS, SegmentIndex, scan
+
+logger = logging.getLogger(__name__)
+
+CLEAN_SHUTDOWN = "clean-shutdown"
+DELETED = ".deleted"
+TEMPORARY = ".tmp"
+
+_HEAD = b"kbroker segments 1 %s\n" % sys.byteorder.encode()
+_LENGTH = struct.Struct("<I")
+_NUMBER_BYTES = 8
+
+SavedIndexes: TypeAlias = Mapping[tuple[str, int], SegmentIndex]
+"""By name of the log's directory and base offset of the segment."""
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What was found and done while a store was opened."""
+
+    logs: int = 0
+    segments_read_again: int = 0
+    cut_bytes: int = 0
+    removed_segments: int = 0
+    to_seal: list[Segment] = field(default_factory=list)
+    to_sync: list[Segment] = field(default_factory=list)
+    """Segments whose batches may be in the page cache only: the process that wrote them did not live to sync them."""
+
+
+def save_indexes(directory: Path, segments: Iterable[Segment], files: Files) -> None:
+    """Leave the indexes of unsealed segments for the next open. Durable on return."""
+    entries: list[tuple[str, int, int]] = []
+    rows: list[bytes] = []
+    for segment in segments:
+        index = segment.index
+        entries.append((segment.path.parent.name, segment.base_offset, len(index)))
+        rows += [row.tobytes() for row in index.rows()]
+    described = json.dumps(entries).encode()
+    parts = [_HEAD, _LENGTH.pack(len(described)), described, *rows]
+    checksum = 0
+    for part in parts:
+        checksum = crc32c(part, checksum)
+    files.write_atomically(directory / CLEAN_SHUTDOWN, [*parts, _LENGTH.pack(checksum)])
+    files.fsync_dir(directory)
+
+
+def take_saved_indexes(directory: Path, files: Files) -> SavedIndexes | None:
+    """What the last close() left; None when the store was not closed in good order. Changes nothing."""
+    try:
+        data = memoryview(files.read(directory / CLEAN_SHUTDOWN))
+    except FileNotFoundError:
+        return None
+    end = len(data) - _LENGTH.size
+    at = len(_HEAD) + _LENGTH.size
+    if end < at or bytes(data[: len(_HEAD)]) != _HEAD or _LENGTH.unpack_from(data, end)[0] != crc32c(data[:end]):
+        logger.warning("%s is not usable: reading the batches instead", directory / CLEAN_SHUTDOWN)
+        return None
+    (described_bytes,) = _LENGTH.unpack_from(data, len(_HEAD))
+    entries = json.loads(bytes(data[at : at + described_bytes]))
+    at += described_bytes
+    saved: dict[tuple[str, int], SegmentIndex] = {}
+    for name, base_offset, count in entries:
+        rows = [array("q", bytes(data[start : start + count * _NUMBER_BYTES])) for start in _row_starts(at, count)]
+        saved[name, base_offset] = SegmentIndex(*rows)
+        at += INDEX_ROWS * count * _NUMBER_BYTES
+    return saved
+
+
+def _row_starts(at: int, count: int) -> Sequence[int]:
+    return [at + row * count * _NUMBER_BYTES for row in range(INDEX_ROWS)]
+
+
+def forget_saved_indexes(directory: Path, files: Files) -> None:
+    """Before the first write: from now on only a new close() makes the indexes valid. Durable on return."""
+    try:
+        files.unlink(directory / CLEAN_SHUTDOWN)
+    except FileNotFoundError:
+        return
+    files.fsync_dir(directory)
+
+
+def recover_log(path: Path, saved: SavedIndexes | None, found: Recovery, *, files: Files, handles: OpenHandles) -> tuple[Segment, ...]:
+    """The segments of a log, the last one active. Empty when the log's creation was not finished: the directory is gone then."""
+    segments: list[Segment] = []
+    for base_offset in _segment_offsets(path, files):
+        segment = _open_segment(path / f"{base_offset:020d}", saved, found, files, handles)
+        if segment is None or (segments and not segment.sealed and _lost_bytes_before(segment, segments[-1])):
+            _remove_from(path, base_offset, found, files)
+            break
+        if segments and not segments[-1].sealed and not segments[-1].index.size_bytes:
+            _remove(segments.pop().path, "it is empty", found, files)
+        segments.append(segment)
+    if not segments:
+        files.remove_tree(path)
+        return ()
+    for segment in segments[:-1]:
+        if not segment.sealed:
+            found.to_seal.append(segment)
+    last = segments[-1]
+    if last.sealed:
+        end_offset = last.end_offset
+        segments.append(create_segment(path, end_offset, 0, end_offset, files=files, handles=handles))
+        found.to_sync.append(segments[-1])
+    return tuple(segments)
+
+
+def _segment_offsets(path: Path, files: Files) -> list[int]:
+    offsets = []
+    for name in files.listdir(path):
+        if name.isdigit():
+            offsets.append(int(name))
+        elif name.endswith((DELETED, TEMPORARY)):
+            files.remove_tree(path / name) if (path / name).is_dir() else files.unlink(path / name)
+    return sorted(offsets)
+
+
+def _open_segment(path: Path, saved: SavedIndexes | None, found: Recovery, files: Files, handles: OpenHandles) -> Segment | None:
+    """None when there is no data file."""
+    try:
+        size = files.stat(path / DATA).st_size
+    except FileNotFoundError:
+        return None
+    if _exists(path / INDEX, files):
+        return Segment(path, files, handles, index=None, sealed=True, capacity=size)
+    index = None if saved is None else saved.get((path.parent.name, int(path.name)))
+    if index is not None and index.size_bytes <= size:
+        return Segment(path, files, handles, index=index, sealed=False, capacity=size)
+    index = SegmentIndex.empty()
+    _read_and_cut(path, index, found, files)
+    segment = Segment(path, files, handles, index=index, sealed=False, capacity=size)
+    found.segments_read_again += 1
+    found.to_sync.append(segment)
+    return segment
+
+
+def _read_and_cut(path: Path, index: SegmentIndex, found: Recovery, files: Files) -> None:
+    """Bytes behind the last batch must not stay: batches of another write could otherwise follow a shorter new one."""
+    fd = files.open(path / DATA, os.O_RDWR)
+    try:
+        scan(files, fd, index, int(path.name))
+        size, end = files.size(fd), index.size_bytes
+        torn = _garbage_bytes(fd, end, files)
+        files.ftruncate(fd, end)
+        files.ftruncate(fd, size)
+    finally:
+        files.close(fd)
+    if torn:
+        logger.warning("cut about %d bytes of an unfinished write behind byte %d of %s", torn, end, path / DATA)
+        found.cut_bytes += torn
+    if size == 0:
+        write_sidecars(path, size, files)
+
+
+def _garbage_bytes(fd: int, end: int, files: Files) -> int:
+    """How far bytes other than zeros reach behind `end`, looking at the next megabyte: for the log line only."""
+    chunk = bytearray(1 << 20)
+    read = files.preadv(fd, chunk, end)
+    return len(bytes(chunk[:read]).rstrip(b"\0"))
+
+
+def _lost_bytes_before(segment: Segment, previous: Segment) -> bool:
+    follows = read_follows(segment.path, segment.files)
+    return follows is not None and follows > previous.end_offset
+
+
+def read_follows(path: Path, files: Files) -> int | None:
+    """End offset that the segment before had when this one was made; None when this is not recorded."""
+    try:
+        text = files.read(path / FOLLOWS)
+    except FileNotFoundError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _remove_from(path: Path, base_offset: int, found: Recovery, files: Files) -> None:
+    for each in [offset for offset in _segment_offsets(path, files) if offset >= base_offset]:
+        segment_path = path / f"{each:020d}"
+        if _exists(segment_path / INDEX, files):
+            raise OperatorError(
+                f"{path / f'{base_offset:020d}'} is damaged, yet later segments are complete: restore it from a backup, "
+                f"or move it and the later segments of {path} elsewhere to go on without their records"
+            )
+        _remove(segment_path, "it was not synced, and bytes before it are lost", found, files)
+    files.fsync_dir(path)
+
+
+def _remove(path: Path, reason: str, found: Recovery, files: Files) -> None:
+    logger.warning("removed %s: %s", path, reason)
+    found.removed_segments += 1
+    files.remove_tree(path)
+
+
+def _exists(path: Path, files: Files) -> bool:
+    try:
+        files.stat(path)
+    except FileNotFoundError:
+        return False
+    return True

@@ -1,0 +1,183 @@
+"""One write() of the segment engine, from the batches to the bytes: planned, prepared, written, then shown or undone.
+
+    plan      which batches go to which segment, and where new segments begin; touches nothing
+    prepare   new segments are created and disk space is taken, for all logs of the call
+    write     one pwritev per segment, behind what readers can see
+    publish   indexes grow and new segments join their logs: only now a reader sees anything
+
+An OSError before `publish` leaves nothing visible; `undo` then removes what a crash could bring back.
+It must not know about syncs, nor which errors are whose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kbroker.storage.files import MAX_BUFFERS, Files, after
+from kbroker.storage.segment import OpenHandles, Segment, create_segment, segment_path
+from kbroker.storage.spi import LogId, LogSettings, StampedBatch
+
+_ZEROS = memoryview(bytes(1 << 16))
+
+
+@dataclass(slots=True, eq=False)
+class SegmentedLog:
+    """One log of a store. `segments` is replaced, never changed, so that readers may hold it; the last one is active."""
+
+    log: LogId
+    path: Path
+    settings: LogSettings
+    segments: tuple[Segment, ...]
+
+    @property
+    def end_offset(self) -> int:
+        return self.segments[-1].end_offset
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """Batches that lie back to back in one segment; `segment` is None until a new one is created for them."""
+
+    log: SegmentedLog
+    segment: Segment | None
+    position: int
+    follows: int | None = None
+    batches: list[StampedBatch] = field(default_factory=list)
+    size_bytes: int = 0
+    written_bytes: int = 0
+
+    @property
+    def is_new(self) -> bool:
+        return self.follows is not None
+
+
+@dataclass(slots=True, eq=False)
+class Published:
+    """What a write has changed."""
+
+    segments: list[Segment] = field(default_factory=list)
+    created: list[Segment] = field(default_factory=list)
+    full: list[Segment] = field(default_factory=list)
+    replaced: list[Segment] = field(default_factory=list)
+    """Empty segments whose base offset was not that of the first batch: a segment's name is the offset it begins with."""
+    size_bytes: int = 0
+
+
+class PlannedWrite:
+    """`pinned` collects the segments that are written: their files must stay open."""
+
+    def __init__(
+        self,
+        groups: Iterable[tuple[SegmentedLog, Sequence[StampedBatch]]],
+        now_ms: int,
+        files: Files,
+        handles: OpenHandles,
+        pinned: set[Segment],
+    ) -> None:
+        self._now_ms = now_ms
+        self._files = files
+        self._handles = handles
+        self._pinned = pinned
+        self._runs: list[_Run] = []
+        for log, batches in groups:
+            self._plan(log, batches)
+
+    def _plan(self, log: SegmentedLog, batches: Iterable[StampedBatch]) -> None:
+        active = log.segments[-1]
+        size = active.index.size_bytes
+        end_offset = log.end_offset
+        run = _Run(log, active, size)
+        roll = active.is_due(self._now_ms, log.settings.segment_ms) if size else True
+        for batch in batches:
+            length = len(batch.data)
+            assert batch.base_offset >= end_offset, "offsets of a log rise"
+            if not size:
+                roll = batch.base_offset != active.base_offset
+            if roll or (size and size + length > log.settings.segment_bytes):
+                if run.batches:
+                    self._runs.append(run)
+                run = _Run(log, None, 0, follows=end_offset)
+                roll, size = False, 0
+            run.batches.append(batch)
+            run.size_bytes += length
+            size += length
+            end_offset = batch.last_offset + 1
+        self._runs.append(run)
+
+    def carry_out(self) -> None:
+        """Prepare and write."""
+        for run in self._runs:
+            self._prepare(run)
+        for run in self._runs:
+            self._write(run)
+
+    def _prepare(self, run: _Run) -> None:
+        segment = run.segment
+        end = run.position + run.size_bytes
+        if segment is None:
+            capacity = max(run.log.settings.segment_bytes, end)
+            base_offset = run.batches[0].base_offset
+            segment = create_segment(run.log.path, base_offset, capacity, run.follows, files=self._files, handles=self._handles)
+            run.segment = segment
+        with self._handles.lock:
+            self._pinned.add(segment)
+            fd = self._handles.file(segment)
+        if end > segment.capacity:
+            segment.grow(fd, max(end, run.log.settings.segment_bytes))
+        if end > segment.reserved:
+            segment.reserve(fd, end)
+
+    def _write(self, run: _Run) -> None:
+        assert run.segment is not None
+        assert run.segment.fd is not None, "pinned"
+        rest: Sequence[bytes | bytearray | memoryview] = [batch.data for batch in run.batches]
+        while run.written_bytes < run.size_bytes:
+            position = run.position + run.written_bytes
+            written = self._files.pwritev(run.segment.fd, rest[:MAX_BUFFERS], position)
+            run.written_bytes += written
+            if run.written_bytes < run.size_bytes:
+                rest = after([memoryview(buffer) for buffer in rest], written)
+
+    def publish(self) -> Published:
+        published = Published()
+        for run in self._runs:
+            segment, log = run.segment, run.log
+            assert segment is not None
+            segment.append(run.batches, self._now_ms)
+            published.segments.append(segment)
+            published.size_bytes += run.size_bytes
+            if not run.is_new:
+                continue
+            published.created.append(segment)
+            last = log.segments[-1]
+            if len(last.index):
+                published.full.append(last)
+                log.segments = (*log.segments, segment)
+            else:
+                published.replaced.append(last)
+                log.segments = (*log.segments[:-1], segment)
+        return published
+
+    def undo(self) -> None:
+        """After an error: nothing of the call is left, also not for a recovery after a power cut."""
+        wrote = any(run.written_bytes for run in self._runs)
+        for run in self._runs:
+            if run.is_new:
+                if run.segment is not None:
+                    self._handles.discard(run.segment)
+                self._files.remove_tree(segment_path(run.log.path, run.batches[0].base_offset))
+                if wrote:
+                    self._files.fsync_dir(run.log.path)
+            elif run.written_bytes:
+                self._overwrite(run)
+
+    def _overwrite(self, run: _Run) -> None:
+        """With zeros, in place: the space is there, and a file that shrinks is a SIGBUS to readers in other processes."""
+        assert run.segment is not None
+        assert run.segment.fd is not None
+        end = run.position + run.written_bytes
+        for position in range(run.position, end, len(_ZEROS)):
+            self._files.write_all(run.segment.fd, [_ZEROS[: end - position]], position)
+        self._files.fdatasync(run.segment.fd)
