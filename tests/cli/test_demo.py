@@ -1,0 +1,30 @@
+"""`kbroker demo` in small: the summary must add up, and the lag on disk must be zero when everything is finished."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+
+from kbroker.cli.demo_orders import Verdict, handle, orders
+
+
+def test_the_summary_adds_up() -> None:
+    arguments = [sys.executable, "-m", "kbroker", "demo", "--orders", "3000", "--consumers", "2"]
+    ended = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    summary = {name.strip(): text for name, _, text in (line.partition("  ") for line in reversed(ended.stdout.splitlines()))}
+    fates = Counter((handle(order, 1), handle(order, 2)) for order in orders(3000))
+    flaky = fates[Verdict.RELEASE, Verdict.ACCEPT]
+    hopeless = fates[Verdict.RELEASE, Verdict.RELEASE]
+    assert number(summary["accepted"]) == fates[Verdict.ACCEPT, Verdict.ACCEPT] + flaky
+    assert number(summary["rejected (poison)"]) == fates[Verdict.REJECT, Verdict.REJECT]
+    assert number(summary["archived after 5 deliveries"]) == hopeless
+    assert number(summary["lag, read from disk"]) == 0
+    redelivered = next(number(text) for name, text in summary.items() if "after a failure" in name)
+    assert redelivered >= flaky + 4 * hopeless
+    assert ended.stdout.endswith("the broker was stopped and ended cleanly\n")
+
+
+def number(text: str) -> int:
+    return int(text.split()[0].replace(",", ""))
