@@ -17,9 +17,9 @@ import signal
 import socket
 import struct
 from collections import deque
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import trio
 
@@ -195,7 +195,6 @@ class Server:
     def max_frame_bytes(self) -> int:
         return self._max_frame_bytes
 
-
     async def stop(self, grace_s: float) -> None:
         """Let every connection finish the requests that it has received; idle ones are closed at once."""
         self.stopping = True
@@ -210,7 +209,7 @@ class Server:
 class _Peer:
     """One client connection."""
 
-    __slots__ = ("_broker", "_frames", "_server", "busy", "connection", "reserved_bytes", "last_active", "name", "sock")
+    __slots__ = ("_broker", "_frames", "_server", "busy", "connection", "last_active", "name", "reserved_bytes", "sock")
 
     def __init__(self, server: Server, broker: Broker, sock: socket.socket, connection_id: int, host: str) -> None:
         self._server = server
@@ -250,12 +249,20 @@ class _Peer:
             if waiting is not None:
                 # The shared buffer is another task's as soon as this one waits: own what has not been looked at yet.
                 frames = iter([bytes(later) for later in frames])
-                await self._send(ready)
-                response.answer = await waiting
+                response.answer = await self._send_then(ready, waiting)
             ready.append(response)
         await self._send(ready)
 
-    def _dispatch(self, frame: bytes | memoryview) -> tuple[_Response, Awaitable[Answer] | None]:
+    async def _send_then(self, ready: deque[_Response], waiting: Coroutine[Any, Any, Answer]) -> Answer:
+        """What is answered already does not wait for a request that may be parked."""
+        try:
+            await self._send(ready)
+        except BaseException:
+            waiting.close()
+            raise
+        return await waiting
+
+    def _dispatch(self, frame: bytes | memoryview) -> tuple[_Response, Coroutine[Any, Any, Answer] | None]:
         self._server.requests += 1
         try:
             head = read_request_head(frame)

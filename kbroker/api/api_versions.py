@@ -34,12 +34,12 @@ def handle(request: Request) -> Message:
         "api_keys": [{"api_key": api.key, "min_version": api.first, "max_version": api.last} for api in APIS.values()],
         "throttle_time": 0,
         "supported_features": [
-            {"name": name, "min_version": first, "max_version": last} for name, first, last, _ in FEATURES if first > 0 or request.version >= 4
+            {"name": name, "min_version": first, "max_version": last}
+            for name, first, last, _ in FEATURES
+            if first > 0 or request.version >= 4
         ],
         "finalized_features_epoch": request.broker.generation,
-        "finalized_features": [
-            {"name": name, "max_version_level": level, "min_version_level": level} for name, _, _, level in FEATURES
-        ],
+        "finalized_features": [{"name": name, "max_version_level": level, "min_version_level": level} for name, _, _, level in FEATURES],
         "zk_migration_ready": False,
     }
 

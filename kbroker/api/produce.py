@@ -85,7 +85,7 @@ class _Produce:
         for name, rows in self._topics:
             for row in rows:
                 if row.error_code:
-                    raise CloseConnection(f"acks=0 batch for {name}-{row.partition} refused with code {row.error_code} {row.error_message or ''}")
+                    raise CloseConnection(f"acks=0 batch for {name}-{row.partition} refused: {row.error_code} {row.error_message or ''}")
         return None
 
 

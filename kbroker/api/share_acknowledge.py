@@ -26,7 +26,7 @@ async def handle(request: Request) -> Raw:
     share_groups = request.broker.share_groups
     try:
         check_identity(body)
-        acknowledged = [TopicPartition(topic.topic_id or NO_TOPIC_ID, row.partition_index) for topic in body.topics for row in topic.partitions]
+        acknowledged = listed_partitions(body.topics)
         plan = share_groups.sessions.acknowledge(body.group_id, body.member_id, body.share_session_epoch, acknowledged=acknowledged)
     except KafkaError as error:
         packed = share_acknowledge_response(request.version, (), lock_timeout_ms=0, error_code=error.code, error_message=error.message)
@@ -37,11 +37,18 @@ async def handle(request: Request) -> Raw:
         share_groups.release_session(plan.session)
     rows: dict[UUID, list[ShareAcknowledgeRow]] = {}
     if any(row.acknowledgement_batches for topic in body.topics for row in topic.partitions):
-        for partition, error in results.items():
-            code, message = (0, None) if error is None else (error.code, error.message)
+        for partition, refused in results.items():
+            code, message = (0, None) if refused is None else (int(refused.code), refused.message)
             rows.setdefault(partition.topic_id, []).append(ShareAcknowledgeRow(partition.partition, code, message))
     lock_ms = share_groups.settings(body.group_id).lock_duration_ms
     return Raw((share_acknowledge_response(request.version, list(rows.items()), lock_timeout_ms=lock_ms),))
+
+
+def listed_partitions(topics: Sequence[Any]) -> list[TopicPartition]:
+    """The partitions of a request's Topics, each once: librdkafka may list one more than once."""
+    return list(
+        dict.fromkeys(TopicPartition(topic.topic_id or NO_TOPIC_ID, row.partition_index) for topic in topics for row in topic.partitions)
+    )
 
 
 def check_identity(body: Any) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from kbroker.api.share_acknowledge import NO_TOPIC_ID, acknowledge, check_identity
+from kbroker.api.share_acknowledge import NO_TOPIC_ID, acknowledge, check_identity, listed_partitions
 from kbroker.broker.connection import Raw, Request
 from kbroker.broker.share_fetching import ShareFetching, ShareLimits
 from kbroker.errors import ErrorCode, KafkaError
@@ -56,8 +56,7 @@ def _refusal(request: Request, error: KafkaError) -> Raw:
 
 async def _plan(request: Request, limits: ShareLimits) -> FetchPlan:
     body = request.body
-    add = _distinct(TopicPartition(topic.topic_id or NO_TOPIC_ID, row.partition_index) for topic in body.topics for row in topic.partitions)
-    forget = _distinct(TopicPartition(topic.topic_id or NO_TOPIC_ID, index) for topic in body.forgotten_topics_data for index in topic.partitions)
+    forgotten = (TopicPartition(topic.topic_id or NO_TOPIC_ID, index) for topic in body.forgotten_topics_data for index in topic.partitions)
     has_acks = any(row.acknowledgement_batches for topic in body.topics for row in topic.partitions)
     sessions = request.broker.share_groups.sessions
     try:
@@ -66,8 +65,8 @@ async def _plan(request: Request, limits: ShareLimits) -> FetchPlan:
             body.member_id,
             body.share_session_epoch,
             connection_id=request.connection.id,
-            add=add,
-            forget=forget,
+            add=listed_partitions(body.topics),
+            forget=list(dict.fromkeys(forgotten)),
             has_acks=has_acks,
         )
     except KafkaError as error:
@@ -75,10 +74,6 @@ async def _plan(request: Request, limits: ShareLimits) -> FetchPlan:
             # An instant answer would make the client ask again in a busy loop (KAFKA-19231).
             await request.connection.pause(limits.max_wait_ms / 1000)
         raise
-
-
-def _distinct(partitions: Any) -> list[TopicPartition]:
-    return list(dict.fromkeys(partitions))
 
 
 def _with_acks(topics: Sequence[Any]) -> list[Any]:

@@ -34,7 +34,8 @@ def validate(records: bytes | None, rules: BatchRules, now_ms: int) -> BatchHead
         raise KafkaError(ErrorCode.invalid_record, "a produce request holds exactly one record batch for a partition")
     header = _read(records)
     if header.size_bytes > rules.max_message_bytes:
-        raise KafkaError(ErrorCode.message_too_large, f"a batch of {header.size_bytes} bytes is larger than max.message.bytes={rules.max_message_bytes}")
+        message = f"a batch of {header.size_bytes} bytes is larger than max.message.bytes={rules.max_message_bytes}"
+        raise KafkaError(ErrorCode.message_too_large, message)
     if not crc_is_valid(records, 0, header):
         raise KafkaError(ErrorCode.corrupt_message, "CRC does not match")
     _check_header(header)

@@ -47,7 +47,6 @@ class Connection:
             finally:
                 waiter.attach(None)
 
-
     async def pause(self, seconds: float) -> None:
         """Let time pass, as long as the peer is there. Raises PeerGone."""
         await self.park(Waiter(), trio.current_time() + seconds)

@@ -7,7 +7,6 @@ in the same step for every group concerned. Whoever waits for an initialisation 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import TypeVar
 from uuid import UUID
 
@@ -156,4 +155,3 @@ class GroupCoordinator:
         """Groups forget a topic that is gone."""
         if not await self._save(self.coordinator.topic_deleted(topic_id)):
             logger.warning("groups could not forget topic %s: tried again at the next start", topic_id)
-

@@ -97,7 +97,8 @@ class Partition:
 
     def statistics(self) -> PartitionStatistics:
         producers = 0 if self._producers is None else len(self._producers)
-        return PartitionStatistics(self.log_start_offset, self.high_watermark, self.next_offset, len(self._in_flight), len(self.waiters), producers)
+        in_flight = len(self._in_flight)
+        return PartitionStatistics(self.log_start_offset, self.high_watermark, self.next_offset, in_flight, len(self.waiters), producers)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 

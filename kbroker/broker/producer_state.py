@@ -43,7 +43,8 @@ class ProducerStates:
         if entry is None:
             return None
         if header.producer_epoch < entry.producer_epoch:
-            raise KafkaError(ErrorCode.invalid_producer_epoch, f"producer epoch {header.producer_epoch} is older than {entry.producer_epoch}")
+            message = f"producer epoch {header.producer_epoch} is older than {entry.producer_epoch}"
+            raise KafkaError(ErrorCode.invalid_producer_epoch, message)
         first, last = header.base_sequence, _last_sequence(header)
         if header.producer_epoch > entry.producer_epoch:
             if first != 0:

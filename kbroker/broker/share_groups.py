@@ -19,7 +19,6 @@ from kbroker.broker.partition import Partition
 from kbroker.broker.share_loading import load_share_partition
 from kbroker.broker.topics import Topics
 from kbroker.broker.waiting import Waiters
-from kbroker.config import OffsetReset
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.effects import AckBatch, Persist, ShareSettings
 from kbroker.share.persister import Persister, Result, TopicPartition, WriteRequest
@@ -87,7 +86,7 @@ class ShareGroups:
         *,
         max_sessions: int,
         settings: Callable[[str], ShareSettings],
-        reset_policy: Callable[[str], OffsetReset],
+        reset_policy: Callable[[str], str],
     ) -> None:
         self._topics = topics
         self._persister = persister

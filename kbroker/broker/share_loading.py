@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from kbroker.broker.partition import Partition
 from kbroker.clock import wall_clock_ms
-from kbroker.config import OffsetReset
+from kbroker.config import reset_duration_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.records import iter_headers, iter_records
 from kbroker.share.effects import ShareSettings, StateBatch
@@ -24,7 +24,7 @@ _UNDECIDED = -1
 
 
 async def load_share_partition(
-    persister: Persister, group_id: str, partition: Partition, settings: ShareSettings, reset_policy: Callable[[], OffsetReset]
+    persister: Persister, group_id: str, partition: Partition, settings: ShareSettings, reset_policy: Callable[[], str]
 ) -> SharePartition:
     """Raises KafkaError with the persister's code, OFFSET_NOT_AVAILABLE while a reset by duration finds no record, and
     UNKNOWN_SERVER_ERROR for state that makes no sense."""
@@ -47,15 +47,15 @@ async def load_share_partition(
     return engine
 
 
-def reset_offset(partition: Partition, policy: OffsetReset) -> int:
+def reset_offset(partition: Partition, policy: str) -> int:
     """Where a share-partition begins that has no start offset (group config share.auto.offset.reset)."""
-    if policy.kind == "earliest":
+    if policy == "earliest":
         return partition.log_start_offset
-    if policy.kind == "latest":
+    if policy == "latest":
         return partition.high_watermark
-    found = record_at_time(partition, wall_clock_ms() - policy.duration_ms)
+    found = record_at_time(partition, wall_clock_ms() - reset_duration_ms(policy))
     if found is None:
-        raise KafkaError(ErrorCode.offset_not_available, "no record is as young as share.auto.offset.reset asks for")
+        raise KafkaError(ErrorCode.offset_not_available, f"no record is as young as {policy} asks for")
     return found[0]
 
 

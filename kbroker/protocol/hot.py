@@ -135,9 +135,7 @@ def _produce_row(version: int, row: ProduceRow) -> bytes:
     return packed + b"\x01" + _compact_string(row.error_message) + b"\x00"
 
 
-def fetch_response(
-    version: int, error_code: int, session_id: int, topics: Sequence[tuple[str | UUID, Sequence[FetchRow]]]
-) -> list[Buffer]:
+def fetch_response(version: int, error_code: int, session_id: int, topics: Sequence[tuple[str | UUID, Sequence[FetchRow]]]) -> list[Buffer]:
     """v4-18. Topics by name below v13, by id from there. `error_code` and `session_id` are sent from v7."""
     flexible = version >= FETCH_FLEXIBLE
     buffers: list[Buffer] = []
