@@ -21,7 +21,7 @@
  *
  * Files are recognised by device and inode, looked up at every call, so that duplicated, inherited and internally closed
  * descriptors need no bookkeeping. The real operations are made as raw system calls: nothing of libc is called twice.
- * What cannot be recorded faithfully (a writable shared mapping, a symbolic link) is logged as UNSUPPORTED, and replay refuses it.
+ * What cannot be recorded faithfully (a symbolic link, names that change places) is logged as UNSUPPORTED, and replay refuses it.
  * Not seen: stdio's own writes and direct system calls; the tests compare the bytes of a replay with those on the disk.
  */
 #define _GNU_SOURCE
@@ -374,18 +374,55 @@ ssize_t sendfile(int to, int from, off_t *offset, size_t size) {
 }
 ssize_t sendfile64(int to, int from, off_t *offset, size_t size) { return sendfile(to, from, offset, size); }
 
+/* ---- writable shared mappings -------------------------------------------------------------------------------------- */
+
+/* What a program stores through a mapping is seen by nobody. It is read from the file when the file is synced and when the
+ * mapping goes; between these a replay takes it for lost, which a power cut may do as well. */
+#define MAPPINGS 64
+static struct { void *address; size_t size; off_t offset; uint64_t object; int fd; } mappings[MAPPINGS];
+
+static void append_mapping(int place) {
+    struct stat status;
+    if (fstat(mappings[place].fd, &status)) die("a mapped file");
+    off_t rest = status.st_size - mappings[place].offset;
+    if (rest > 0) append_moved(mappings[place].fd, mappings[place].object, mappings[place].offset,
+                               rest < (off_t)mappings[place].size ? rest : (off_t)mappings[place].size);
+}
+
+static void append_mappings_of(uint64_t object) {
+    for (int place = 0; place < MAPPINGS; place++)
+        if (mappings[place].object && (!object || mappings[place].object == object)) append_mapping(place);
+}
+
 void *mmap(void *address, size_t size, int protection, int flags, int fd, off_t offset) {
-    char buffer[PATH_MAX];
-    if (fd >= 0 && (flags & MAP_TYPE) != MAP_PRIVATE && (protection & PROT_WRITE) && recording()) {
-        const char *name = object_of(fd) ? inside_fd(fd, buffer) : NULL;
-        pthread_mutex_lock(&mutex);
-        if (name) append_plain(OP_UNSUPPORTED, 0, 0, 0, name, "writable shared mapping");
-        pthread_mutex_unlock(&mutex);
-    }
-    return (void *)syscall(SYS_mmap, address, size, protection, flags, fd, offset);
+    int follow = fd >= 0 && (flags & MAP_TYPE) != MAP_PRIVATE && (protection & PROT_WRITE) && recording();
+    uint64_t object = follow ? object_of(fd) : 0;
+    void *result = (void *)syscall(SYS_mmap, address, size, protection, flags, fd, offset);
+    if (!object || result == MAP_FAILED) return result;
+    pthread_mutex_lock(&mutex);
+    int place = 0;
+    while (place < MAPPINGS && mappings[place].object) place++;
+    if (place == MAPPINGS) die("too many writable mappings");
+    mappings[place].address = result, mappings[place].size = size, mappings[place].offset = offset;
+    mappings[place].object = object, mappings[place].fd = fcntl(fd, F_DUPFD_CLOEXEC, 500);
+    pthread_mutex_unlock(&mutex);
+    return result;
 }
 void *mmap64(void *address, size_t size, int protection, int flags, int fd, off_t offset) {
     return mmap(address, size, protection, flags, fd, offset);
+}
+
+int munmap(void *address, size_t size) {
+    if (!recording()) return syscall(SYS_munmap, address, size);
+    pthread_mutex_lock(&mutex);
+    for (int place = 0; place < MAPPINGS; place++)
+        if (mappings[place].object && mappings[place].address == address) {
+            append_mapping(place);
+            syscall(SYS_close, mappings[place].fd);
+            mappings[place].object = 0;
+        }
+    pthread_mutex_unlock(&mutex);
+    return syscall(SYS_munmap, address, size);
 }
 
 /* ---- sizes --------------------------------------------------------------------------------------------------------- */
@@ -533,6 +570,7 @@ static int do_sync(int fd, long number) {
     pthread_mutex_lock(&mutex);
     int64_t sync = ++last_sync;
     int broken = whole ? breaks(F_SYNC, name) : breaks_fd(F_SYNC, fd);
+    if (!is_directory || whole) append_mappings_of(object);
     append_plain(begin, object, sync, 0, whole ? NULL : name, NULL);
     pthread_mutex_unlock(&mutex);
     int result = broken ? -1 : syscall(number, fd), saved = broken ? fault->error : errno;

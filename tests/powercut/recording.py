@@ -1,0 +1,163 @@
+"""The recorder's log: how a process is started under it, how its records are read, how marks and faults are put in.
+
+The format is drawn at the head of recorder.c. A mark is a record that another process, or the recorded one, appends between
+the recorder's own: what is marked after an answer lies behind everything that was done before that answer.
+"""
+
+from __future__ import annotations
+
+import enum
+import mmap
+import os
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).parent
+MAGIC = 0x4C52424B
+HEADER = struct.Struct("<IHHIIQQqqq")
+SKIPPED = ("lock.mdb", "-shm", "/LOCK")
+"""Endings of names that are left out: lock files and shared memory, which no engine needs after a power cut."""
+
+
+class Op(enum.IntEnum):
+    OPEN = 1
+    WRITE = 2
+    TRUNCATE = 3
+    SYNC_BEGIN = 4
+    SYNC_END = 5
+    DIRSYNC_BEGIN = 6
+    DIRSYNC_END = 7
+    ALLSYNC_BEGIN = 8
+    ALLSYNC_END = 9
+    RENAME = 10
+    UNLINK = 11
+    MKDIR = 12
+    RMDIR = 13
+    LINK = 14
+    UNSUPPORTED = 15
+    MARK = 16
+    FAULT = 17
+
+
+CREATED = 1
+DSYNC = 2
+
+
+class Entry(NamedTuple):
+    """One record of the log. `offset` is the number of the sync in the records of one, `result` its errno."""
+
+    op: Op
+    flags: int
+    object: int
+    offset: int
+    result: int
+    at_ns: int
+    path: str
+    path2: str
+    data: bytes
+
+
+def read_log(path: Path) -> Iterator[Entry]:
+    """All whole records; a last one that is cut short is left out."""
+    with path.open("rb") as file:
+        while len(header := file.read(HEADER.size)) == HEADER.size:
+            magic, op, flags, path_length, path2_length, length, number, offset, result, at_ns = HEADER.unpack(header)
+            assert magic == MAGIC, f"{path}: not a record before byte {file.tell()}"
+            body = file.read(path_length + path2_length + length)
+            if len(body) < path_length + path2_length + length:
+                return
+            name, name2 = body[:path_length], body[path_length : path_length + path2_length]
+            data = body[path_length + path2_length :]
+            yield Entry(Op(op), flags, number, offset, result, at_ns, os.fsdecode(name), os.fsdecode(name2), data)
+
+
+class Recording:
+    """One recorded directory with its log. `environment()` is for the process that is to be recorded."""
+
+    def __init__(self, directory: Path, log: Path, *, skip: tuple[str, ...] = SKIPPED) -> None:
+        self.directory, self.log = directory.resolve(), log
+        self._skip = skip
+        self._fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self.faults: Faults | None = None
+
+    def environment(self) -> dict[str, str]:
+        faults = {"KBROKER_RECORD_FAULTS": str(self.faults.path)} if self.faults else {}
+        return {
+            "LD_PRELOAD": str(recorder_library()),
+            "KBROKER_RECORD_DIR": str(self.directory),
+            "KBROKER_RECORD_LOG": str(self.log),
+            "KBROKER_RECORD_SKIP": ":".join(self._skip),
+            **faults,
+        }
+
+    def mark(self, data: bytes) -> None:
+        """Append a mark; may be called by any process, and by several at a time."""
+        write_mark(self._fd, data)
+
+    def entries(self) -> Iterator[Entry]:
+        return read_log(self.log)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def write_mark(fd: int, data: bytes) -> None:
+    """`fd`: the log, opened with O_APPEND."""
+    record = HEADER.pack(MAGIC, Op.MARK, 0, 0, 0, len(data), 0, 0, 0, time.monotonic_ns()) + data
+    written = os.write(fd, record)
+    assert written == len(record), "the recorder's log is not on a full disk"
+
+
+def recorder_library() -> Path:
+    """The preloaded library, built by make if need be."""
+    done = subprocess.run(["make", "-s", "-C", str(HERE)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"the recorder cannot be built:\n{done.stdout}{done.stderr}"
+    return HERE / "recorder.so"
+
+
+class Calls(enum.IntFlag):
+    """Which calls a fault breaks."""
+
+    WRITE = 1
+    SYNC = 2
+    OPEN = 4
+    TRUNCATE = 8
+    RENAME = 16
+    UNLINK = 32
+    ALLOCATE = 64
+    MKDIR = 128
+
+
+class Faults:
+    """The control file of the recorder's faults: arm one, and the recorded process meets it."""
+
+    _FAULT = struct.Struct("<IIiIqqq256s")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.write_bytes(bytes(self._FAULT.size))
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), self._FAULT.size)
+
+    def arm(self, calls: Calls, error: int, *, path: str = "", skip: int = 0, keep_bytes: int = 0, sticky: bool = False) -> None:
+        """Break the next call of these kinds on a file whose path contains `path`, after `skip` that pass.
+
+        `error` is the errno it fails with; 0 makes a write short. A broken write has written `keep_bytes` before it ends.
+        `sticky`: and all further ones, until `disarm`.
+        """
+        self.disarm()
+        packed = self._FAULT.pack(0, calls, error, sticky, skip, keep_bytes, 0, path.encode())
+        self._map[4:] = packed[4:]
+        self._map[:4] = struct.pack("<I", 1)
+
+    def disarm(self) -> None:
+        self._map[:4] = bytes(4)
+
+    @property
+    def fired(self) -> int:
+        """How many calls were broken since `arm`."""
+        return int(self._FAULT.unpack(self._map[:])[6])
