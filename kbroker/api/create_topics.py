@@ -1,0 +1,141 @@
+"""CreateTopics (19), v2-7: topics with partitions, configs and, if need be, an assignment that names this broker.
+
+Each topic is created or refused on its own, with Kafka's codes, checks in Kafka's order: name, existence, configs, replication,
+partitions. What is answered with code 0 is durable, and Metadata shows it already. Partitions -1 means num.partitions. With
+validate_only nothing changes and the topic id of the answer is a random one, as in Kafka.
+
+Not done: the request's timeout (an answer takes as long as the disk does), quotas.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from uuid import UUID, uuid4
+
+from kbroker.api.replica_assignments import REPLICATION_FACTOR, check_batch_size, check_replicas
+from kbroker.broker.connection import Message, Request
+from kbroker.config import Scope, checked_topic_configs, describe
+from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
+
+_DEFAULT = -1
+
+
+class _NewTopic(NamedTuple):
+    """What passed all checks."""
+
+    name: str
+    partitions: int
+    configs: Mapping[str, str]
+
+
+async def handle(request: Request) -> Message:
+    body = request.body
+    counts = Counter(topic.name for topic in body.topics)
+    topics = {topic.name: topic for topic in body.topics}
+    default: int = request.broker.config["num.partitions"]
+    wanted = sum(max(_wanted_partitions(topic, default), 0) for topic in topics.values())
+    rows = []
+    for name, topic in topics.items():
+        try:
+            if counts[name] > 1:
+                raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
+            check_batch_size(wanted)
+            new = _check(request, topic)
+            topic_id = uuid4() if body.validate_only else await _create(request, new)
+            rows.append(_row(request, new, topic_id))
+        except KafkaError as error:
+            rows.append(_error_row(name, error))
+    return {"topics": rows}
+
+
+def _wanted_partitions(topic: Any, default: int) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    return default if topic.num_partitions == _DEFAULT else int(topic.num_partitions)
+
+
+def _check(request: Request, topic: Any) -> _NewTopic:
+    broker = request.broker
+    broker.topics.check_creatable(topic.name)
+    configs = checked_topic_configs([(config.name, config.value) for config in topic.configs], broker.config)
+    if topic.replication_factor == 0 or topic.replication_factor < _DEFAULT:
+        what = "Replication factor must be larger than 0, or -1 to use the default value."
+        raise KafkaError(ErrorCode.invalid_replication_factor, what)
+    if topic.assignments:
+        _check_assignments(topic, broker.node_id)
+    else:
+        _check_counts(topic)
+    return _NewTopic(topic.name, _wanted_partitions(topic, broker.config["num.partitions"]), configs)
+
+
+def _check_counts(topic: Any) -> None:
+    if topic.num_partitions == 0 or topic.num_partitions < _DEFAULT:
+        raise KafkaError(ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value.")
+    if topic.replication_factor > REPLICATION_FACTOR:
+        raise KafkaError(
+            ErrorCode.invalid_replication_factor,
+            f"Unable to replicate the partition {topic.replication_factor} time(s): The target replication factor of "
+            f"{topic.replication_factor} cannot be reached because only 1 broker(s) are registered.",
+        )
+
+
+def _check_assignments(topic: Any, node_id: int) -> None:
+    manual = "A manual partition assignment was specified, but"
+    if topic.replication_factor != _DEFAULT:
+        raise KafkaError(ErrorCode.invalid_request, f"{manual} replication factor was not set to -1.")
+    if topic.num_partitions != _DEFAULT:
+        raise KafkaError(ErrorCode.invalid_request, f"{manual} numPartitions was not set to -1.")
+    indexes = [assignment.partition_index for assignment in topic.assignments]
+    for index, count in Counter(indexes).items():
+        if count > 1:
+            what = f"Found multiple manual partition assignments for partition {index}"
+            raise KafkaError(ErrorCode.invalid_replica_assignment, what)
+    for assignment in topic.assignments:
+        check_replicas(assignment.broker_ids, node_id)
+    if sorted(indexes) != list(range(len(indexes))):
+        raise KafkaError(ErrorCode.invalid_replica_assignment, "partitions should be a consecutive 0-based integer sequence")
+
+
+async def _create(request: Request, new: _NewTopic) -> UUID:
+    try:
+        topic = await request.broker.topics.create(new.name, new.partitions, new.configs)
+    except (NoSpace, StoreFailed) as error:
+        raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+    return topic.topic_id
+
+
+def _row(request: Request, new: _NewTopic, topic_id: UUID) -> Message:
+    return {
+        "name": new.name,
+        "topic_id": topic_id,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "topic_config_error_code": ErrorCode.none.value,
+        "num_partitions": new.partitions,
+        "replication_factor": REPLICATION_FACTOR,
+        "configs": [
+            {
+                "name": row.name,
+                "value": row.value,
+                "read_only": row.read_only,
+                "config_source": row.source.value,
+                "is_sensitive": row.is_sensitive,
+            }
+            for row in describe(Scope.TOPIC, new.configs, request.broker.config)
+        ],
+    }
+
+
+def _error_row(name: str, error: KafkaError) -> Message:
+    return {
+        "name": name,
+        "topic_id": None,
+        "error_code": error.code,
+        "error_message": error.message,
+        "topic_config_error_code": ErrorCode.none.value,
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "configs": (),
+    }

@@ -1,0 +1,33 @@
+"""What CreateTopics and CreatePartitions check alike: replicas, of which there can be one, here, and how many partitions at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kbroker.errors import ErrorCode, KafkaError
+
+REPLICATION_FACTOR = 1
+MAX_PARTITIONS_PER_REQUEST = 10_000
+"""As in Kafka: a slip of the finger must not fill the disk with logs."""
+
+
+def check_batch_size(new_partitions: int) -> None:
+    """`new_partitions`: of all topics of a request. Raises POLICY_VIOLATION."""
+    if new_partitions > MAX_PARTITIONS_PER_REQUEST:
+        raise KafkaError(
+            ErrorCode.policy_violation,
+            f"Excessively large number of partitions per request: {new_partitions}, at most {MAX_PARTITIONS_PER_REQUEST} are created at once.",
+        )
+
+
+def check_replicas(broker_ids: Sequence[int], node_id: int) -> None:
+    """One partition's replicas as a client wants them. Raises INVALID_REPLICA_ASSIGNMENT unless they are this broker alone."""
+    if not broker_ids:
+        raise KafkaError(ErrorCode.invalid_replica_assignment, "The manual partition assignment includes an empty replica list.")
+    for broker_id in broker_ids:
+        if broker_id != node_id:
+            what = f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."
+            raise KafkaError(ErrorCode.invalid_replica_assignment, what)
+    if len(broker_ids) > 1:
+        what = f"The manual partition assignment includes the broker {node_id} more than once."
+        raise KafkaError(ErrorCode.invalid_replica_assignment, what)
