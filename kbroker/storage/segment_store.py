@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
+from kbroker.storage.directory import make_directory
 from kbroker.storage.files import NO_SPACE, Files
 from kbroker.storage.segment import FOLLOWS, OpenHandles, Segment, create_segment, find_in_segments, read_segments
 from kbroker.storage.segment_reader import SegmentLogReader, log_name, parse_log_name
@@ -98,7 +99,7 @@ class SegmentLogStore:
         self._closed = False
         self._writes = self._written_bytes = self._refused_writes = self._syncs = 0
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_directory(directory, self._files)
             self._directory_fd = self._files.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise OperatorError(f"cannot open {directory}: {error.strerror}") from error

@@ -1,0 +1,217 @@
+"""The data directory: who may use it, what wrote it, and where the engines keep their files.
+
+    DATA_DIR/
+        kbroker.json          what is here: format version, cluster id, the two engines; every reader starts with it
+        .lock                 locked (flock) by the broker that runs on this directory
+        log-<engine>/         topic data, laid out by the log engine
+        state-<engine>/       topics, groups, share state, laid out by the state engine
+
+`kbroker.json` appears by rename when the directory is first used, and does not change afterwards. Every refusal is an
+OperatorError of one line that says what to do. It must not know any engine but by name.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import fcntl
+import json
+import os
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from kbroker.errors import OperatorError
+from kbroker.storage.directory import make_directory
+from kbroker.storage.files import Files
+
+FORMAT_VERSION = 1
+DESCRIPTION = "kbroker.json"
+LOCK = ".lock"
+_TEMPORARY = DESCRIPTION + ".tmp"
+_HARMLESS = frozenset({LOCK, _TEMPORARY, "lost+found"})
+"""May be in a directory that nobody has used yet: our own traces of a start that did not come far, and a fresh file system's."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataDescription:
+    """Content of kbroker.json. `cluster_id` has 22 characters, as in Kafka; the engines are entry point names."""
+
+    format_version: int
+    cluster_id: str
+    log_engine: str
+    state_engine: str
+
+
+def random_cluster_id() -> str:
+    """A random UUID in URL-safe base64, never with a leading dash, so that it can be given on a command line."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        if not text.startswith("-"):
+            return text
+
+
+class DataDirectory:
+    """A data directory held open, locked unless it is only inspected; a context manager that gives the lock back."""
+
+    def __init__(self, path: Path, description: DataDescription, lock_fd: int | None) -> None:
+        self.path = path
+        self.description = description
+        self._lock_fd = lock_fd
+
+    @property
+    def cluster_id(self) -> str:
+        return self.description.cluster_id
+
+    @property
+    def log_path(self) -> Path:
+        """Made by the engine when it is opened."""
+        return self.path / f"log-{self.description.log_engine}"
+
+    @property
+    def state_path(self) -> Path:
+        return self.path / f"state-{self.description.state_engine}"
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        log_engine: str,
+        state_engine: str,
+        *,
+        new_cluster_id: Callable[[], str] = random_cluster_id,
+        files: Files | None = None,
+    ) -> DataDirectory:
+        """Lock the directory for this process, and describe it when nobody has used it before (durable on return).
+
+        Raises OperatorError: in use, another engine's, written by a newer version, damaged, somebody else's, not accessible.
+        """
+        files = files or Files()
+        try:
+            make_directory(path, files)
+            lock_fd = _lock(path, files)
+        except OSError as error:
+            raise _no_access(path, error) from error
+        try:
+            description = _read(path, files)
+            if description is None:
+                description = DataDescription(FORMAT_VERSION, new_cluster_id(), log_engine, state_engine)
+                _create(path, description, files)
+            _check_engines(path, description, log_engine, state_engine)
+        except OSError as error:
+            files.close(lock_fd)
+            raise _no_access(path, error) from error
+        except OperatorError:
+            files.close(lock_fd)
+            raise
+        return cls(path, description, lock_fd)
+
+    @classmethod
+    def inspect(cls, path: Path, *, files: Files | None = None) -> DataDirectory:
+        """For readers: takes no lock and changes nothing. OperatorError when there is no usable data directory."""
+        try:
+            description = _read(path, files or Files())
+        except FileNotFoundError as error:
+            raise OperatorError(f"there is no directory {path}: give the --data-dir of a broker") from error
+        except OSError as error:
+            raise _no_access(path, error) from error
+        if description is None:
+            raise OperatorError(f"{path} has no {DESCRIPTION}: no broker has used it yet")
+        return cls(path, description, None)
+
+    def close(self) -> None:
+        """Give the lock back."""
+        if self._lock_fd is not None:
+            lock_fd, self._lock_fd = self._lock_fd, None
+            os.close(lock_fd)
+
+    def __enter__(self) -> DataDirectory:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+
+def _lock(path: Path, files: Files) -> int:
+    lock_fd = files.open(path / LOCK, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        files.ftruncate(lock_fd, 0)
+        files.write_all(lock_fd, [b"%d\n" % os.getpid()], 0)
+    except BlockingIOError as error:
+        holder = os.pread(lock_fd, 32, 0).decode(errors="replace").strip()
+        files.close(lock_fd)
+        who = f"another broker (process {holder})" if holder.isdigit() else "another broker"
+        raise OperatorError(f"{path} is in use by {who}: stop it, or choose another --data-dir") from error
+    except OSError:
+        files.close(lock_fd)
+        raise
+    return lock_fd
+
+
+def _read(path: Path, files: Files) -> DataDescription | None:
+    """None when the directory is there and nobody has used it."""
+    try:
+        content = files.read(path / DESCRIPTION)
+    except FileNotFoundError:
+        foreign = sorted(set(files.listdir(path)) - _HARMLESS)
+        if not foreign:
+            return None
+        raise OperatorError(
+            f"{path} is not a kbroker data directory: it has no {DESCRIPTION} but other files ({foreign[0]}); choose an empty --data-dir"
+        ) from None
+    try:
+        values = json.loads(content)
+    except ValueError as error:
+        raise _damaged(path, "it is not JSON") from error
+    return _parse(path, values)
+
+
+def _parse(path: Path, values: Any) -> DataDescription:  # noqa: ANN401 - whatever JSON holds
+    if not isinstance(values, dict) or type(values.get("format_version")) is not int:
+        raise _damaged(path, "it has no format_version")
+    if values["format_version"] > FORMAT_VERSION:
+        raise OperatorError(
+            f"{path} was written by a newer kbroker (format {values['format_version']}, this one knows {FORMAT_VERSION}): "
+            "use that version, or choose another --data-dir"
+        )
+    for name in ("cluster_id", "log_engine", "state_engine"):
+        if not isinstance(values.get(name), str) or not values[name]:
+            raise _damaged(path, f"it has no {name}")
+    return DataDescription(values["format_version"], values["cluster_id"], values["log_engine"], values["state_engine"])
+
+
+def _create(path: Path, description: DataDescription, files: Files) -> None:
+    files.write_atomically(path / DESCRIPTION, [json.dumps(asdict(description), indent=4).encode() + b"\n"])
+    files.fsync_dir(path)
+
+
+def _check_engines(path: Path, found: DataDescription, log_engine: str, state_engine: str) -> None:
+    for option, written, wanted in (
+        ("--storage", found.log_engine, log_engine),
+        ("--state-storage", found.state_engine, state_engine),
+    ):
+        if written != wanted:
+            raise OperatorError(
+                f"{path} was written with {option} {written}, not {wanted}: start with {option} {written}, or choose another --data-dir"
+            )
+
+
+def _damaged(path: Path, reason: str) -> OperatorError:
+    return OperatorError(f"{path / DESCRIPTION} is damaged ({reason}): restore it from a backup, or choose another --data-dir")
+
+
+def _no_access(path: Path, error: OSError) -> OperatorError:
+    """One line for what the operating system refuses."""
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        advice = "give this user write access, or choose another --data-dir"
+    elif error.errno in (errno.EEXIST, errno.ENOTDIR):
+        advice = "it is a file; choose another --data-dir"
+    elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+        advice = "make room, or choose another --data-dir"
+    else:
+        advice = "choose another --data-dir"
+    return OperatorError(f"cannot use {path} ({os.strerror(error.errno or 0)}): {advice}")

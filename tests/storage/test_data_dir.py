@@ -1,0 +1,159 @@
+"""The data directory: made, locked, described, and refused with a line that says what to do."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kbroker.errors import OperatorError
+from kbroker.storage.data_dir import DESCRIPTION, FORMAT_VERSION, DataDirectory, random_cluster_id
+from kbroker.testing.faulty_files import FaultyFiles
+
+
+def refusal(path: Path, log_engine: str = "segment", state_engine: str = "segment", files: FaultyFiles | None = None) -> str:
+    with pytest.raises(OperatorError) as caught:
+        DataDirectory.open(path, log_engine, state_engine, files=files)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def describe(path: Path, **changes: object) -> None:
+    values: dict[str, object] = {"format_version": FORMAT_VERSION, "cluster_id": "c", "log_engine": "segment", "state_engine": "segment"}
+    path.mkdir()
+    (path / DESCRIPTION).write_text(json.dumps(values | changes))
+
+
+def test_a_new_directory_is_described_and_stays_so(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "data"
+    with DataDirectory.open(path, "segment", "lmdb") as made:
+        assert made.log_path == path / "log-segment"
+        assert made.state_path == path / "state-lmdb"
+    before = (path / DESCRIPTION).read_bytes()
+    with DataDirectory.open(path, "segment", "lmdb") as again:
+        assert again.description == made.description
+    assert (path / DESCRIPTION).read_bytes() == before
+
+
+def test_cluster_ids_have_kafkas_form(tmp_path: Path) -> None:
+    ids = {random_cluster_id() for _ in range(200)}
+    assert len(ids) == 200
+    assert all(len(each) == 22 and not each.startswith("-") for each in ids)
+    with DataDirectory.open(tmp_path / "data", "segment", "segment", new_cluster_id=lambda: "given") as made:
+        assert made.cluster_id == "given"
+
+
+def test_one_broker_at_a_time(tmp_path: Path) -> None:
+    with DataDirectory.open(tmp_path / "data", "segment", "segment"):
+        assert "in use by another broker" in refusal(tmp_path / "data")
+    DataDirectory.open(tmp_path / "data", "segment", "segment").close()
+
+
+def test_the_lock_holds_between_processes_and_ends_with_them(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from kbroker.storage.data_dir import DataDirectory;"
+        "held = DataDirectory.open(Path(sys.argv[1]), 'segment', 'segment'); print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "data")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        assert f"process {holder.pid}" in refusal(tmp_path / "data")
+        holder.kill()
+    DataDirectory.open(tmp_path / "data", "segment", "segment").close()
+
+
+def test_a_refused_start_does_not_keep_the_lock(tmp_path: Path) -> None:
+    DataDirectory.open(tmp_path / "data", "segment", "segment").close()
+    refusal(tmp_path / "data", "lmdb")
+    DataDirectory.open(tmp_path / "data", "segment", "segment").close()
+
+
+@pytest.mark.parametrize(
+    ("engines", "says"),
+    [
+        (("lmdb", "segment"), "was written with --storage segment, not lmdb: start with --storage segment,"),
+        (("segment", "lmdb"), "was written with --state-storage segment, not lmdb: start with --state-storage segment,"),
+    ],
+)
+def test_another_engine_is_refused(tmp_path: Path, engines: tuple[str, str], says: str) -> None:
+    DataDirectory.open(tmp_path / "data", "segment", "segment").close()
+    assert says in refusal(tmp_path / "data", *engines)
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    describe(tmp_path / "data", format_version=FORMAT_VERSION + 1)
+    assert "written by a newer kbroker" in refusal(tmp_path / "data")
+
+
+@pytest.mark.parametrize("change", [{"format_version": "1"}, {"format_version": True}, {"cluster_id": ""}, {"log_engine": None}])
+def test_damaged_values_are_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    describe(tmp_path / "data", **change)
+    assert f"{DESCRIPTION} is damaged (it has no {next(iter(change))})" in refusal(tmp_path / "data")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[]", b"null"])
+def test_damaged_files_are_refused(tmp_path: Path, content: bytes) -> None:
+    describe(tmp_path / "data")
+    (tmp_path / "data" / DESCRIPTION).write_bytes(content)
+    assert "is damaged" in refusal(tmp_path / "data")
+    assert (tmp_path / "data" / DESCRIPTION).read_bytes() == content
+
+
+def test_somebody_elses_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "precious").touch()
+    assert "not a kbroker data directory: it has no kbroker.json but other files (precious)" in refusal(tmp_path)
+
+
+def test_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").touch()
+    assert "it is a file" in refusal(tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("operation", "number", "says"),
+    [
+        ("open", errno.EACCES, "give this user write access"),
+        ("read", errno.EACCES, "give this user write access"),
+        ("mkdir", errno.EROFS, "give this user write access"),
+        ("write_atomically", errno.ENOSPC, "make room"),
+        ("fsync_dir", errno.EIO, os.strerror(errno.EIO)),
+    ],
+)
+def test_what_the_system_refuses_is_one_line(tmp_path: Path, operation: str, number: int, says: str) -> None:
+    files = FaultyFiles()
+    files.fail(operation, number)
+    assert says in refusal(tmp_path / "data", files=files)
+    DataDirectory.open(tmp_path / "data", "segment", "segment").close()
+
+
+def test_a_start_that_was_interrupted_can_be_repeated(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    files.fail("rename")
+    refusal(tmp_path / "data", files=files)
+    assert not (tmp_path / "data" / DESCRIPTION).exists()
+    DataDirectory.open(tmp_path / "data", "segment", "segment").close()
+
+
+def test_inspect_takes_no_lock_and_changes_nothing(tmp_path: Path) -> None:
+    with DataDirectory.open(tmp_path / "data", "segment", "lmdb") as held:
+        found = DataDirectory.inspect(tmp_path / "data")
+        assert found.description == held.description
+        assert (found.log_path, found.state_path) == (held.log_path, held.state_path)
+        found.close()
+        assert "in use" in refusal(tmp_path / "data", "segment", "lmdb")
+
+
+@pytest.mark.parametrize(("made", "says"), [(False, "there is no directory"), (True, "no broker has used it yet")])
+def test_inspect_of_nothing(tmp_path: Path, made: bool, says: str) -> None:
+    if made:
+        (tmp_path / "data").mkdir()
+    with pytest.raises(OperatorError, match=says):
+        DataDirectory.inspect(tmp_path / "data")
+    assert not (tmp_path / "data" / DESCRIPTION).exists()
