@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from kbroker.cli.exits import UNREACHABLE, CommandFailed
+from kbroker.cli.exits import CommandFailed
 from kbroker.cli.output import text_fields
 from kbroker.cli.params import Address, connect
+from kbroker.errors import OperatorError
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
@@ -19,22 +21,35 @@ MAX_MESSAGE_BYTES = 1_000_000_000  # what may be sent or fetched is the broker's
 
 
 class ClientErrors:
-    """Errors that librdkafka reports outside of any call. It prints nothing itself (log_level 0) and never gives up, so that
-    a command has to decide: a broker that cannot be reached any more ends it."""
+    """Errors that librdkafka reports outside of any call. It prints nothing itself (log_level 0) and never gives up, so that a
+    command has to decide: a broker may restart, but one that stays away ends the command."""
 
-    def __init__(self) -> None:
-        self._lost: str | None = None
+    def __init__(self, bootstrap: Address, patience_s: float = 10.0) -> None:
+        self._bootstrap, self._patience_s = bootstrap, patience_s
+        self._fatal: str | None = None
+        self._down_since_s: float | None = None
 
     def __call__(self, error: KafkaError) -> None:
         from confluent_kafka import KafkaError as Error
 
-        if error.fatal() or error.code() == Error._ALL_BROKERS_DOWN:
-            self._lost = error.str()
+        if error.fatal():
+            self._fatal = error.str()
+        elif error.code() == Error._ALL_BROKERS_DOWN and self._down_since_s is None:
+            self._down_since_s = time.monotonic()
 
     def check(self) -> None:
-        """Raises CommandFailed once the broker is lost."""
-        if self._lost is not None:
-            raise CommandFailed(f"lost the broker: {self._lost}", UNREACHABLE)
+        """To be called when nothing came. Raises CommandFailed, or BrokerUnreachable when the broker stays away."""
+        if self._fatal is not None:
+            raise CommandFailed(self._fatal)
+        down_since_s = self._down_since_s
+        if down_since_s is None:
+            return
+        try:
+            connect(self._bootstrap).close()
+            self._down_since_s = None
+        except OperatorError:
+            if time.monotonic() - down_since_s >= self._patience_s:
+                raise
 
 
 def client_settings(bootstrap: Address, errors: ClientErrors) -> dict[str, Any]:

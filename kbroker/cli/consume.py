@@ -62,7 +62,7 @@ def consume(
     """
     from confluent_kafka import Consumer, TopicPartition
 
-    errors = ClientErrors()
+    errors = ClientErrors(bootstrap)
     settings = {
         **client_settings(bootstrap, errors),
         "group.id": "kbroker-consume",  # required by the library; no group is joined and no offset committed

@@ -60,7 +60,7 @@ def produce(
     """
     from confluent_kafka import Producer
 
-    errors = ClientErrors()
+    errors = ClientErrors(bootstrap)
     settings = {
         **client_settings(bootstrap, errors),
         "enable.idempotence": True,

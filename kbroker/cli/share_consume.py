@@ -55,7 +55,7 @@ def share_consume(
     """
     from confluent_kafka import AcknowledgeType, ShareConsumer
 
-    errors = ClientErrors()
+    errors = ClientErrors(bootstrap)
     settings = {
         **client_settings(bootstrap, errors),
         "group.id": group,

@@ -16,7 +16,7 @@ from kbroker.cli.params import json_option
 
 if TYPE_CHECKING:
     from kbroker.cli.inspection import Inspection, LogReport
-    from kbroker.storage.data_dir import Identity
+    from kbroker.storage.data_dir import DataDescription
     from kbroker.storage.spi import LogReader, StateReader
 
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class OpenDataDir:
     """A data directory opened for reading; nothing in it is changed or locked."""
 
-    identity: Identity
+    description: DataDescription
     logs: LogReader
     state: StateReader
 
@@ -38,14 +38,15 @@ class OpenDataDir:
 def open_data_dir(path: Path) -> Iterator[OpenDataDir]:
     """Raises OperatorError for a directory that is none of kbroker's, or whose engine is not installed."""
     from kbroker import plugins
-    from kbroker.storage.data_dir import LOG_FOLDER, STATE_FOLDER, read_identity
+    from kbroker.storage.data_dir import DataDirectory
 
-    identity = read_identity(path)
-    logs = plugins.log_store_factory(identity.log_engine).open_reader(path / LOG_FOLDER)
-    with closing(logs):
-        state = plugins.state_store_factory(identity.state_engine).open_reader(path / STATE_FOLDER)
-        with closing(state):
-            yield OpenDataDir(identity, logs, state)
+    with DataDirectory.inspect(path) as directory:
+        description = directory.description
+        with (
+            closing(plugins.log_store_factory(description.log_engine).open_reader(directory.log_path)) as logs,
+            closing(plugins.state_store_factory(description.state_engine).open_reader(directory.state_path)) as state,
+        ):
+            yield OpenDataDir(description, logs, state)
 
 
 @click.group()
@@ -66,14 +67,15 @@ def inspect(directory: Path, segments: bool, check: bool, as_json: bool) -> int:
     with open_data_dir(directory) as found:
         report = found.inspect(check_batches=check)
         if as_json:
-            print_json(_as_json(found.identity, report))
+            print_json(_as_json(found.description, report))
         else:
-            _print_report(found.identity, report, segments=segments, check=check)
+            _print_report(found.description, report, segments=segments, check=check)
     return REFUSED if report.problems else OK
 
 
-def _print_report(identity: Identity, report: Inspection, *, segments: bool, check: bool) -> None:
-    click.echo(f"cluster {identity.cluster_id}, format {identity.format}, log {identity.log_engine}, state {identity.state_engine}\n")
+def _print_report(description: DataDescription, report: Inspection, *, segments: bool, check: bool) -> None:
+    engines = f"log {description.log_engine}, state {description.state_engine}"
+    click.echo(f"cluster {description.cluster_id}, format {description.format_version}, {engines}\n")
     columns = ("TOPIC", "PARTITION", "START-OFFSET", "END-OFFSET", "SEGMENTS", "SIZE", "NEWEST")
     print_table(columns, [(*_log_row(log), len(log.segments), human_bytes(log.size_bytes), _moment(log.newest_ms)) for log in report.logs])
     if segments:
@@ -113,12 +115,12 @@ def _moment(timestamp_ms: int) -> str | None:
     return None if timestamp_ms < 0 else datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
 
 
-def _as_json(identity: Identity, report: Inspection) -> dict[str, object]:
+def _as_json(description: DataDescription, report: Inspection) -> dict[str, object]:
     return {
-        "cluster_id": identity.cluster_id,
-        "format": identity.format,
-        "log_engine": identity.log_engine,
-        "state_engine": identity.state_engine,
+        "cluster_id": description.cluster_id,
+        "format_version": description.format_version,
+        "log_engine": description.log_engine,
+        "state_engine": description.state_engine,
         "logs": [
             {
                 "topic": log.topic,
