@@ -73,8 +73,8 @@ def _share_out(current: Mapping[str, Iterable[TopicPartition]], targets: Sequenc
             holders[partition].append(member_id)
     for member_id, partitions in kept.items():
         if len(partitions) > quotas[member_id]:
-            # The most shared go first: those are the ones that others have as well.
-            for partition in sorted(partitions, key=lambda each: -len(holders[each]))[: len(partitions) - quotas[member_id]]:
+            # The most shared go first, because others have those as well; then the newest.
+            for partition in sorted(reversed(partitions), key=lambda each: -len(holders[each]))[: len(partitions) - quotas[member_id]]:
                 del partitions[partition]
                 holders[partition].remove(member_id)
     for partition, members in holders.items():
