@@ -6,6 +6,7 @@
 #   make crash       kill -9 rounds on every engine, judged by the history checker
 #   make powercut    power cuts replayed on every engine, judged by the history checker
 #   make lint        ruff, mypy --strict, import contracts, size limits and documentation walks
+#   make docs        write the documents that are made from tables in the code
 #   make clean       remove what these targets made
 
 PYTHON ?= python3
@@ -16,7 +17,7 @@ PLUGINS := $(wildcard plugins/*/pyproject.toml)
 SLOW := tests/checks tests/clients tests/crash tests/powercut
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full crash powercut lint clean recorder
+.PHONY: help demo test test-full crash powercut lint docs clean recorder
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -68,6 +69,9 @@ crash: .venv/.ready
 
 powercut: .venv/.ready recorder
 	$(PYTEST) -m "full or not full" tests/powercut
+
+docs: .venv/.ready
+	$(PY) -m tests.checks.settings_doc
 
 clean:
 	rm -rf .venv .venv-run build dist *.egg-info demo-data

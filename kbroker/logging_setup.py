@@ -1,0 +1,47 @@
+"""Where log lines go and what they look like: stderr, one line per event, as text for people or JSON for collectors.
+
+    text    2026-01-31T12:00:00.123Z INFO    kbroker.server: accepting connections
+    json    {"time": "2026-01-31T12:00:00.123Z", "level": "info", "logger": "kbroker.server", "message": "accepting connections"}
+
+Times are UTC. A traceback follows its line in text, and is the member "exception" in JSON. Everyone else in the package only
+calls `logging.getLogger(__name__)`; a program that embeds the broker sets up its own handlers and never calls this.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import TextIO
+
+
+def set_up_logging(level: str, line_format: str, stream: TextIO | None = None) -> None:
+    """Log events of at least `level` (debug, info, warning, error) as `line_format` (text or json), in place of any set-up before.
+
+    Python's own warnings become log lines as well. `stream` None: stderr as it is now.
+    """
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter({"text": TextLines, "json": JsonLines}[line_format]())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.captureWarnings(True)
+
+
+class TextLines(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        return _utc(record)
+
+
+class JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {"time": _utc(record), "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def _utc(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

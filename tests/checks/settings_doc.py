@@ -1,0 +1,82 @@
+"""docs/settings.md from the tables of settings. `python -m tests.checks.settings_doc` (or `make docs`) writes it anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from kbroker.config import CONFIGS, Scope
+from kbroker.config_def import INT_MAX, LONG_MAX, ConfigDef
+
+SETTINGS_DOC = Path(__file__).parents[2] / "docs" / "settings.md"
+
+HEAD = """# Settings
+
+Made from the tables in `kbroker/broker_config.py`, `topic_config.py` and `group_config.py` by `make docs`; do not edit.
+
+Names, defaults and bounds are Kafka's; what begins with `kbroker.` is kbroker's own. A setting works or is refused: unknown
+names and values out of bounds stop the start of a broker, and are answered with INVALID_CONFIG for topics and groups.
+"""
+
+SECTIONS = {
+    Scope.BROKER: """## Broker
+
+Given with `kbroker start --config name=value` (may be repeated) or in a file of `name=value` lines (`--config-file FILE`; lines
+that begin with `#` or `!` are comments); the command line wins. Settings marked *dynamic* can be altered on the running broker
+(`kbroker configs`, or any Kafka tool), for this broker or for all; such a change survives restarts and wins over both.
+
+The value of `group.share.X` lies between `group.share.min.X` and `group.share.max.X`, the session timeout is greater than the
+heartbeat interval, and there may be at least as many share sessions as members of one group; otherwise the broker does not start.
+""",
+    Scope.TOPIC: """## Topics
+
+Set when a topic is created or altered. A default that names a broker setting is that setting's value, also for topics that exist.
+Settings with one allowed value describe what kbroker does anyway; they are there for tools that read or repeat them.
+""",
+    Scope.GROUP: """## Share groups
+
+Set on a group, which need not exist yet, as config resource type GROUP. A value must lie between the broker's `group.share.min.X`
+and `group.share.max.X`; when these are narrowed later, the nearest value within them holds. All settings take effect at once;
+`share.auto.offset.reset` matters only for partitions that the group has not used yet.
+""",
+}
+
+ROW = "| `{name}` | {type} | {default} | {allowed} | {doc} |"
+TABLE_HEAD = ["| setting | type | default | allowed | meaning |", "| --- | --- | --- | --- | --- |"]
+
+
+def render() -> str:
+    lines = [HEAD]
+    for scope, text in SECTIONS.items():
+        lines += [text, *TABLE_HEAD, *rows(CONFIGS[scope].values()), ""]
+    return "\n".join(lines)
+
+
+def rows(defs: Iterable[ConfigDef]) -> Iterable[str]:
+    for each in defs:
+        doc = each.doc + (" *(dynamic)*" if each.dynamic else "") + (f" Only this value: {each.reason}." if each.only else "")
+        yield ROW.format(name=each.name, type=each.type.name.lower(), default=default(each), allowed=allowed(each), doc=doc)
+
+
+def default(each: ConfigDef) -> str:
+    if each.synonyms:
+        return " or ".join(f"`{name}`" for name, _ in each.synonyms)
+    if each.default is None:
+        return "unset"
+    return f"`{each.default}`" if each.default else "empty"
+
+
+def allowed(each: ConfigDef) -> str:
+    if each.only or each.choices:
+        return ", ".join(f"`{value}`" if value else "empty" for value in each.only or each.choices)
+    if each.minimum is None and each.maximum is None:
+        return ""
+    return f"{bound(each.minimum)}..{bound(each.maximum)}"
+
+
+def bound(value: int | float | None) -> str:
+    return "" if value is None or value in (INT_MAX, LONG_MAX) else str(value)
+
+
+if __name__ == "__main__":
+    SETTINGS_DOC.write_text(render())

@@ -1,0 +1,33 @@
+"""Documents say what is there: links lead somewhere, every exit code and every decision is listed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kbroker.cli import exits
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "plugins").glob("*/*.md"), *(ROOT / "perf").glob("*.md")])
+LINK = re.compile(r"\[[^]]*]\((?!https?://|#)([^)#\s]+)")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    assert [link for link in LINK.findall(document.read_text()) if not (document.parent / link).exists()] == []
+
+
+def test_exit_codes() -> None:
+    codes = {value for name, value in vars(exits).items() if name.isupper() and isinstance(value, int)}
+    documented = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "exit-codes.md").read_text(), re.MULTILINE)
+    assert sorted(map(int, documented)) == sorted(codes)
+
+
+def test_decisions_are_listed() -> None:
+    folder = ROOT / "docs" / "decisions"
+    index = (folder / "README.md").read_text()
+    files = sorted(path.name for path in folder.glob("[0-9]*.md"))
+    assert LINK.findall(index) == files
+    assert [file[:4] for file in files] == [f"{number:04}" for number in range(1, len(files) + 1)]

@@ -1,0 +1,51 @@
+"""pyproject.toml and constraints.txt hold together: every range has a pin within it, every entry point names something."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import kbroker
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PINS = {
+    canonicalize_name(name): version
+    for name, version in re.findall(r"^([A-Za-z0-9._-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+}
+ENTRY_POINTS = [(group, name, target) for group, entries in PROJECT.get("entry-points", {}).items() for name, target in entries.items()] + [
+    ("console", name, target) for name, target in PROJECT["scripts"].items()
+]
+
+
+@pytest.mark.parametrize("extra", ["", "test", "perf"])
+def test_every_range_has_a_pin_within_it(extra: str) -> None:
+    requirements = map(Requirement, PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"])
+    wrong = {
+        str(each): PINS.get(canonicalize_name(each.name))
+        for each in requirements
+        if not each.specifier.contains(PINS.get(canonicalize_name(each.name), "0.dev0"))
+    }
+    assert wrong == {}
+
+
+def test_constraints_are_pins_and_nothing_else() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", line)] == []
+
+
+@pytest.mark.parametrize(("group", "name", "target"), ENTRY_POINTS)
+def test_entry_points_name_something(group: str, name: str, target: str) -> None:
+    module, _, attribute = target.partition(":")
+    found = import_module(module)
+    assert not attribute or hasattr(found, attribute)
+
+
+def test_one_version() -> None:
+    assert kbroker.__version__ == PROJECT["version"]

@@ -1,0 +1,46 @@
+"""Settings and their documentation are the same list, and every setting is read by code that does something with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbroker.config import CONFIGS, Scope
+from kbroker.config_def import ConfigDef
+from tests.checks.settings_doc import SETTINGS_DOC, render
+
+PACKAGE = Path(__file__).parents[2] / "kbroker"
+TABLES = {"broker_config.py", "topic_config.py", "group_config.py"}
+CODE = "\n".join(path.read_text() for path in sorted(PACKAGE.rglob("*.py")) if path.name not in TABLES)
+READ_IN_TABLES = {
+    # Bounds and units of other settings, which broker_config.py, topic_config.py and group_config.py turn into the effective ones.
+    name
+    for scope in (Scope.TOPIC, Scope.GROUP)
+    for each in CONFIGS[scope].values()
+    for synonym, _ in each.synonyms
+    for name in (synonym, synonym.replace("group.share.", "group.share.min."), synonym.replace("group.share.", "group.share.max."))
+} | {"internal.segment.bytes"}
+WITHOUT_A_DIFFERENCE = {"share.isolation.level"}
+"""Both of its values mean the same as long as there are no transactions."""
+
+
+def working(scope: Scope) -> list[ConfigDef]:
+    return [each for each in CONFIGS[scope].values() if not each.only and each.name not in READ_IN_TABLES | WITHOUT_A_DIFFERENCE]
+
+
+def test_the_document_is_made_from_the_tables() -> None:
+    assert SETTINGS_DOC.read_text() == render(), "run `make docs`"
+
+
+@pytest.mark.parametrize("scope", Scope)
+def test_every_setting_is_read(scope: Scope) -> None:
+    assert [each.name for each in working(scope) if f'"{each.name}"' not in CODE] == []
+
+
+def test_every_setting_explains_itself() -> None:
+    for table in CONFIGS.values():
+        for each in table.values():
+            assert each.doc.endswith((".", ")")), each.name
+            assert "|" not in each.doc, each.name
+            assert bool(each.only) == bool(each.reason), each.name
