@@ -14,10 +14,8 @@ MAX_PARTITIONS_PER_REQUEST = 10_000
 def check_batch_size(new_partitions: int) -> None:
     """`new_partitions`: of all topics of a request. Raises POLICY_VIOLATION."""
     if new_partitions > MAX_PARTITIONS_PER_REQUEST:
-        raise KafkaError(
-            ErrorCode.policy_violation,
-            f"Excessively large number of partitions per request: {new_partitions}, at most {MAX_PARTITIONS_PER_REQUEST} are created at once.",
-        )
+        what = f"Excessively large number of partitions per request: {new_partitions} are more than {MAX_PARTITIONS_PER_REQUEST}."
+        raise KafkaError(ErrorCode.policy_violation, what)
 
 
 def check_replicas(broker_ids: Sequence[int], node_id: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
+from uuid import UUID
 
 from kbroker.broker.group_commit import GroupCommit
 from kbroker.broker.waiting import Pending
@@ -55,6 +56,10 @@ class LocalPersister:
 
     async def read_summary(self, group_id: str, requests: Sequence[ReadRequest]) -> list[SummaryResult]:
         return await self._save(self.coordinator.read_summary(group_id, requests))
+
+    async def topic_deleted(self, topic_id: UUID) -> None:
+        """The share-partitions of all groups on a topic that is gone are forgotten."""
+        await self._save(self.coordinator.topic_deleted(topic_id))
 
     async def aclose(self) -> None:
         """Nothing of its own to close: the state store is the broker's."""

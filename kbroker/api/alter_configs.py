@@ -1,0 +1,21 @@
+"""AlterConfigs (33), v0-2: the settings of topics, brokers and groups replaced by those given; what is not named is unset.
+
+Otherwise as IncrementalAlterConfigs, which is what clients should use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kbroker.api.config_resources import alter
+from kbroker.broker.connection import Message, Request
+from kbroker.config import Scope, replace_all
+
+
+async def handle(request: Request) -> Message:
+    def decide(scope: Scope, _: Mapping[str, str], resource: Any) -> dict[str, str]:
+        entries = [(config.name, config.value) for config in resource.configs]
+        return replace_all(scope, entries, request.broker.config, broker_name=resource.resource_name)
+
+    return await alter(request, decide)

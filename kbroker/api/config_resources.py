@@ -1,0 +1,87 @@
+"""The resources that have settings (topic, broker, group) as DescribeConfigs, AlterConfigs and IncrementalAlterConfigs see them.
+
+Only these three types are served: BROKER_LOGGER (8) and CLIENT_METRICS (16) are refused with INVALID_REQUEST, as is any other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from kbroker.broker.broker import Broker
+from kbroker.broker.connection import Message, Request
+from kbroker.broker.topics import Topic
+from kbroker.config import Scope, check_resource_name
+from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
+from kbroker.state_records import MAX_GROUP_ID_BYTES
+
+Decide: TypeAlias = Callable[[Scope, Mapping[str, str], Any], dict[str, str]]
+"""(scope, what is stored, the request's resource) -> what is to be stored; raises KafkaError."""
+
+
+def scope_of(resource_type: int) -> Scope:
+    try:
+        return Scope(resource_type)
+    except ValueError:
+        what = f"Unsupported config resource type {resource_type}: kbroker has settings of topics, brokers and groups."
+        raise KafkaError(ErrorCode.invalid_request, what) from None
+
+
+def find_topic(broker: Broker, name: str) -> Topic:
+    """Raises UNKNOWN_TOPIC_OR_PARTITION."""
+    topic = broker.topics.by_name(name)
+    if topic is None:
+        raise KafkaError(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
+    return topic
+
+
+async def alter(request: Request, decide: Decide) -> Message:
+    """The answer to both altering requests: each resource is altered as a whole or refused. Code 0: durable and in force."""
+    resources = request.body.resources
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    rows = []
+    for resource in resources:
+        key = (resource.resource_type, resource.resource_name)
+        code, message = ErrorCode.none, None
+        try:
+            if counts[key] > 1:
+                raise KafkaError(ErrorCode.invalid_request, "Each resource must appear at most once.")
+            await _alter_one(request.broker, resource, decide, validate_only=request.body.validate_only)
+        except KafkaError as error:
+            code, message = error.code, error.message
+        rows.append({"error_code": code, "error_message": message, "resource_type": key[0], "resource_name": key[1]})
+    return {"responses": rows}
+
+
+async def _alter_one(broker: Broker, resource: Any, decide: Decide, *, validate_only: bool) -> None:
+    scope, name = scope_of(resource.resource_type), resource.resource_name
+    check_resource_name(scope, name, broker.node_id)
+    async with broker.configs.altering:
+        stored = _stored(broker, scope, name)
+        entries = decide(scope, stored, resource)
+        if validate_only or entries == stored:
+            return
+        try:
+            await _save(broker, scope, name, entries)
+        except (NoSpace, StoreFailed) as error:
+            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+
+
+def _stored(broker: Broker, scope: Scope, name: str) -> Mapping[str, str]:
+    if scope is Scope.TOPIC:
+        return find_topic(broker, name).configs
+    if scope is Scope.BROKER:
+        return broker.configs.stored_broker(name)
+    if len(name.encode()) > MAX_GROUP_ID_BYTES:
+        raise KafkaError(ErrorCode.invalid_request, f"The group id must not be longer than {MAX_GROUP_ID_BYTES} bytes.")
+    return broker.configs.stored_group(name)
+
+
+async def _save(broker: Broker, scope: Scope, name: str, entries: Mapping[str, str]) -> None:
+    if scope is Scope.TOPIC:
+        await broker.topics.set_configs(find_topic(broker, name), entries)
+    elif scope is Scope.BROKER:
+        await broker.configs.set_broker(name, entries)
+    else:
+        await broker.configs.set_group(name, entries)

@@ -1,0 +1,33 @@
+"""DescribeCluster (60), v0-2: one broker, which is its own controller. Authorized operations are not computed.
+
+Endpoint type 2 (controllers) is MISMATCHED_ENDPOINT_TYPE, any other UNSUPPORTED_ENDPOINT_TYPE.
+"""
+
+from __future__ import annotations
+
+from kbroker.api.metadata import NOT_REQUESTED
+from kbroker.broker.connection import Message, Request
+from kbroker.errors import ErrorCode
+
+_BROKERS, _CONTROLLERS = 1, 2
+
+
+def handle(request: Request) -> Message:
+    broker = request.broker
+    endpoint_type: int = getattr(request.body, "endpoint_type", _BROKERS)
+    code, message = ErrorCode.none, None
+    if endpoint_type == _CONTROLLERS:
+        code, message = ErrorCode.mismatched_endpoint_type, "The request was sent to an endpoint of the wrong type."
+    elif endpoint_type != _BROKERS:
+        code, message = ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {endpoint_type}"
+    good = code is ErrorCode.none
+    row = {"broker_id": broker.node_id, "host": broker.host, "port": broker.port, "rack": None, "is_fenced": False}
+    return {
+        "error_code": code,
+        "error_message": message,
+        "endpoint_type": endpoint_type if good else _BROKERS,
+        "cluster_id": broker.cluster_id if good else "",
+        "controller_id": broker.node_id if good else -1,
+        "brokers": (row,) if good else (),
+        "cluster_authorized_operations": NOT_REQUESTED,
+    }

@@ -1,0 +1,65 @@
+"""DescribeConfigs (32), v1-4: the effective settings of topics, brokers and groups, with sources, synonyms, types and documentation.
+
+Broker resources are this broker's id, with all of its settings, and "" (all brokers), with those that were altered. A group need
+not exist. No keys, or an empty list, means all; unknown keys give no row. An illegal topic name is 17, an unknown topic 3.
+
+Not done: BROKER_LOGGER and CLIENT_METRICS resources (42).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from kbroker.api.config_resources import find_topic, scope_of
+from kbroker.broker.broker import Broker
+from kbroker.broker.connection import Message, Request
+from kbroker.broker.topics import check_name
+from kbroker.config import ConfigRow, Scope, check_resource_name, describe, describe_broker_default
+from kbroker.errors import ErrorCode, KafkaError
+
+
+def handle(request: Request) -> Message:
+    return {"results": [_result(request, resource) for resource in request.body.resources]}
+
+
+def _result(request: Request, resource: Any) -> Message:
+    code, message, rows = ErrorCode.none, None, []
+    try:
+        rows = _describe(request.broker, resource)
+    except KafkaError as error:
+        code, message = error.code, error.message
+    synonyms: bool = request.body.include_synonyms
+    documentation: bool = getattr(request.body, "include_documentation", False)
+    return {
+        "error_code": code,
+        "error_message": message,
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+        "configs": [_row(row, synonyms=synonyms, documentation=documentation) for row in rows],
+    }
+
+
+def _describe(broker: Broker, resource: Any) -> list[ConfigRow]:
+    scope, name = scope_of(resource.resource_type), resource.resource_name
+    keys: Collection[str] | None = resource.configuration_keys or None
+    if scope is Scope.TOPIC:
+        check_name(name)
+        return describe(scope, find_topic(broker, name).configs, broker.config, keys)
+    check_resource_name(scope, name, broker.node_id)
+    if scope is Scope.GROUP:
+        return describe(scope, broker.configs.stored_group(name), broker.config, keys)
+    return describe(scope, {}, broker.config, keys) if name else describe_broker_default(broker.config, keys)
+
+
+def _row(row: ConfigRow, *, synonyms: bool, documentation: bool) -> Message:
+    return {
+        "name": row.name,
+        "value": row.value,
+        "read_only": row.read_only,
+        "config_source": row.source.value,
+        "is_sensitive": row.is_sensitive,
+        "synonyms": [{"name": each.name, "value": each.value, "source": each.source.value} for each in row.synonyms] if synonyms else (),
+        "config_type": row.type.value,
+        "documentation": row.documentation if documentation else None,
+    }

@@ -1,0 +1,34 @@
+"""ListConfigResources (74), v0-1: which resources have settings. v0 asks for client metrics alone, of which there are none.
+
+v1: topics and this broker always have settings; groups are listed that have some of their own. An empty list of types means all;
+an unknown type is UNSUPPORTED_VERSION, as in Kafka.
+
+Not done: BROKER_LOGGER and CLIENT_METRICS resources; there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from kbroker.broker.broker import Broker
+from kbroker.broker.connection import Message, Request
+from kbroker.config import Scope
+from kbroker.errors import ErrorCode
+
+_CLIENT_METRICS = 16
+_TYPES_FROM = 1
+_NAMES: dict[int, Callable[[Broker], Iterable[str]]] = {
+    Scope.TOPIC.value: lambda broker: sorted(topic.name for topic in broker.topics),
+    Scope.BROKER.value: lambda broker: (str(broker.node_id),),
+    8: lambda _: (),
+    _CLIENT_METRICS: lambda _: (),
+    Scope.GROUP.value: lambda broker: broker.configs.groups_with_configs(),
+}
+
+
+def handle(request: Request) -> Message:
+    types = (request.body.resource_types or tuple(_NAMES)) if request.version >= _TYPES_FROM else (_CLIENT_METRICS,)
+    if not _NAMES.keys() >= set(types):
+        return {"error_code": ErrorCode.unsupported_version, "config_resources": ()}
+    rows = [{"resource_name": name, "resource_type": kind} for kind in dict.fromkeys(types) for name in _NAMES[kind](request.broker)]
+    return {"error_code": ErrorCode.none, "config_resources": rows}
