@@ -1,0 +1,217 @@
+"""Group commit: what is told when, what a failure takes with it, and that the store is never asked two things at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from kbroker.broker.group_commit import GroupCommit
+from kbroker.errors import NoSpace, StoreFailed
+
+
+class FakeStore:
+    """Notes what it is asked, and fails on demand; `gate` holds the sync back until it is opened."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[str]] = []
+        self.synced: list[str] = []
+        self.written: list[str] = []
+        self.threads: set[int] = set()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.fail_write: Exception | None = None
+        self.fail_sync: Exception | None = None
+        self.busy = False
+
+    def write(self, items: list[str]) -> None:
+        assert not self.busy
+        self.threads.add(threading.get_ident())
+        if self.fail_write is not None:
+            error, self.fail_write = self.fail_write, None
+            raise error
+        self.groups.append(list(items))
+        self.written += items
+
+    def sync(self) -> None:
+        assert not self.busy
+        self.busy = True
+        covered = list(self.written)
+        assert self.gate.wait(10)
+        self.busy = False
+        if self.fail_sync is not None:
+            raise self.fail_sync
+        self.synced = covered
+
+
+@asynccontextmanager
+async def committing(store: FakeStore, *, in_thread: bool = False, durability: str = "disk") -> AsyncIterator[GroupCommit[str]]:
+    commits: GroupCommit[str] = GroupCommit(
+        "test", store.write, store.sync, in_thread=in_thread, durability=durability, sync_interval_s=0.05
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(commits.run)
+        await trio.testing.wait_all_tasks_blocked()
+        yield commits
+        store.gate.set()
+        commits.close()
+
+
+def noting(notes: list[str], name: str) -> Callable[[Exception | None], None]:
+    return lambda error: notes.append(name if error is None else f"{name}:{type(error).__name__}")
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_done_means_written_and_synced(in_thread: bool) -> None:
+    store = FakeStore()
+    async with committing(store, in_thread=in_thread) as commits:
+        await commits.commit(["a", "b"])
+        assert store.synced == ["a", "b"]
+    loop_thread = threading.get_ident()
+    assert (loop_thread in store.threads) is not in_thread
+
+
+async def test_what_gathers_during_a_commit_is_one_group() -> None:
+    store = FakeStore()
+    notes: list[str] = []
+    async with committing(store) as commits:
+        store.gate.clear()
+        commits.submit(["a"], noting(notes, "a"))
+        await trio.testing.wait_all_tasks_blocked()
+        for name in ("b", "c", "d"):
+            commits.submit([name], noting(notes, name))
+        assert notes == []
+        store.gate.set()
+        await commits.commit(["e"])
+    assert store.groups == [["a"], ["b", "c", "d", "e"]]
+    assert notes == ["a", "b", "c", "d"]
+
+
+async def test_entries_of_one_tick_are_one_group() -> None:
+    store = FakeStore()
+    async with committing(store) as commits, trio.open_nursery() as nursery:
+        for name in ("a", "b", "c"):
+            nursery.start_soon(commits.commit, [name])
+    assert sorted(store.groups[0]) == ["a", "b", "c"]
+
+
+async def test_written_is_told_before_the_sync() -> None:
+    store = FakeStore()
+    notes: list[str] = []
+    async with committing(store) as commits:
+        store.gate.clear()
+        commits.submit(["a"], noting(notes, "done"), lambda: notes.append("written"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert notes == ["written"]
+        store.gate.set()
+        await commits.commit(["b"])
+    assert notes == ["written", "done"]
+
+
+async def test_os_durability_does_not_wait_for_the_sync_but_syncs_later() -> None:
+    store = FakeStore()
+    async with committing(store, durability="os") as commits:
+        await commits.commit(["a"])
+        assert store.synced == []
+        with trio.fail_after(5):
+            while store.synced != ["a"]:
+                await trio.sleep(0.005)
+        await commits.commit(["b"])
+    assert store.synced == ["a", "b"], "closing syncs what is left"
+
+
+async def test_no_space_refuses_the_group_and_all_behind_it_and_then_goes_on() -> None:
+    store = FakeStore()
+    notes: list[str] = []
+    async with committing(store) as commits:
+        store.gate.clear()
+        commits.submit(["a"], noting(notes, "a"))
+        await trio.testing.wait_all_tasks_blocked()
+        commits.submit(["b"], noting(notes, "b"))
+        store.fail_write = NoSpace("full")
+
+        def refused(error: Exception | None) -> None:
+            noting(notes, "c")(error)
+
+        commits.submit(["c"], refused)
+        store.gate.set()
+        with pytest.raises(NoSpace):
+            await commits.commit(["d"])
+        assert notes == ["a", "b:NoSpace", "c:NoSpace"]
+        await commits.commit(["e"])
+        assert commits.statistics().refused == 3
+    assert store.synced == ["a", "e"]
+
+
+async def test_a_failed_sync_ends_all_writing() -> None:
+    store = FakeStore()
+    async with committing(store) as commits:
+        store.fail_sync = StoreFailed("EIO")
+        with pytest.raises(StoreFailed):
+            await commits.commit(["a"])
+        store.fail_sync = None
+        with pytest.raises(StoreFailed):
+            await commits.commit(["b"])
+        with pytest.raises(StoreFailed):
+            await commits.perform(lambda: None)
+        assert commits.failed
+        assert commits.statistics().failed == "EIO"
+    assert store.groups == [["a"]], "nothing is written after the failure"
+
+
+async def test_operations_run_between_commits() -> None:
+    store = FakeStore()
+    order: Sequence[str]
+    async with committing(store) as commits:
+        store.gate.clear()
+        notes: list[str] = []
+        commits.submit(["a"], noting(notes, "a"))
+        await trio.testing.wait_all_tasks_blocked()
+
+        def operation() -> str:
+            assert not store.busy
+            notes.append("operation")
+            return "answer"
+
+        async def ask() -> None:
+            assert await commits.perform(operation) == "answer"
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            assert notes == []
+            store.gate.set()
+        order = list(notes)
+    assert order == ["a", "operation"]
+
+
+async def test_an_operation_that_raises_is_its_callers_business() -> None:
+    store = FakeStore()
+
+    def broken() -> None:
+        raise KeyError("no such log")
+
+    async with committing(store) as commits:
+        with pytest.raises(KeyError):
+            await commits.perform(broken)
+        await commits.commit(["a"])
+    assert store.synced == ["a"]
+
+
+async def test_nothing_to_write_is_done_after_everything_before_it() -> None:
+    store = FakeStore()
+    notes: list[str] = []
+    async with committing(store) as commits:
+        store.gate.clear()
+        commits.submit(["a"], noting(notes, "a"))
+        await trio.testing.wait_all_tasks_blocked()
+        commits.submit([], noting(notes, "empty"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert notes == []
+        store.gate.set()
+        await commits.commit([])
+    assert notes == ["a", "empty"]
+    assert store.groups == [["a"]]
