@@ -211,15 +211,14 @@ class InFlightWindow:
         """Every known offset from the SPSO on, as runs."""
         first, head = self.start_offset, self.start_offset - self.base
         columns = zip(self.states[head:], self.counts[head:], self.lock_numbers[head:], strict=True)
-        for (code, count, number), run in groupby(columns):
-            size = len(list(run))
+        with_lock = ((code, count, number if code == ACQUIRED or code >= PENDING else 0) for code, count, number in columns)
+        for (code, count, number), run in groupby(with_lock):
+            last = first + len(list(run)) - 1
             if code != HOLE:
-                held = code == ACQUIRED or code >= PENDING
-                lock = self.locks.get(number) if held else None
-                state = RecordState(code & ~PENDING)
+                lock = self.locks.get(number)
                 member_id, deadline_ms = (None, None) if lock is None else (lock.member_id, lock.deadline_ms)
-                yield Holding(first, first + size - 1, state, count, member_id, deadline_ms, code >= PENDING)
-            first += size
+                yield Holding(first, last, RecordState(code & ~PENDING), count, member_id, deadline_ms, code >= PENDING)
+            first = last + 1
 
     def count_of(self, codes: Iterable[int], first: int, last: int) -> int:
         i, j = first - self.base, last + 1 - self.base

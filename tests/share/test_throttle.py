@@ -1,0 +1,133 @@
+"""Fewer records per answer near the delivery limit (KAFKA-17541)."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.share import throttle
+from tests.share.queue_driver import ACCEPT, RELEASE, Queue, ack, state
+
+# (limit, T, {delivery count before: how many of a cached batch of 500 come in one answer})
+TABLE = [
+    (2, 2, {1: 500}),
+    (3, 2, {1: 500, 2: 1}),
+    (4, 2, {1: 500, 2: 250, 3: 1}),
+    (5, 3, {1: 500, 2: 500, 3: 250, 4: 1}),
+    (6, 3, {2: 500, 3: 250, 4: 125, 5: 1}),
+    (10, 5, {4: 500, 5: 250, 6: 125, 7: 62, 8: 31, 9: 1}),
+]
+ROWS = [(limit, count, size) for limit, _, sizes in TABLE for count, size in sizes.items()]
+
+
+@pytest.mark.parametrize(("limit", "threshold"), [(limit, threshold) for limit, threshold, _ in TABLE])
+def test_threshold(limit: int, threshold: int) -> None:
+    assert throttle.threshold(limit) == threshold
+
+
+@pytest.mark.parametrize("by_record", [False, True])
+@pytest.mark.parametrize(("limit", "count", "size"), ROWS)
+def test_records_per_answer(limit: int, count: int, size: int, by_record: bool) -> None:
+    q = Queue((0, 499), (500, 999), saved=f"0-499 A{count}", delivery_count_limit=limit)
+    assert q.fetch("m", 500, by_record=by_record) == [(0, size - 1, count + 1)]
+
+
+def test_limit_two_never_throttles() -> None:
+    """A count of 2 is archived already."""
+    q = Queue((0, 499), delivery_count_limit=2)
+    q.fetch("m")
+    q.release("m")
+    assert q.fetch("m") == [(0, 499, 2)]
+    q.release("m")
+    assert q.shown() == ""
+
+
+@pytest.mark.parametrize(
+    ("limit", "batch", "count", "answers"),
+    [(5, 5, 3, [2, 2, 1]), (5, 5, 4, [1, 1, 1, 1, 1]), (3, 4, 2, [1, 1, 1, 1])],
+)
+def test_answer_by_answer(limit: int, batch: int, count: int, answers: list[int]) -> None:
+    """As seen on a running Kafka."""
+    q = Queue((0, batch - 1), saved=f"0-{batch - 1} A{count}", delivery_count_limit=limit)
+    sizes = []
+    while entries := q.fetch("m"):
+        sizes.append(sum(last - first + 1 for first, last, _ in entries))
+    assert sizes == answers
+
+
+def test_a_throttled_batch_does_not_follow_others() -> None:
+    q = Queue((0, 4), (5, 9), saved="0-4 A1, 5-9 A3")
+    assert q.fetch("m") == [(0, 4, 2)]
+    assert q.fetch("m") == [(5, 6, 4)]
+
+
+def test_nothing_follows_a_throttled_batch() -> None:
+    q = Queue((0, 4), (5, 9), (10, 14), saved="0-4 A3, 5-9 A1")
+    assert q.fetch("m") == [(0, 1, 4)]
+    q = Queue((0, 4), (5, 9), saved="0-4 A3")
+    assert q.fetch("m") == [(0, 1, 4)]
+
+
+def test_a_held_record_with_a_high_count_throttles_nobody() -> None:
+    q = Queue((0, 4), (5, 9), (10, 14), saved="0-4 A3, 5-9 A1")
+    assert q.fetch("m") == [(0, 1, 4)]
+    assert q.fetch("m") == [(2, 3, 4)]
+    assert q.fetch("m") == [(4, 4, 4)]
+    assert q.fetch("m") == [(5, 9, 2), (10, 14, 1)]
+
+
+def test_a_pending_record_with_a_high_count_throttles_nobody() -> None:
+    q = Queue((0, 4), (5, 9), saved="0-4 A3")
+    for _ in range(3):
+        q.fetch("m")
+    q.ask("m", ack(0, 4, RELEASE))
+    assert q.fetch("n") == [(5, 9, 1)]
+
+
+def test_only_offsets_that_were_read_throttle() -> None:
+    q = Queue((0, 4), (5, 9))
+    q.fetch("m", 10)
+    q.ack("m", ack(0, 9, RELEASE))
+    q.fetch("m", 10)
+    q.ack("m", ack(0, 9, RELEASE))
+    q.log = [(0, 4), (5, 5), (6, 6), (7, 7), (8, 8), (9, 9)]
+    q.fetch("m", 10)
+    q.ack("m", ack(0, 4, ACCEPT), ack(5, 5, RELEASE))  # 5 has count 3 now, the cached batch is 0-9
+    q.ack("m", ack(6, 9, RELEASE))
+    assert q.fetch("m", read=1) == [(5, 5, 4)]
+
+
+def test_the_size_is_that_of_the_whole_cached_batch() -> None:
+    """Half of ten, although only eight are left."""
+    q = Queue((0, 9), saved="0-9 A2")
+    q.fetch("m")
+    q.ack("m", ack(0, 0, ACCEPT), ack(1, 1, ACCEPT), ack(2, 9, RELEASE))
+    assert q.sp.start_offset == 2
+    assert q.fetch("m") == [(2, 6, 4)]
+
+
+def test_the_last_attempt_goes_alone_also_in_the_middle() -> None:
+    q = Queue((0, 9), saved="0-9 A2")
+    q.fetch("m")
+    q.ack("m", ack(0, 9, RELEASE))  # count 3: five per answer
+    assert q.fetch("m") == [(0, 4, 4)]
+    q.ack("m", ack(3, 3, RELEASE), ack(4, 4, ACCEPT))  # 3: its fifth delivery is next, 5-9 have count 3
+    assert q.fetch("n") == [(3, 3, 5)]
+    assert q.fetch("n") == [(5, 9, 4)]
+
+
+def test_records_before_the_suspect_one_come_without_it() -> None:
+    """Counts 1 1 4 1 1: the two before it, then it alone, then the rest."""
+    columns = bytearray(5), bytearray((1, 1, 4, 1, 1))
+    pick = throttle.pick(*columns, 0, 5, batch_size=5, delivery_limit=5, room=5)
+    assert pick == [(0, 2)]
+    assert throttle.pick(*columns, 2, 5, batch_size=5, delivery_limit=5, room=5) == [(2, 3)]
+    assert throttle.pick(*columns, 3, 5, batch_size=5, delivery_limit=5, room=5) == [(3, 5)]
+
+
+def test_record_limit_wins_if_it_is_smaller() -> None:
+    q = Queue((0, 499), saved="0-499 A3")
+    assert q.fetch("m", 7, by_record=True) == [(0, 6, 4)]
+
+
+def test_state_helper() -> None:
+    assert [tuple(batch) for batch in state("0-4 A3, 7 R1")] == [(0, 4, 0, 3), (7, 7, 4, 1)]
