@@ -16,7 +16,7 @@ What crashes leave, and what is done about it:
     segment without data.ninja  its creation was not finished: removed, and a log that has no other segment with it
     bytes that are no batch     a torn write at the end of an unsealed segment: cut
     `follows` beyond the end    the segment before lost bytes in a power cut: this one and those behind it were never synced
-                                either, and are removed, so that what is left is a prefix of what was written
+    or lost itself              either, and are removed, so that what is left is a prefix of what was written
     empty segment, not last     a write was about to remove it: removed
 
 It must not know how batches are written.
@@ -202,7 +202,7 @@ def _garbage_bytes(fd: int, end: int, files: Files) -> int:
 
 def _lost_bytes_before(segment: Segment, previous: Segment) -> bool:
     follows = read_follows(segment.path, segment.files)
-    return follows is not None and follows > previous.end_offset
+    return (segment.base_offset if follows is None else follows) > previous.end_offset
 
 
 def read_follows(path: Path, files: Files) -> int | None:
@@ -229,6 +229,7 @@ def _remove_from(path: Path, base_offset: int, found: Recovery, files: Files) ->
 def _remove(path: Path, reason: str, found: Recovery, files: Files) -> None:
     logger.warning("removed %s: %s", path, reason)
     found.removed_segments += 1
+    found.to_sync = [segment for segment in found.to_sync if segment.path != path]
     files.remove_tree(path)
 
 
