@@ -51,7 +51,7 @@ lint: .venv/.ready
 
 test: lint recorder
 	@printf '\n== unit, contract and model tests ==\n'
-	$(PYTEST) tests $(addprefix --ignore=,$(SLOW))
+	$(PYTEST) tests $(wildcard plugins/*/tests) $(addprefix --ignore=,$(SLOW))
 	@printf '\n== Kafka clients ==\n'
 	$(PYTEST) tests/clients
 	@printf '\n== crashes ==\n'
@@ -62,7 +62,7 @@ test: lint recorder
 
 test-full: lint recorder
 	@printf '\n== everything, long variants included ==\n'
-	$(PYTEST) -m "full or not full" tests
+	$(PYTEST) -m "full or not full" tests $(wildcard plugins/*/tests)
 
 crash: .venv/.ready
 	$(PYTEST) -m "full or not full" tests/crash
