@@ -16,13 +16,15 @@ This module must not know an engine.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.storage.chunks import CHUNK_BYTES, ChunkSource, Segment, cut_chunk, floor_chunk
 from kbroker.storage.spi import Change, LogBounds, LogId, LogSettings, StampedBatch
+
+END_OF_OFFSETS = (1 << 63) - 1
 
 LOG_PREFIX = b"L"
 SEGMENT_PREFIX = b"S"
@@ -68,6 +70,14 @@ class LogChange(NamedTuple):
 
     def apply(self) -> None:
         self.state.segments = self.segments
+
+
+def removed_ranges(change: LogChange) -> Iterator[tuple[int, int]]:
+    """(first, behind last) base offset of the chunks that go, for an engine that keeps a log's segments in one key range."""
+    if change.cut_segment is not None:
+        yield change.cut_offset, END_OF_OFFSETS
+    elif change.dropped:
+        yield change.dropped[0].base_offset, change.segments[0].base_offset if change.segments else END_OF_OFFSETS
 
 
 # --- the meta table ---
@@ -124,7 +134,7 @@ def with_active(state: LogState, source: ChunkSource) -> None:
     """Take the active segment's totals from its last chunk."""
     *sealed, active = state.segments
     active = active.emptied()  # its totals in `meta` are those of when it became the active one
-    last = floor_chunk(source, active, (1 << 63) - 1)
+    last = floor_chunk(source, active, END_OF_OFFSETS)
     state.segments = [*sealed, active.after(None if last is None else last[1])]
 
 

@@ -254,9 +254,8 @@ class LmdbLogStore(LmdbLogReader):
             found = cursor.set_range(_OFFSET.pack(change.cut_offset))
             while found:
                 found = cursor.delete()
-        if not change.chunks:
-            for segment in change.segments[-1:]:  # so that an empty segment can be read
-                self._env.handle_in(transaction, _segment_name(segment.number))
+        for segment in change.segments[-1:]:  # an empty segment is read too
+            self._env.handle_in(transaction, _segment_name(segment.number))
         for segment, base_offset, value in change.chunks:
             handle = self._env.handle_in(transaction, _segment_name(segment.number))
             transaction.put(_OFFSET.pack(base_offset), value, append=True, db=handle)

@@ -31,7 +31,6 @@ from kbroker.storage.rocksdb_snapshot import DATABASE, RocksdbSnapshot, remove_l
 from kbroker.storage.spi import LogBounds, LogId, LogSettings, SegmentInfo, StampedBatch
 
 _KEY = struct.Struct(">IQ")
-_LAST = (1 << 64) - 1
 
 
 class _Chunks:
@@ -244,13 +243,8 @@ def _put(batch: WriteBatch, meta: ColumnFamily, change: LogChange) -> None:
             batch.delete(key, meta)
         else:
             batch.put(key, value, meta)
-    removed_from = min((segment.base_offset for segment in change.dropped), default=_LAST)
-    if change.cut_segment is not None:
-        removed_from = min(removed_from, change.cut_offset)
-    if removed_from != _LAST:
-        # What stays lies wholly before or wholly after what goes: a trim removes from the front, all else up to the end.
-        removed_up_to = next((each.base_offset for each in change.segments if each.base_offset > removed_from), _LAST)
-        batch.delete_range(_KEY.pack(log_number, removed_from), _KEY.pack(log_number, removed_up_to))
+    for first, behind in chunked_log.removed_ranges(change):
+        batch.delete_range(_KEY.pack(log_number, first), _KEY.pack(log_number, behind))
     for _, base_offset, value in change.chunks:
         batch.put(_KEY.pack(log_number, base_offset), value)
 

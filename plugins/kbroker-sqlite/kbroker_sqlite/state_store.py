@@ -1,0 +1,112 @@
+"""State in SQLite: one table of keys and values. BLOB keys compare bytewise, as the StateStore SPI wants.
+
+A commit is on disk when it returns and waits for it, so the broker calls write() in its commit thread. This module must not know
+what keys mean.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from kbroker.storage.spi import Change
+from kbroker_sqlite.database import Database, Reads, SqliteStatistics
+
+FILE = "state.sqlite"
+_TABLES = "CREATE TABLE IF NOT EXISTS state (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;"
+_GET = "SELECT value FROM state WHERE key = ?"
+_SCAN = "SELECT key, value FROM state WHERE key >= ? AND substr(key, 1, ?) = ? ORDER BY key"
+_SCAN_TO = "SELECT key, value FROM state WHERE key >= ? AND key < ? ORDER BY key"
+
+
+class _Moment:
+    """A StateReader of one moment: a read transaction that the caller holds."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def get(self, key: bytes) -> bytes | None:
+        found = self._connection.execute(_GET, (key,)).fetchone()
+        return None if found is None else found[0]
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        yield from _entries(self._connection, prefix)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[_Moment]:
+        yield self
+
+    def close(self) -> None:
+        """Ended by leaving `snapshot()`."""
+
+
+def _entries(connection: sqlite3.Connection, prefix: bytes) -> list[tuple[bytes, bytes]]:
+    stem = prefix.rstrip(b"\xff")
+    if stem:
+        return connection.execute(_SCAN_TO, (prefix, stem[:-1] + bytes((stem[-1] + 1,)))).fetchall()
+    return connection.execute(_SCAN, (prefix, len(prefix), prefix)).fetchall()  # nothing is behind keys that begin with ff
+
+
+class SqliteStateReader:
+    """A StateReader beside a broker, or in it."""
+
+    def __init__(self, reads: Reads) -> None:
+        self._reads = reads
+
+    def get(self, key: bytes) -> bytes | None:
+        with self._reads.moment() as connection:
+            return _Moment(connection).get(key)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        with self._reads.moment() as connection:  # whole at the first step: a scan may be left unfinished
+            found = _entries(connection, prefix)
+        yield from found
+
+    @contextmanager
+    def snapshot(self) -> Iterator[_Moment]:
+        with self._reads.long_moment() as connection:
+            yield _Moment(connection)
+
+    def close(self) -> None:
+        self._reads.close()
+
+
+class SqliteStateStore(SqliteStateReader):
+    """The StateStore: one synced transaction per write()."""
+
+    write_in_thread = True
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database.reads)
+        self._database = database
+
+    def write(self, changes: Sequence[Change]) -> None:
+        self._database.check()
+        if not changes:
+            return
+        with self._database.write() as connection:
+            for key, value in changes:
+                if value is None:
+                    connection.execute("DELETE FROM state WHERE key = ?", (key,))
+                else:
+                    connection.execute("REPLACE INTO state VALUES (?, ?)", (key, value))
+
+    def sync(self) -> None:
+        """Nothing to do: commits are synced."""
+        self._database.check()
+
+    def statistics(self) -> SqliteStatistics:
+        return self._database.statistics()
+
+    def close(self) -> None:
+        self._database.close()
+
+
+def open_store(directory: Path, options: Mapping[str, str], owner_epoch: int) -> SqliteStateStore:
+    return SqliteStateStore(Database(directory / FILE, _TABLES))
+
+
+def open_reader(directory: Path) -> SqliteStateReader:
+    return SqliteStateReader(Reads(directory / FILE))

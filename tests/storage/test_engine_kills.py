@@ -1,0 +1,127 @@
+"""kill -9 at a random moment, every engine: what a process was told is kept is there when the store is opened again.
+
+A child writes without end and reports each return of write() on a pipe; it is killed after a random number of reports, three times on the
+same directory. Each log must then be the beginning of what the child writes, whole batches only, at least as long as reported; state
+must be that of one write() call, the last reported one or the one after it.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kbroker import plugins
+from kbroker.records import crc_is_valid, iter_headers
+from kbroker.storage.spi import LogId, LogSettings, LogStore, StampedBatch, StateStore
+from kbroker.testing.log_store_model import EVERYTHING, TOPIC, read_all, sized_batch
+
+ENGINES = ["segment", "lmdb", "rocksdb"]
+LOGS = [LogId(TOPIC, partition) for partition in range(3)]
+SETTINGS = LogSettings(segment_bytes=50_000)
+KEYS = [b"key%d" % number for number in range(5)]
+ROUNDS = 3
+SYNC_EVERY = 5
+
+
+def batches_at(step: int) -> list[StampedBatch]:
+    """What the write() call number `step` writes: one to three batches in each log, some of them large."""
+    written = []
+    for log in LOGS:
+        rng = random.Random(step * 10 + log.partition)
+        count = 1 + step % 3
+        first = sum(1 + before % 3 for before in range(step))
+        size = rng.choice([100, 1000, 20_000])
+        written += [sized_batch(first + number, size, log=log, timestamp_ms=step) for number in range(count)]
+    return written
+
+
+def steps_in(offset: int) -> int:
+    """How many whole calls the first `offset` offsets hold."""
+    step = 0
+    while offset > 0:
+        offset -= 1 + step % 3
+        step += 1
+    return step if offset == 0 else step - 1
+
+
+def write_log(directory: Path, engine: str) -> None:
+    store: LogStore = plugins.log_store_factory(engine).open(directory, {}, 1)
+    for log in LOGS:
+        store.create(log, SETTINGS)
+    step = min(steps_in(store.bounds(log).end_offset) for log in LOGS)
+    for log in LOGS:
+        store.truncate(log, batches_at(step)[0].base_offset)
+    while True:
+        store.write(batches_at(step), now_ms=step)
+        report(step)
+        if step % SYNC_EVERY == 0:
+            store.sync()
+        step += 1
+
+
+def write_state(directory: Path, engine: str) -> None:
+    store: StateStore = plugins.state_store_factory(engine).open(directory, {}, 1)
+    step = int(store.get(KEYS[0]) or b"-1") + 1
+    while True:
+        store.write([(key, b"%d" % step) for key in KEYS] + [(b"once%d" % step, b""), (b"once%d" % (step - 3), None)])
+        report(step)
+        if step % SYNC_EVERY == 0:
+            store.sync()
+        step += 1
+
+
+def report(step: int) -> None:
+    sys.stdout.write(f"{step}\n")
+    sys.stdout.flush()
+
+
+def run_and_kill(what: str, directory: Path, engine: str, reports: int) -> int:
+    """The last step that was reported."""
+    program = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import {Path(__file__).stem} as me;"
+        "getattr(me, sys.argv[1])(me.Path(sys.argv[2]), sys.argv[3])"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, what, str(directory), engine], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        lines = [child.stdout.readline() for _ in range(reports)]
+        child.kill()
+        lines += child.stdout.readlines()
+    return int([line for line in lines if line.endswith("\n")][-1])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_killed_writer_of_logs(engine: str, tmp_path: Path) -> None:
+    rng = random.Random()
+    for _ in range(ROUNDS):
+        last = run_and_kill("write_log", tmp_path, engine, rng.randrange(1, 60))
+        store: LogStore = plugins.log_store_factory(engine).open(tmp_path, {}, 1)
+        for log in LOGS:
+            expected = [each.data for step in range(last + 2) for each in batches_at(step) if each.log == log]
+            told = sum(1 + step % 3 for step in range(last + 1))
+            data = read_all(store, log)
+            headers = list(iter_headers(data))
+            assert all(crc_is_valid(data, position, header) for position, header in headers)
+            assert len(headers) >= told
+            assert data == b"".join(expected[: len(headers)])
+            assert store.bounds(log) == (0, len(headers))
+            middle = len(headers) // 2
+            assert read_all(store, log, offset=middle, end_offset=EVERYTHING) == b"".join(expected[middle : len(headers)])
+        store.close()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_killed_writer_of_state(engine: str, tmp_path: Path) -> None:
+    rng = random.Random()
+    for _ in range(ROUNDS):
+        last = run_and_kill("write_state", tmp_path, engine, rng.randrange(1, 100))
+        store: StateStore = plugins.state_store_factory(engine).open(tmp_path, {}, 1)
+        values = {store.get(key) for key in KEYS}
+        assert len(values) == 1
+        step = int(values.pop() or b"-1")
+        assert step in (last, last + 1)
+        assert sorted(key for key, _ in store.scan(b"once")) == sorted(b"once%d" % each for each in range(max(0, step - 2), step + 1))
+        store.close()
