@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import inspect
 import logging
+import math
 import os
 import signal
 import socket
@@ -94,7 +95,8 @@ class Server:
         self._max_frame_bytes: int = config["socket.request.max.bytes"]
         self._max_connections: int = config["max.connections"]
         self._max_queued_bytes: int = config["queued.max.request.bytes"]
-        self._max_idle_s: float = config["connections.max.idle.ms"] / 1000
+        max_idle_ms: int = config["connections.max.idle.ms"]
+        self._max_idle_s = max_idle_ms / 1000 if max_idle_ms >= 0 else math.inf
         self._shared_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._open: dict[int, _Peer] = {}
         self._next_id = 1
@@ -168,7 +170,7 @@ class Server:
 
     async def _close_idle(self) -> None:
         while True:
-            await trio.sleep(min(_IDLE_CHECK_S, self._max_idle_s))
+            await trio.sleep(min(_IDLE_CHECK_S, max(0.1, self._max_idle_s)))
             oldest = trio.current_time() - self._max_idle_s
             for peer in list(self._open.values()):
                 if not peer.busy and peer.last_active < oldest:
@@ -181,7 +183,7 @@ class Server:
         As in Kafka a frame may begin while anything of the limit is left, so that every frame that has begun can end.
         """
         self.release(peer)
-        while frame_bytes and 0 <= self._max_queued_bytes <= self._reserved_bytes:
+        while frame_bytes and 0 < self._max_queued_bytes <= self._reserved_bytes:
             await self._room.park()
         peer.reserved_bytes = frame_bytes
         self._reserved_bytes += frame_bytes
