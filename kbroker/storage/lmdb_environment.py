@@ -32,11 +32,14 @@ Handle: TypeAlias = lmdb._Database  # py-lmdb names the type only this way
 Transaction: TypeAlias = "lmdb.Transaction[memoryview]"
 T = TypeVar("T")
 
+DATA = "data.mdb"
 MAX_HANDLES = 32_768
 MAX_READERS = 1024
 SPARE_TRANSACTIONS = 8
 SMALLEST_MAP_BYTES = 1 << 30
 LARGEST_MAP_BYTES = 1 << 44
+
+NEARLY_FULL_BYTES = 16 << 20
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _MAP_REFUSED = {errno.ENOMEM, errno.EINVAL, errno.EFBIG, errno.EOVERFLOW}
@@ -118,8 +121,7 @@ class LmdbEnvironment:
             raise StoreFailed(self._failed)
 
     def _failure(self, error: lmdb.Error) -> Exception:
-        full = isinstance(error, lmdb.DiskError | lmdb.MapFullError) or getattr(error, "code", 0) in _FULL
-        if full:
+        if self._is_full(error):
             # Nothing refers to the pages of the refused transaction. Only a meta page that could not be written is serious,
             # and LMDB says so by refusing every later transaction.
             try:
@@ -130,6 +132,15 @@ class LmdbEnvironment:
                 return NoSpace(f"{self.directory}: {error}")
         self._failed = f"{self.directory}: {error}"
         return StoreFailed(self._failed)
+
+    def _is_full(self, error: lmdb.Error) -> bool:
+        code = getattr(error, "code", 0)
+        if isinstance(error, lmdb.DiskError | lmdb.MapFullError) or code in _FULL:
+            return True
+        # LMDB calls it an I/O error when the disk is full after a part of a page run. Believing that too often is harmless: what
+        # was committed before is synced, and this transaction was not committed.
+        status = os.statvfs(self.directory)
+        return code == errno.EIO and status.f_bavail * status.f_frsize < NEARLY_FULL_BYTES
 
     def handle(self, name: bytes) -> Handle:
         """The open sub-database `name`, for use inside `read`, which opens it and starts again if it is not."""
@@ -205,14 +216,30 @@ def open_environment(directory: Path, *, read_only: bool, map_bytes: int = LARGE
     with _table_lock:
         found = _open_environments.get(key)
         if found is None:
-            found = _open_environments[key] = LmdbEnvironment(directory, read_only=read_only, map_bytes=map_bytes)
             if not read_only:
-                files.fsync_dir(directory)  # LMDB syncs its file, not the file's name
+                _create(directory, files)
+            found = _open_environments[key] = LmdbEnvironment(directory, read_only=read_only, map_bytes=map_bytes)
         elif found.read_only and not read_only:
             raise OperatorError(f"{directory} is already open in this process, read-only: close that reader first")
         else:
             found.users += 1
         return found
+
+
+def _create(directory: Path, files: Files) -> None:
+    """An environment under its name only once it is on disk: LMDB does not sync the first two pages of a new file, nor its name,
+    and refuses for good a file in which a power cut left zeros instead."""
+    if (directory / DATA).exists():
+        return
+    temporary = directory / "data.tmp"
+    files.remove_tree(temporary)
+    files.mkdir(temporary)
+    env = lmdb.open(str(temporary), map_size=SMALLEST_MAP_BYTES)
+    env.sync(True)
+    env.close()
+    files.rename(temporary / DATA, directory / DATA)
+    files.fsync_dir(directory)
+    files.remove_tree(temporary)
 
 
 def _open(directory: Path, read_only: bool, map_bytes: int) -> tuple[lmdb.Environment, int]:
