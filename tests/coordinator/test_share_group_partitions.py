@@ -16,6 +16,7 @@ from kbroker.coordinator.share_group_api import (
 from kbroker.coordinator_records import NamedTopic, NamedTopicPartitions, RecordType, ShareGroupPartitions
 from kbroker.errors import ErrorCode
 from kbroker.share.persister import TopicPartition
+from kbroker.state_records import GroupKey
 
 from .group_world import World, assigned
 
@@ -189,6 +190,27 @@ def test_a_failed_save_does_not_ask_twice(world: World) -> None:
     assert len(world.pending) == 1
 
 
+def test_a_failed_save_does_not_forget_the_decided_offset(world: World) -> None:
+    world.refuse = {partition(world, 1): ErrorCode.coordinator_not_available}
+    world.join("m1", "orders")
+    starts(world)
+    world.fail(world.coordinator.heartbeat(HeartbeatRequest("g", "m1", -1), now_ms=world.now_ms, topics=world.topics))
+    world.again("m1")
+    assert starts(world) == {1: -1}
+
+
+def test_initialised_partitions_that_no_target_has_make_a_new_epoch(world: World) -> None:
+    """5.3 (2), as after an offset reset: the group's record says initialised, and nobody has it."""
+    world.refuse = {partition(world, 1): ErrorCode.coordinator_not_available}
+    world.join("m1", "orders")
+    initialized = ShareGroupPartitions(initializing_topics=(), initialized_topics=named(world, 0, 1), deleting_topics=())
+    world.store.write([(GroupKey(RecordType.SHARE_GROUP_PARTITIONS, "g").encode(), initialized.encode())])
+    world.restart()
+    reply = world.again("m1")
+    assert (reply.member_epoch, assigned(reply)) == (3, {partition(world, 0), partition(world, 1)})
+    assert world.again("m1").member_epoch == 3
+
+
 def test_a_topic_deleted_while_it_is_initialised(world: World) -> None:
     world.patient = True
     world.heartbeat("m1", 0, ["orders"])
@@ -318,6 +340,7 @@ def test_a_join_while_the_group_is_being_deleted(world: World) -> None:
     assert isinstance(effect, DeleteShareState)
     assert assigned(world.join("m2", "orders")) == {partition(world, 0), partition(world, 1)}
     assert starts(world) == {0: -1, 1: -1}
+    assert record(world).deleting_topics == ()
     outcome = world.coordinator.deleted("g", world.results(effect.partitions))
     world.save(outcome)
     assert outcome.reply is ErrorCode.non_empty_group
