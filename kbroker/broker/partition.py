@@ -235,14 +235,23 @@ class Partition:
             return
         raise KafkaError(ErrorCode.fenced_leader_epoch if epoch < self.leader_epoch else ErrorCode.unknown_leader_epoch)
 
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch in which the record at `offset` was written; -1 where that is unknown."""
+        return next((entry.epoch for entry in reversed(self.epochs) if entry.start_offset <= offset), -1)
+
     def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """(epoch, end offset) of the newest epoch that is not newer than `epoch` (OffsetForLeaderEpoch); (-1, -1) if unknown."""
+        """(epoch, end offset) of the newest epoch that is not newer than `epoch` (OffsetForLeaderEpoch).
+
+        An epoch older than all that wrote something ended where the first of them began: a client that has read nothing since must
+        not take its position for truncated. (-1, -1) for an epoch that never was.
+        """
         if epoch == self.leader_epoch:
             return epoch, self.high_watermark
-        if epoch > self.leader_epoch:
+        if not 0 <= epoch < self.leader_epoch:
             return -1, -1
-        for index in range(len(self.epochs) - 1, -1, -1):
-            if self.epochs[index].epoch <= epoch:
-                end = self.epochs[index + 1].start_offset if index + 1 < len(self.epochs) else self.high_watermark
-                return self.epochs[index].epoch, end
-        return -1, -1
+        end = self.high_watermark
+        for entry in reversed(self.epochs):
+            if entry.epoch <= epoch:
+                return entry.epoch, end
+            end = entry.start_offset
+        return epoch, end

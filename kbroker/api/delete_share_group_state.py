@@ -1,0 +1,11 @@
+"""DeleteShareGroupState (86), v0 (KIP-932): forgets the state of share-partitions, whatever their epochs. Unknown ones are fine too."""
+
+from __future__ import annotations
+
+from kbroker.api.share_state_rows import answer, asked
+from kbroker.broker.connection import Message, Request
+
+
+async def handle(request: Request) -> Message:
+    partitions = asked(request.body, lambda partition, _: partition)
+    return answer(await request.broker.share_state.delete(request.body.group_id, partitions))

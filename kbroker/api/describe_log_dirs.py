@@ -1,0 +1,71 @@
+"""DescribeLogDirs (35), v1-5: the data directory, its disk, and the size of each partition's segments in it.
+
+No topics (null) means all; partitions that there are not give no row. The sizes are those of the record batches; what an engine needs
+on top of them is in the disk's numbers only. Total and usable bytes are the file system's, from v4.
+
+Not done: more than one directory, moving replicas (offset lag is 0, nothing is a future replica or cordoned).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+from kbroker.broker.connection import Message, Request
+from kbroker.broker.partition import Partition
+from kbroker.errors import ErrorCode
+
+
+class _Measured(NamedTuple):
+    """What was read from the stores, in a thread: it may touch the disk."""
+
+    sizes: list[tuple[Partition, int]]
+    total_bytes: int
+    usable_bytes: int
+
+
+async def handle(request: Request) -> Message:
+    directory = request.broker.options.data_dir.absolute()
+    partitions = list(_partitions(request))
+    measured = await trio.to_thread.run_sync(_measure, directory, partitions)
+    topics: dict[str, list[Message]] = {}
+    for partition, size_bytes in measured.sizes:
+        row = {"partition_index": partition.log.partition, "partition_size": size_bytes, "offset_lag": 0, "is_future_key": False}
+        topics.setdefault(partition.topic_name, []).append(row)
+    result = {
+        "error_code": ErrorCode.none,
+        "log_dir": str(directory),
+        "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+        "total_bytes": measured.total_bytes,
+        "usable_bytes": measured.usable_bytes,
+        "is_cordoned": False,
+    }
+    return {"error_code": ErrorCode.none, "results": [result]}
+
+
+def _partitions(request: Request) -> Iterator[Partition]:
+    asked = request.body.topics
+    if asked is None:
+        yield from request.broker.topics.partitions()
+        return
+    for name in dict.fromkeys(each.topic for each in asked):
+        topic = request.broker.topics.by_name(name)
+        indexes = {index for each in asked if each.topic == name for index in each.partitions}
+        for partition in () if topic is None else topic.partitions:
+            if partition.log.partition in indexes:
+                yield partition
+
+
+def _measure(directory: Path, partitions: Sequence[Partition]) -> _Measured:
+    sizes = []
+    for partition in partitions:
+        try:
+            sizes.append((partition, sum(segment.size_bytes for segment in partition.segments())))
+        except KeyError:
+            continue  # Its topic was deleted meanwhile.
+    disk = os.statvfs(directory)
+    return _Measured(sizes, disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize)

@@ -1,0 +1,78 @@
+"""DescribeTopicPartitions (75), v0 (KIP-966): topics by name, in the order of their names, in pages of partitions.
+
+No topics named means all. The answer has at most `response_partition_limit` partitions (0 counts as 1; never more than
+MAX_PARTITIONS) and, where there is more, a cursor to go on from. A cursor of a topic that was not asked for, or with a negative
+partition, makes every row 42. Unknown topics are 3, illegal names 17.
+
+Not done: authorized operations (there is no authorizer). There are no eligible leader replicas: one broker has the only copy.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from kbroker.api.metadata import NOT_REQUESTED, topic_row
+from kbroker.broker.connection import Message, Request
+from kbroker.broker.topics import check_name
+from kbroker.errors import ErrorCode, KafkaError
+
+MAX_PARTITIONS = 2000
+"""Kafka's max.request.partition.size.limit."""
+
+
+def handle(request: Request) -> Message:
+    body = request.body
+    asked = sorted({topic.name for topic in body.topics})
+    cursor = body.cursor
+    if cursor is not None and (cursor.partition_index < 0 or (asked and cursor.topic_name not in asked)):
+        return {"topics": [_row(request, name, ErrorCode.invalid_request, ()) for name in asked], "next_cursor": None}
+    names = asked or sorted(topic.name for topic in request.broker.topics)
+    first_partition = 0
+    if cursor is not None:
+        names = names[bisect_left(names, cursor.topic_name) :]
+        first_partition = cursor.partition_index if names and names[0] == cursor.topic_name else 0
+    limit = max(1, min(body.response_partition_limit, MAX_PARTITIONS))
+    return _page(request, names, first_partition, limit)
+
+
+def _page(request: Request, names: Sequence[str], first_partition: int, limit: int) -> Message:
+    rows: list[Message] = []
+    next_cursor: Message | None = None
+    for name in names:
+        if limit == 0:
+            next_cursor = {"topic_name": name, "partition_index": 0}
+            break
+        topic = request.broker.topics.by_name(name)
+        if topic is None:
+            rows.append(_unknown_row(request, name))
+        else:
+            partitions = topic_row(request, topic)["partitions"][first_partition : first_partition + limit]
+            rows.append(_row(request, name, ErrorCode.none, partitions))
+            limit -= len(partitions)
+            end = first_partition + len(partitions)
+            if end < len(topic.partitions):
+                next_cursor = {"topic_name": name, "partition_index": end}
+                break
+        first_partition = 0
+    return {"topics": rows, "next_cursor": next_cursor}
+
+
+def _row(request: Request, name: str, code: ErrorCode, partitions: Sequence[Message]) -> Message:
+    topic = request.broker.topics.by_name(name)
+    return {
+        "error_code": code,
+        "name": name,
+        "topic_id": None if topic is None else topic.topic_id,
+        "is_internal": topic is not None and topic.is_internal,
+        "partitions": [{**partition, "eligible_leader_replicas": (), "last_known_elr": ()} for partition in partitions],
+        "topic_authorized_operations": NOT_REQUESTED,
+    }
+
+
+def _unknown_row(request: Request, name: str) -> Message:
+    try:
+        check_name(name)
+    except KafkaError as error:
+        return _row(request, name, error.code, ())
+    return _row(request, name, ErrorCode.unknown_topic_or_partition, ())

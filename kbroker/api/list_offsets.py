@@ -1,0 +1,109 @@
+"""ListOffsets (2), v1-11: the offset at a time, or at one of the places that negative timestamps name.
+
+-1 latest (the high watermark), -2 earliest (the log start), -3 the record with the greatest timestamp (from v7), -4 earliest local
+(the log start, from v8), -5 latest tiered (from v9: there is none, so -1 without an error); any other is UNSUPPORTED_VERSION. By
+time: the first visible record that is not older, or -1/-1. The same partition twice is 42 in both rows.
+
+Both isolation levels are alike without transactions. Not done: the timeout of v10, since nothing is fetched from elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+from kbroker.broker.connection import Message, Request
+from kbroker.broker.max_timestamp import record_with_max_timestamp
+from kbroker.broker.partition import Partition
+from kbroker.broker.share_loading import record_at_time
+from kbroker.compression import CorruptPayload
+from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
+
+_NONE: Final = -1
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+
+
+class _Found(NamedTuple):
+    offset: int = _NONE
+    timestamp_ms: int = _NONE
+    leader_epoch: int = _NONE
+
+
+async def _latest(request: Request, partition: Partition) -> _Found:
+    return _Found(partition.high_watermark, leader_epoch=partition.leader_epoch)
+
+
+async def _earliest(request: Request, partition: Partition) -> _Found:
+    offset = partition.log_start_offset
+    return _Found(offset, leader_epoch=partition.epoch_of(offset))
+
+
+async def _max_timestamp(request: Request, partition: Partition) -> _Found:
+    return _record(partition, await record_with_max_timestamp(partition, request.broker.logs))
+
+
+async def _tiered(request: Request, partition: Partition) -> _Found:
+    return _Found()
+
+
+_PLACES: Final[dict[int, tuple[int, Callable[[Request, Partition], Awaitable[_Found]]]]] = {
+    LATEST: (1, _latest),
+    EARLIEST: (1, _earliest),
+    MAX_TIMESTAMP: (7, _max_timestamp),
+    EARLIEST_LOCAL: (8, _earliest),
+    LATEST_TIERED: (9, _tiered),
+}
+"""Negative timestamp -> the first version that knows it, and what it means."""
+
+
+async def handle(request: Request) -> Message:
+    counts = Counter((topic.name, row.partition_index) for topic in request.body.topics for row in topic.partitions)
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [await _row(request, topic.name, row, counts[topic.name, row.partition_index]) for row in topic.partitions],
+            }
+            for topic in request.body.topics
+        ]
+    }
+
+
+async def _row(request: Request, name: str, asked: Any, count: int) -> Message:
+    code, found = ErrorCode.none, _Found()
+    try:
+        if count > 1:
+            raise KafkaError(ErrorCode.invalid_request)
+        found = await _find(request, name, asked)
+    except KafkaError as error:
+        code = error.code
+    except CorruptPayload:
+        code = ErrorCode.unknown_server_error
+    except (NoSpace, StoreFailed):
+        code = ErrorCode.kafka_storage_error
+    return {
+        "partition_index": asked.partition_index,
+        "error_code": code,
+        "timestamp": found.timestamp_ms,
+        "offset": found.offset,
+        "leader_epoch": found.leader_epoch,
+    }
+
+
+async def _find(request: Request, name: str, asked: Any) -> _Found:
+    topic = request.broker.topics.by_name(name)
+    if topic is None or not 0 <= asked.partition_index < len(topic.partitions):
+        raise KafkaError(ErrorCode.unknown_topic_or_partition)
+    partition = topic.partitions[asked.partition_index]
+    partition.check_leader_epoch(getattr(asked, "current_leader_epoch", -1))
+    if asked.timestamp >= 0:
+        return _record(partition, record_at_time(partition, asked.timestamp))
+    first_version, find = _PLACES.get(asked.timestamp, (None, None))
+    if first_version is None or find is None or request.version < first_version:
+        raise KafkaError(ErrorCode.unsupported_version)
+    return await find(request, partition)
+
+
+def _record(partition: Partition, found: tuple[int, int] | None) -> _Found:
+    return _Found() if found is None else _Found(*found, partition.epoch_of(found[0]))

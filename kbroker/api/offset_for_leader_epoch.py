@@ -1,0 +1,35 @@
+"""OffsetForLeaderEpoch (23), v2-4 (KIP-320): where a leader epoch ended, for clients that check their positions after a restart.
+
+A leader epoch is one life of the broker. An epoch that never was is answered with -1/-1 and no error; a client that knows another
+current epoch than this one is fenced (74) or ahead (75).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.broker.connection import Message, Request
+from kbroker.errors import ErrorCode, KafkaError
+
+
+def handle(request: Request) -> Message:
+    return {
+        "topics": [
+            {"topic": topic.topic, "partitions": [_row(request, topic.topic, row) for row in topic.partitions]}
+            for topic in request.body.topics
+        ]
+    }
+
+
+def _row(request: Request, name: str, asked: Any) -> Message:
+    code, epoch, end_offset = ErrorCode.none, -1, -1
+    try:
+        topic = request.broker.topics.by_name(name)
+        if topic is None or not 0 <= asked.partition < len(topic.partitions):
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        partition = topic.partitions[asked.partition]
+        partition.check_leader_epoch(asked.current_leader_epoch)
+        epoch, end_offset = partition.epoch_end(asked.leader_epoch)
+    except KafkaError as error:
+        code = error.code
+    return {"error_code": code, "partition": asked.partition, "leader_epoch": epoch, "end_offset": end_offset}

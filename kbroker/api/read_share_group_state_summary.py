@@ -1,0 +1,24 @@
+"""ReadShareGroupStateSummary (87), v0-1 (KIP-932): start offsets and epochs of share-partitions; fences nobody.
+
+A share-partition without state has start offset -1 and no error. v1 has the delivery complete count (KIP-1226).
+"""
+
+from __future__ import annotations
+
+from kbroker.api.share_state_rows import answer, asked
+from kbroker.broker.connection import Message, Request
+from kbroker.share.persister import ReadRequest, SummaryResult
+
+
+async def handle(request: Request) -> Message:
+    requests = asked(request.body, lambda partition, row: ReadRequest(partition, row.leader_epoch))
+    return answer(await request.broker.share_state.read_summary(request.body.group_id, requests), _summary)
+
+
+def _summary(result: SummaryResult) -> Message:
+    return {
+        "state_epoch": result.state_epoch,
+        "leader_epoch": result.leader_epoch,
+        "start_offset": result.start_offset,
+        "delivery_complete_count": result.delivery_complete_count,
+    }
