@@ -26,6 +26,8 @@ class FakeStore:
         self.fail_write: Exception | None = None
         self.fail_sync: Exception | None = None
         self.busy = False
+        self.token = trio.lowlevel.current_trio_token()
+        self.has_synced = trio.Event()
 
     def write(self, items: list[str]) -> None:
         assert not self.busy
@@ -45,6 +47,7 @@ class FakeStore:
         if self.fail_sync is not None:
             raise self.fail_sync
         self.synced = covered
+        self.token.run_sync_soon(self.has_synced.set)
 
 
 @asynccontextmanager
@@ -117,8 +120,8 @@ async def test_os_durability_does_not_wait_for_the_sync_but_syncs_later() -> Non
         await commits.commit(["a"])
         assert store.synced == []
         with trio.fail_after(5):
-            while store.synced != ["a"]:
-                await trio.sleep(0.005)
+            await store.has_synced.wait()
+        assert store.synced == ["a"]
         await commits.commit(["b"])
     assert store.synced == ["a", "b"], "closing syncs what is left"
 
