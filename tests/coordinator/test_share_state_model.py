@@ -246,4 +246,4 @@ TestShareState = ShareStateMachine.TestCase
 
 @pytest.mark.full
 class TestShareStateLong(ShareStateMachine.TestCase):  # type: ignore[misc]
-    settings = settings(max_examples=3000, stateful_step_count=80, deadline=None)
+    settings = settings(max_examples=1000, stateful_step_count=60, deadline=None)
