@@ -1,0 +1,73 @@
+"""Stores that are broken on purpose: each does one thing wrong that a checker has to catch, and delegates the rest.
+
+    skips-sync      sync() returns at once: caught by power cuts, never by kill -9
+    drops-writes    every tenth write() is forgotten
+    answers-early   write() returns before it writes; the write is made when the next one comes
+
+A broken engine is named like skips-sync:segment. `install` makes the names known in this process, and only there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from kbroker import plugins
+
+
+class Broken:
+    """Everything that is not broken is the real store's."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+class SkipsSync(Broken):
+    def sync(self) -> None:
+        pass
+
+
+class DropsWrites(Broken):
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self._writes = 0
+
+    def write(self, *args: Any, **options: Any) -> None:
+        self._writes += 1
+        if self._writes % 10:
+            self._store.write(*args, **options)
+
+
+class AnswersEarly(Broken):
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self._late: Callable[[], None] = lambda: None
+
+    def write(self, *args: Any, **options: Any) -> None:
+        self._late()
+        self._late = lambda: self._store.write(*args, **options)
+
+    def close(self) -> None:
+        self._late()
+        self._store.close()
+
+
+BROKEN: dict[str, type[Broken]] = {"skips-sync": SkipsSync, "drops-writes": DropsWrites, "answers-early": AnswersEarly}
+
+
+def install() -> None:
+    """From now on `plugins` finds broken engines by name."""
+    load = plugins.load
+
+    def load_broken(group: str, name: str) -> Any:
+        fault, _, engine = name.rpartition(":")
+        factory = load(group, engine)
+        if not fault:
+            return factory
+        return replace(factory, open=lambda *args: BROKEN[fault](factory.open(*args)))
+
+    plugins.load = load_broken

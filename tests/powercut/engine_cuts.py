@@ -1,0 +1,125 @@
+"""Power cuts for one engine by itself: record a script, choose moments, build what may be left, let the judge open it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.powercut.disk import Disk, State, save
+from tests.powercut.recording import Entry, Op, Recording
+
+ROOT = Path(__file__).parents[2]
+MODULE = [sys.executable, "-m", "tests.powercut.engine_process"]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is recorded: a script (kind, seed, steps) on an engine."""
+
+    kind: str
+    engine: str
+    seed: int
+    steps: int
+
+
+def record(work: Work, home: Path) -> list[Entry]:
+    """Let a process work under the recorder until it kills itself. The directory is home/data."""
+    directory, log = home / "data", home / "record.log"
+    directory.mkdir()
+    recording = Recording(directory, log)
+    command = [*MODULE, "work", work.kind, work.engine, str(recording.directory), str(log), str(work.seed), str(work.steps)]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **recording.environment()}, capture_output=True, text=True, check=False)
+    recording.close()
+    assert done.returncode == -signal.SIGKILL, f"the recorded work ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+    return list(recording.entries())
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A power cut before entry `position` of the log, and what it left."""
+
+    position: int
+    seed: int
+    state: State
+    marks: dict[str, object]
+
+
+def cuts(entries: list[Entry], *, count: int, seed: int) -> Iterator[Cut]:
+    """`count` cuts at random moments, in the order of the log; half of them around a sync."""
+    chooser = random.Random(seed)
+    around = [place + shift for place, entry in enumerate(entries) if entry.op.name.endswith("SYNC_END") for shift in (0, 1, 2)]
+    around = [place for place in around if place <= len(entries)]
+    every = range(len(entries) + 1)
+    positions = sorted(chooser.choice(around) if around and number % 2 else chooser.choice(every) for number in range(count))
+    disk, marks, position = Disk(), {"begun": 0, "done": 0, "starts": {}}, 0
+    for wanted in positions:
+        for entry in entries[position:wanted]:
+            disk.apply(entry)
+            if entry.op is Op.MARK:
+                _note(marks, json.loads(entry.data))
+        position = wanted
+        state_seed = chooser.getrandbits(32)
+        yield Cut(position, state_seed, disk.survivor(random.Random(state_seed)), dict(marks))
+
+
+def _note(marks: dict[str, object], mark: dict[str, int]) -> None:
+    if "start" in mark:
+        marks["starts"] = {**marks["starts"], mark.pop("log"): mark.pop("start")}  # type: ignore[dict-item]
+    marks.update(mark)
+
+
+class Judge:
+    """The judging process; started again when a store took it along."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def verdict(self, work: Work, cut: Cut, directory: Path) -> str:
+        """Empty if all promises are kept, otherwise what is wrong."""
+        save(cut.state, directory)
+        if self._process is None:
+            self._process = subprocess.Popen([*MODULE, "judge"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        request = {"kind": work.kind, "engine": work.engine, "directory": str(directory), "seed": work.seed, "steps": work.steps}
+        self._process.stdin.write(json.dumps({**request, **cut.marks}) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            code = self._process.wait()
+            self.close()
+            return f"opening the store ended the process with {code}"
+        verdict = json.loads(answer)
+        if not verdict:
+            shutil.rmtree(directory)
+        return str(verdict)
+
+    def close(self) -> None:
+        if self._process is not None:
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            self._process.stdin.close()
+            self._process.stdout.close()
+            self._process.wait()
+            self._process = None
+
+
+def run(work: Work, home: Path, *, count: int, seed: int) -> list[str]:
+    """Record once, cut `count` times; returns what went wrong, each with its cut. States that went wrong are left in `home`."""
+    entries = record(work, home)
+    judge, wrong = Judge(), []
+    try:
+        for number, cut in enumerate(cuts(entries, count=count, seed=seed)):
+            if verdict := judge.verdict(work, cut, home / f"cut-{number}"):
+                wrong.append(f"{work} cut at {cut.position} of {len(entries)}, state seed {cut.seed}, {cut.marks}: cut-{number}\n{verdict}")
+    finally:
+        judge.close()
+    return wrong

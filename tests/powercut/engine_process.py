@@ -1,0 +1,89 @@
+"""The two processes of an engine's power cut: one works under the recorder, one opens what a power cut left and judges.
+
+    python -m tests.powercut.engine_process work KIND ENGINE DIRECTORY LOG SEED STEPS
+    python -m tests.powercut.engine_process judge      requests on stdin, one JSON object a line; answers on stdout
+
+KIND is "log" or "state". Both are processes of their own since a corrupt store may take its process along (SIGBUS). The worker is
+killed at its end, so that no tidy close helps the engine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from kbroker import plugins
+from tests.crash import broken_stores
+from tests.powercut import engine_script as script
+from tests.powercut.recording import write_mark
+
+NO_OPTIONS: dict[str, str] = {}
+
+
+def open_store(kind: str, engine: str, directory: Path) -> object:
+    factory = plugins.log_store_factory(engine) if kind == "log" else plugins.state_store_factory(engine)
+    return factory.open(directory, NO_OPTIONS, 0)
+
+
+def work(kind: str, engine: str, directory: Path, log: Path, seed: int, steps: int) -> None:
+    marks = os.open(log, os.O_WRONLY | os.O_APPEND)
+
+    def mark(what: str, place: int, more: dict[str, int]) -> None:
+        write_mark(marks, json.dumps({what: place + 1, **more}).encode())
+
+    store = open_store(kind, engine, directory)
+    for place, step in enumerate(script.log_script(seed, steps) if kind == "log" else script.state_script(seed, steps)):
+        mark("begun", place, {})
+        more: dict[str, int] = {}
+        if isinstance(step, script.Step) and step.what == "reopen":
+            store.close()
+            store = open_store(kind, engine, directory)
+        elif isinstance(step, script.Step):
+            more = script.work_on_logs(store, step)
+        else:
+            script.work_on_state(store, step)
+        mark("done", place, more)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def judge(kind: str, engine: str, directory: Path, seed: int, steps: int, marks: script.Marks) -> None:
+    """Raises AssertionError, or whatever the engine raises."""
+    store = open_store(kind, engine, directory)
+    try:
+        if kind == "log":
+            script.check_logs(store, script.log_script(seed, steps), marks)
+            script.go_on_with_logs(store)
+        else:
+            script.check_state(store, script.state_script(seed, steps), marks)
+            script.go_on_with_state(store)
+    finally:
+        store.close()
+
+
+def judge_requests() -> None:
+    for line in sys.stdin:
+        request = json.loads(line)
+        starts = {int(number): start for number, start in request.pop("starts").items()}
+        marks = script.Marks(request.pop("begun"), request.pop("done"), starts)
+        try:
+            judge(**{**request, "directory": Path(request["directory"])}, marks=marks)
+            answer = ""
+        except BaseException as error:  # the whole point: whatever it is, it is the verdict
+            answer = "".join(traceback.format_exception(error))
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "work": lambda kind, engine, directory, log, seed, steps: work(kind, engine, Path(directory), Path(log), int(seed), int(steps)),
+    "judge": judge_requests,
+}
+
+if __name__ == "__main__":
+    broken_stores.install()
+    COMMANDS[sys.argv[1]](*sys.argv[2:])
