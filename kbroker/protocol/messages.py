@@ -24,6 +24,7 @@ from kio.static.primitive import TZAware, i32, i32Timedelta, i64, i64Timedelta
 from kio.static.protocol import Entity
 
 from kbroker.errors import ErrorCode
+from kbroker.protocol.array_check import check_arrays
 
 Message: TypeAlias = Mapping[str, Any]
 """A response as handlers give it: kio's field names; times as int milliseconds; nested rows as mappings or objects."""
@@ -66,9 +67,9 @@ def response_schema(api_key: int, version: int) -> type[Any]:
 
 
 @cache
-def _request_reader(api_key: int, version: int) -> tuple[bool, Callable[[Any, int], tuple[Any, int]]]:
+def _request_reader(api_key: int, version: int) -> tuple[type[Any], bool, Callable[[Any, int], tuple[Any, int]]]:
     schema = request_schema(api_key, version)
-    return schema.__header_schema__.__version__ >= 2, cast(Any, entity_reader(schema))
+    return schema, schema.__header_schema__.__version__ >= 2, cast(Any, entity_reader(schema))
 
 
 @cache
@@ -84,15 +85,16 @@ def read_request(head: RequestHead, frame: bytes | memoryview) -> Any:
 
     `frame` must be read-only; the entity keeps no reference to it.
     """
-    has_tags, reader = _request_reader(head.api_key, head.api_version)
+    schema, has_tags, reader = _request_reader(head.api_key, head.api_version)
     at = head.end
     try:
         if has_tags:
             # A response header v1 is a correlation id and a tag section: read one that starts four bytes earlier.
             _, size = _tag_section_reader()(frame, at - 4)
             at += size - 4
+        check_arrays(schema, frame, at)
         entity, _ = reader(frame, at)
-    except (SerialError, ValueError, struct.error, IndexError, OverflowError, MemoryError, TypeError) as error:
+    except (SerialError, ValueError, LookupError, struct.error, OverflowError, TypeError) as error:
         raise ValueError(f"body cannot be parsed: {error}") from error
     return entity
 

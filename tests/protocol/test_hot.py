@@ -87,7 +87,7 @@ def test_fetch(version: int) -> None:
                         "high_watermark": row.high_watermark,
                         "last_stable_offset": row.high_watermark,
                         "log_start_offset": row.log_start_offset,
-                        "aborted_transactions": None if version < 12 else None,
+                        "aborted_transactions": None,
                         "records": b"".join(row.records),
                     }
                     for row in topic_rows
@@ -164,6 +164,8 @@ def test_share_acknowledge(version: int) -> None:
     assert share_acknowledge_response(version, topics, lock_timeout_ms=15_000) == encode_response(79, version, expected)
 
 
-@pytest.mark.parametrize(("value", "encoded"), [(0, b"\x00"), (127, b"\x7f"), (128, b"\x80\x01"), (300, b"\xac\x02"), (2**31 - 1, b"\xff\xff\xff\xff\x07")])
+@pytest.mark.parametrize(
+    ("value", "encoded"), [(0, b"\x00"), (127, b"\x7f"), (128, b"\x80\x01"), (300, b"\xac\x02"), (2**31 - 1, b"\xff\xff\xff\xff\x07")]
+)
 def test_uvarint(value: int, encoded: bytes) -> None:
     assert uvarint(value) == encoded

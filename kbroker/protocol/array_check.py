@@ -1,0 +1,219 @@
+"""Array counts, looked at before the decoder sees them.
+
+kio's native decoder reserves room for as many elements as a request announces, and the process is aborted when there is not that
+much memory: one frame of 20 bytes would take the broker down. So the counts of a body are compared with the bytes that are left
+before it is decoded. Nothing else is checked here; everything else the decoder refuses by itself.
+
+For each message a short program is made from kio's schema, once: consecutive fields of fixed size become one skip.
+
+    int      skip that many bytes
+    _Text    a string or bytes: skip what its length says
+    _Array   a count, then that many elements
+    _Struct  a byte that says whether a nullable struct follows
+    _Tags    a tag section (KIP-482)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, fields
+from functools import cache
+from typing import Any, Final, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
+
+Buffer: TypeAlias = bytes | memoryview
+
+_SIZES: Final = {
+    "bool": 1,
+    "int8": 1,
+    "uint8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "error_code": 2,
+    "int32": 4,
+    "uint32": 4,
+    "timedelta_i32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "float64": 8,
+    "timedelta_i64": 8,
+    "datetime_i64": 8,
+    "uuid": 16,
+}
+
+
+class _Text(NamedTuple):
+    """`length_bytes` 2 or 4; 0: compact."""
+
+    length_bytes: int
+
+
+class _Array(NamedTuple):
+    """`least` is the smallest number of bytes of one element."""
+
+    compact: bool
+    element: Program
+    least: int
+
+
+class _Struct(NamedTuple):
+    program: Program
+
+
+class _Tags(NamedTuple):
+    known: Mapping[int, Program]
+
+
+Step: TypeAlias = int | _Text | _Array | _Struct | _Tags
+Program: TypeAlias = Sequence[Step]
+
+
+def check_arrays(schema: type[Any], frame: Buffer, at: int) -> None:
+    """Raises ValueError if an array of the message of `schema` at `at` cannot be as long as it says, or the frame ends too soon."""
+    try:
+        _run(_program_of(schema), frame, at)
+    except IndexError as error:
+        raise ValueError("the frame ends within a field") from error
+
+
+def _run(program: Program, frame: Buffer, at: int) -> int:
+    for step in program:
+        if type(step) is int:
+            at += step
+        elif type(step) is _Text:
+            at = _skip_text(step, frame, at)
+        elif type(step) is _Array:
+            at = _check_array(step, frame, at)
+        elif type(step) is _Struct:
+            present = frame[at] < 0x80
+            at = _run(step.program, frame, at + 1) if present else at + 1
+        elif type(step) is _Tags:
+            at = _check_tags(step, frame, at)
+    return at
+
+
+def _skip_text(step: _Text, frame: Buffer, at: int) -> int:
+    if step.length_bytes:
+        end = at + step.length_bytes
+        length = int.from_bytes(frame[at:end], "big", signed=True)
+        return end + max(length, 0)
+    length = frame[at]
+    at += 1
+    if length >= 0x80:
+        length, at = _uvarint(frame, at - 1)
+    return at + length - 1 if length else at
+
+
+def _check_array(step: _Array, frame: Buffer, at: int) -> int:
+    if step.compact:
+        count, at = _uvarint(frame, at)
+        count -= 1
+    else:
+        count = int.from_bytes(frame[at : at + 4], "big", signed=True)
+        at += 4
+    if count <= 0:
+        return at
+    if count * step.least > len(frame) - at:
+        raise ValueError(f"an array of {count} elements in a frame with {len(frame) - at} bytes left")
+    element = step.element
+    if len(element) == 1 and type(element[0]) is int:
+        return at + count * element[0]
+    for _ in range(count):
+        at = _run(element, frame, at)
+    return at
+
+
+def _check_tags(step: _Tags, frame: Buffer, at: int) -> int:
+    count, at = _uvarint(frame, at)
+    for _ in range(count):
+        tag, at = _uvarint(frame, at)
+        size, at = _uvarint(frame, at)
+        if tag in step.known:
+            _run(step.known[tag], frame[: at + size], at)
+        at += size
+        if at > len(frame):
+            raise ValueError("a tagged field ends beyond the frame")
+    return at
+
+
+def _uvarint(frame: Buffer, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = frame[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 28:
+            raise ValueError("a varint of more than five bytes")
+
+
+def _program_of(schema: Any) -> Program:
+    return _program(schema)
+
+
+@cache
+def _program(schema: type[Any]) -> Program:
+    hints = get_type_hints(schema)
+    flexible: bool = schema.__flexible__
+    steps: list[Step] = []
+    tagged: dict[int, Program] = {}
+    for field in fields(schema):
+        step = _step(field, hints[field.name], flexible)
+        if "tag" in field.metadata:
+            # A tagged struct is not preceded by a byte: that it is there says that it is not null.
+            tagged[field.metadata["tag"]] = step.program if isinstance(step, _Struct) else _as_program(step)
+        elif isinstance(step, list):
+            steps += step
+        else:
+            steps.append(step)
+    if flexible:
+        steps.append(_Tags(tagged))
+    return tuple(_merged(steps))
+
+
+def _as_program(step: Step | list[Step]) -> Program:
+    return step if isinstance(step, list) else (step,)
+
+
+def _step(field: Field[Any], hint: Any, flexible: bool) -> Step | list[Step]:
+    optional = type(None) in get_args(hint)
+    inner = next((each for each in get_args(hint) if each is not type(None)), hint) if optional else hint
+    if get_origin(inner) is tuple:
+        element_type = get_args(inner)[0]
+        entity = _entity(element_type)
+        element = _program_of(entity) if entity is not None else _as_program(_primitive(field, flexible))
+        return _Array(flexible, element, max(1, sum(map(_least, element))))
+    entity = _entity(inner)
+    if entity is None:
+        return _primitive(field, flexible)
+    return _Struct(_program_of(entity)) if optional else list(_program_of(entity))
+
+
+def _entity(hint: Any) -> type[Any] | None:
+    return hint if isinstance(hint, type) and hasattr(hint, "__flexible__") else None
+
+
+def _primitive(field: Field[Any], flexible: bool) -> Step:
+    kafka_type: str = field.metadata["kafka_type"]
+    if kafka_type in _SIZES:
+        return _SIZES[kafka_type]
+    return _Text(0 if flexible else 2 if kafka_type == "string" else 4)
+
+
+def _least(step: Step) -> int:
+    if isinstance(step, int):
+        return step
+    if isinstance(step, _Text):
+        return step.length_bytes or 1
+    return 4 if isinstance(step, _Array) and not step.compact else 1
+
+
+def _merged(steps: Sequence[Step]) -> list[Step]:
+    merged: list[Step] = []
+    for step in steps:
+        if isinstance(step, int) and merged and isinstance(merged[-1], int):
+            merged[-1] += step
+        else:
+            merged.append(step)
+    return merged

@@ -1,0 +1,78 @@
+"""Array counts are checked before kio's decoder, which would abort the process, sees them."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import struct
+from typing import Any, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+import pytest
+from kio.serial import entity_writer
+
+from kbroker.api import APIS
+from kbroker.protocol.array_check import _program, _run, check_arrays
+from kbroker.protocol.messages import build, read_request, read_request_head, request_schema
+
+EVERY_VERSION = [(api.key, version) for api in APIS.values() for version in range(api.first, api.last + 1)]
+
+
+def sample(schema: type[Any], count: int) -> dict[str, Any]:
+    """Field values with `count` elements in every array, optional ones present when `count` is odd."""
+    values: dict[str, Any] = {}
+    hints = get_type_hints(schema)
+    for field in dataclasses.fields(schema):
+        values[field.name] = _value(field, hints[field.name], count)
+    return values
+
+
+def _value(field: dataclasses.Field[Any], hint: Any, count: int) -> Any:
+    optional = type(None) in get_args(hint)
+    if optional and count % 2 == 0:
+        return None
+    inner = next(each for each in get_args(hint) if each is not type(None)) if optional else hint
+    if get_origin(inner) is tuple:
+        element = get_args(inner)[0]
+        return [_single(field, element, count) for _ in range(count)]
+    return _single(field, inner, count)
+
+
+def _single(field: dataclasses.Field[Any], hint: Any, count: int) -> Any:
+    if hasattr(hint, "__flexible__"):
+        return sample(hint, count)
+    kafka_type = field.metadata["kafka_type"]
+    if kafka_type == "string":
+        return "x" * (count * 70)
+    if kafka_type in ("bytes", "records"):
+        return b"\xff" * (count * 200)
+    if kafka_type == "uuid":
+        return UUID(int=(1 << 128) - 1 - count)
+    return kafka_type == "float64" or count % 100
+
+
+@pytest.mark.parametrize(("api_key", "version"), EVERY_VERSION)
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_the_program_ends_where_the_message_ends(api_key: int, version: int, count: int) -> None:
+    schema = request_schema(api_key, version)
+    buffer = io.BytesIO()
+    entity_writer(schema)(buffer, build(schema, sample(schema, count)))
+    body = buffer.getvalue()
+    assert _run(_program(schema), body, 0) == len(body)
+
+
+@pytest.mark.parametrize(
+    ("version", "body"),
+    [(1, b"\x7f\xff\xff\xff"), (12, b"\xff\xff\xff\xff\x0f"), (12, b"\x80\x80\x80\x80\x01"), (1, struct.pack(">i", 100))],
+)
+def test_a_count_that_cannot_be_is_refused(version: int, body: bytes) -> None:
+    frame = struct.pack(">hhih", 3, version, 7, -1) + (b"\x00" if version >= 9 else b"") + body
+    with pytest.raises(ValueError, match="an array of"):
+        read_request(read_request_head(frame), frame)
+
+
+def test_nested_counts_are_refused() -> None:
+    schema = request_schema(0, 3)
+    body = struct.pack(">hhii", -1, -1, 1000, 1) + struct.pack(">h", 1) + b"t" + struct.pack(">i", 1 << 30)
+    with pytest.raises(ValueError, match="an array of"):
+        check_arrays(schema, body, 0)
