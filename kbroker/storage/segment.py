@@ -182,7 +182,7 @@ class Segment:
     # What the owner does
 
     def unmap(self) -> None:
-        """Views that are in use keep the mapping alive."""
+        """Views that are in use keep the mapping alive. What `info` says stays known."""
         self._mapping = None
         if self.sealed and self._index is not None:
             self.info()
@@ -317,7 +317,7 @@ class OpenHandles:
         """The segment is gone: nothing more is mapped from it; views in use stay valid."""
         with self.lock:
             segment.discarded = True
-            segment._mapping = None
+            segment.unmap()
             self._mapped.pop(segment, None)
             self._close(segment)
 

@@ -126,7 +126,7 @@ def recover_log(path: Path, saved: SavedIndexes | None, found: Recovery, *, file
     segments: list[Segment] = []
     for base_offset in _segment_offsets(path, files):
         segment = _open_segment(path / f"{base_offset:020d}", saved, found, files, handles)
-        if segment is None or (segments and not segment.sealed and _lost_bytes_before(segment, segments[-1])):
+        if segment is None or (segments and _lost_bytes_before(segment, segments[-1])):
             _remove_from(path, base_offset, found, files)
             break
         if segments and not segments[-1].sealed and not segments[-1].index.size_bytes:
@@ -201,6 +201,9 @@ def _garbage_bytes(fd: int, end: int, files: Files) -> int:
 
 
 def _lost_bytes_before(segment: Segment, previous: Segment) -> bool:
+    """Only between unsealed segments: what a sealed one lacks was on disk once, and is no reason to remove what follows."""
+    if segment.sealed or previous.sealed:
+        return False
     follows = read_follows(segment.path, segment.files)
     return (segment.base_offset if follows is None else follows) > previous.end_offset
 

@@ -6,6 +6,7 @@
     files.fail("mkdir", errno.ENOSPC, after=2)           # the third from now
     files.shorten("pwritev", 100)                        # the next writes 100 bytes only, which is no error
     files.fill(after_bytes=10_000)                       # a disk with room for that many more bytes
+    files.crash(after=7)                                 # kill -9 at the eighth operation from now
 
 Everything else goes to the real files. It must not know what the files mean.
 """
@@ -21,6 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from kbroker.storage.files import Buffer, Files
+
+
+class Crashed(BaseException):
+    """The process would be gone here: no code of ours may catch this."""
 
 
 @dataclass(slots=True)
@@ -51,6 +56,8 @@ class FaultyFiles(Files):
         self._faults: list[_Fault] = []
         self._short: list[int] = []
         self._room: int | None = None
+        self._ends: Counter[int] = Counter()
+        self._before_crash = float("inf")
 
     def fail(self, operation: str, number: int = errno.EIO, *, after: int = 0, times: float = 1) -> None:
         """Let `operation` raise OSError(number) after `after` more calls, `times` times (float('inf'): for ever)."""
@@ -65,14 +72,22 @@ class FaultyFiles(Files):
         """From now on the disk has room for this much; creating files and directories takes nothing while there is some."""
         self._room = after_bytes
 
+    def crash(self, *, after: int) -> None:
+        """Raise Crashed at the operation after the next `after` ones, a write half done, and at every one from there on."""
+        self._before_crash = after
+
     def heal(self) -> None:
         """No faults any more, and space."""
+        self._before_crash = float("inf")
         self._faults.clear()
         self._short.clear()
         self._room = None
 
     def _enter(self, operation: str, path: Path | None = None) -> None:
         self.counts[operation] += 1
+        self._before_crash -= 1
+        if self._before_crash < 0:
+            raise Crashed(operation)
         for fault in self._faults:
             if fault.operation == operation and fault.strikes():
                 self._raise(fault.number, path)
@@ -91,17 +106,27 @@ class FaultyFiles(Files):
         self._room -= taken
         return taken
 
+    def _take_behind(self, fd: int, position: int, size: int) -> int:
+        """How much of a write fits: what lies over bytes that were written before takes no room."""
+        inode = os.fstat(fd).st_ino
+        overwritten = min(size, max(0, self._ends[inode] - position))
+        size = overwritten + self._take(size - overwritten)
+        self._ends[inode] = max(self._ends[inode], position + size)
+        return size
+
     def _need_room(self) -> None:
         if self._room == 0:
             self._raise(errno.ENOSPC)
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
-        self._enter("pwritev")
         size = sum(map(len, buffers))
+        if self._before_crash == 0:
+            super().pwritev(fd, [b"".join(buffers)[: size // 2]], position)
+        self._enter("pwritev")
         if self._short:
             size = min(size, self._short.pop(0))
         if not self.can_allocate:
-            size = self._take(size)
+            size = self._take_behind(fd, position, size)
         data = b"".join(buffers)[:size]
         return super().pwritev(fd, [data], position)
 
