@@ -1,0 +1,124 @@
+"""DeleteTopics: by name and id, every refusal, and that nothing of the topic is left anywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+import trio
+
+from kbroker.errors import ErrorCode
+from kbroker.state_records import ConfigKey, ResourceType, TopicKey, share_topic_prefix
+from tests.api.conftest import Client, Connect
+
+
+async def delete(client: Client, *topics: tuple[str | None, UUID | None]) -> list[Any]:
+    rows = [{"name": name, "topic_id": topic_id} for name, topic_id in topics]
+    return list((await client.call("delete_topics", 6, topics=rows)).responses)
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+async def test_every_version_deletes_by_name(connect: Connect, version: int) -> None:
+    async with connect() as client:
+        await client.create_topic("a", 2)
+        named = {"topic_names": ["a", "b"], "topics": [{"name": name, "topic_id": None} for name in ("a", "b")]}
+        rows = (await client.call("delete_topics", version, **named)).responses
+        assert [(row.name, row.error_code) for row in rows] == [("a", ErrorCode.none), ("b", ErrorCode.unknown_topic_or_partition)]
+        assert client.broker.topics.by_name("a") is None
+
+
+async def test_by_id(connect: Connect) -> None:
+    async with connect() as client:
+        topic_id = (await client.create_topic("a")).topic_id
+        unknown = uuid4()
+        deleted, missing = await delete(client, (None, topic_id), (None, unknown))
+        assert (deleted.name, deleted.topic_id, deleted.error_code) == ("a", topic_id, ErrorCode.none)
+        assert (missing.name, missing.topic_id, missing.error_code) == (None, unknown, ErrorCode.unknown_topic_id)
+
+
+async def test_both_neither_and_duplicates_are_invalid(connect: Connect) -> None:
+    async with connect() as client:
+        topic_id = (await client.create_topic("a")).topic_id
+        other_id = (await client.create_topic("b")).topic_id
+        cases: list[list[tuple[str | None, UUID | None]]] = [
+            [("a", topic_id)],
+            [(None, None)],
+            [("a", None), ("a", None)],
+            [(None, topic_id), (None, topic_id)],
+            [("c", None), ("c", None)],
+        ]
+        for case in cases:
+            assert [row.error_code for row in await delete(client, *case)] == [ErrorCode.invalid_request], case
+        by_id, by_name = await delete(client, (None, other_id), ("b", None))
+        assert (by_id.error_code, by_name.error_code) == (ErrorCode.none, ErrorCode.invalid_request)
+        assert [topic.name for topic in client.broker.topics] == ["a"]
+
+
+async def test_two_clients_delete_the_same_topic(connect: Connect) -> None:
+    async with connect() as client:
+        await client.create_topic("a", 3)
+        codes: list[ErrorCode] = []
+
+        async def one() -> None:
+            codes.append((await delete(client, ("a", None)))[0].error_code)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one)
+            nursery.start_soon(one)
+        assert sorted(codes) == [ErrorCode.none, ErrorCode.unknown_topic_or_partition]
+
+
+async def test_deleting_while_it_is_altered_and_grown(connect: Connect, every_engine: str) -> None:
+    """Whatever comes first, no log and no record of the topic is left."""
+    async with connect(every_engine) as client:
+        topic_id = (await client.create_topic("a", 3)).topic_id
+        change = {"name": "retention.ms", "config_operation": 0, "value": "5000"}
+        resource = {"resource_type": 2, "resource_name": "a", "configs": [change]}
+        growth = {"name": "a", "count": 5, "assignments": None}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: client.call("incremental_alter_configs", 1, resources=[resource], validate_only=False))
+            nursery.start_soon(lambda: delete(client, ("a", None)))
+            nursery.start_soon(lambda: client.call("create_partitions", 3, topics=[growth], validate_only=False))
+        assert client.broker.topics.by_name("a") is None
+        assert not [log for log in client.broker.log_store.logs() if log.topic_id == topic_id]
+        store = client.broker.state_store
+        assert store.get(TopicKey(topic_id).encode()) is None
+        assert store.get(ConfigKey(ResourceType.TOPIC, "a").encode()) is None
+
+
+async def test_it_is_gone_after_a_restart_and_its_name_is_free(connect: Connect, every_engine: str) -> None:
+    async with connect(every_engine) as client:
+        old_id = (await client.create_topic("a", 2, {"retention.ms": "1000"})).topic_id
+        await client.append("a", 1000)
+        (row,) = await delete(client, ("a", None))
+        assert row.error_code is ErrorCode.none
+    async with connect(every_engine) as client:
+        assert len(client.broker.topics) == 0
+        assert not [log for log in client.broker.log_store.logs() if log.topic_id == old_id]
+        new = await client.create_topic("a")
+        found = client.broker.topics.by_name("a")
+        assert new.topic_id != old_id
+        assert found is not None
+        assert (found.configs, found.partitions[0].high_watermark) == ({}, 0)
+
+
+async def test_share_groups_forget_it(connect: Connect) -> None:
+    async with connect() as client:
+        topic_id = (await client.create_topic("a", 2)).topic_id
+        joined = await client.call(
+            "share_group_heartbeat",
+            1,
+            group_id="g",
+            member_id="m",
+            member_epoch=0,
+            rack_id=None,
+            subscribed_topic_names=("a",),
+        )
+        assert [each.topic_id for each in joined.assignment.topic_partitions] == [topic_id]
+        assert list(client.broker.state_store.scan(share_topic_prefix(topic_id)))
+        assert client.broker.share_state.coordinator.statistics().loaded == 2
+        await delete(client, ("a", None))
+        assert not list(client.broker.state_store.scan(share_topic_prefix(topic_id)))
+        assert client.broker.share_state.coordinator.statistics().loaded == 0
+        assert not list(client.broker.group_coordinator.coordinator.topic_ids())
