@@ -1,0 +1,184 @@
+"""A broker that is killed with kill -9 again and again under load, and the history of it.
+
+`torment` starts a broker and its clients, kills the broker (and sometimes a client) at random moments, starts it again on the
+same port and directory, and at the end lets a last consumer drain the group and another one read the logs. The history goes
+to kbroker.testing.history.check. Everything random comes from one seed; the moments themselves are the machine's.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kbroker.testing.broker import FAST_CONFIG, BrokerStartFailed, RunningBroker
+from kbroker.testing.history import GroupSettings, Report, check
+from kbroker.testing.history_events import Closing, Event, LifeBegan, LifeEnded, merge, read_lines
+from tests.crash.worker import CONSUMERS_PER_PROCESS, GROUP, LOCK_MS, PARTITIONS, TOPIC, History
+
+ROOT = Path(__file__).parents[2]
+LAUNCHER = [sys.executable, str(ROOT / "tests" / "crash" / "launcher.py")]
+DELIVERY_LIMIT = 10
+SETTINGS = GroupSettings(lock_ms=LOCK_MS, delivery_limit=DELIVERY_LIMIT)
+BROKER_CONFIG = {
+    **FAST_CONFIG,
+    "group.share.delivery.count.limit": str(DELIVERY_LIMIT),
+    "group.share.record.lock.duration.ms": str(LOCK_MS),
+}
+CLIENT_END_S = 90
+
+
+class Client:
+    """One client process."""
+
+    def __init__(self, role: str, name: str, bootstrap: str, history: Path, seed: int, errors: Path) -> None:
+        self.role, self.name = role, name
+        self._errors = errors
+        command = [sys.executable, "-m", "tests.crash.worker", role, name, bootstrap, str(history), str(seed)]
+        with errors.open("ab") as log:
+            self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> None:
+        code = self._process.wait(CLIENT_END_S)
+        assert code == 0, f"client {self.name} ended with {code}:\n{self._errors.read_text()[-4000:]}"
+
+    def check_alive(self) -> None:
+        assert self._process.poll() is None, f"client {self.name} ended early:\n{self._errors.read_text()[-4000:]}"
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@dataclass(slots=True)
+class Torment:
+    """One broker with its clients. `history_of` maps a process name to the file that it writes to."""
+
+    broker: RunningBroker
+    home: Path
+    seed: int
+    one_log: Path | None = None
+    """Set: all processes write their events there, as marks of the power-cut recorder."""
+    life: int = 0
+    clients: list[Client] = field(default_factory=list)
+    _started: int = 0
+    _random: random.Random = field(default_factory=random.Random)
+    _own: History | None = None
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        self._own = History(self.history_of("harness"))
+
+    def history_of(self, name: str) -> Path:
+        return self.one_log or self.home / f"{name}.jsonl"
+
+    def write(self, event: Event) -> None:
+        assert self._own is not None
+        self._own.write(event)
+
+    def start_broker(self) -> None:
+        self.life += 1
+        self.write(LifeBegan(time.monotonic_ns(), self.life))
+        self.broker.start()
+
+    def kill_broker(self) -> None:
+        self.broker.kill9()
+        self.write(LifeEnded(time.monotonic_ns(), self.life))
+
+    def start_and_kill_early(self) -> None:
+        """Kill it while it starts or recovers, if that takes long enough."""
+        timer = threading.Timer(self._random.uniform(0.05, 0.6), lambda: self.broker.kill9())
+        timer.start()
+        try:
+            self.start_broker()
+        except BrokerStartFailed:
+            pass
+        finally:
+            timer.join()
+        self.kill_broker()
+
+    def start_client(self, role: str) -> Client:
+        self._started += 1
+        name = f"{role}{self._started}"
+        seed = self._random.randrange(1 << 30)
+        client = Client(role, name, self.broker.bootstrap, self.history_of(name), seed, self.home / f"{name}.err")
+        self.clients.append(client)
+        return client
+
+    def kill_a_consumer(self) -> None:
+        """And start another one in its place."""
+        client = self._random.choice([client for client in self.clients if client.role == "consume"])
+        for number in range(CONSUMERS_PER_PROCESS):
+            self.write(Closing(time.monotonic_ns(), f"{client.name}.{number}"))
+        client.kill()
+        self.clients.remove(client)
+        self.start_client("consume")
+
+    def round(self) -> None:
+        """Load, kill, start."""
+        time.sleep(self._random.uniform(0.2, 1.6))
+        for client in self.clients:
+            client.check_alive()
+        if self._random.random() < 0.2:
+            self.kill_a_consumer()
+        self.kill_broker()
+        if self._random.random() < 0.15:
+            self.start_and_kill_early()
+        self.start_broker()
+
+    def finish(self) -> None:
+        """Stop the clients in good order, drain, read."""
+        for role in ("produce", "consume"):
+            stopped = [client for client in self.clients if client.role == role]
+            for client in stopped:
+                client.stop()
+            for client in stopped:
+                client.wait()
+                self.clients.remove(client)
+        for role in ("drain", "read"):
+            self.start_client(role).wait()
+            self.clients.clear()
+
+    def events(self) -> list[Event]:
+        return merge(read_lines(path.open("rb")) for path in sorted(self.home.glob("*.jsonl")))
+
+
+@contextmanager
+def tormented(broker: RunningBroker, home: Path, seed: int, *, one_log: Path | None = None) -> Iterator[Torment]:
+    """A running broker with its topic and group, two consumer processes and a producer process; all are gone afterwards."""
+    torment = Torment(broker, home, seed, one_log)
+    torment.start_broker()
+    try:
+        broker.create_topic(TOPIC, partitions=PARTITIONS, config={"segment.bytes": "1048576"})
+        broker.set_group_config(GROUP, {"share.auto.offset.reset": "earliest", "share.record.lock.duration.ms": str(LOCK_MS)})
+        for role in ("produce", "consume", "consume"):
+            torment.start_client(role)
+        yield torment
+    finally:
+        for client in torment.clients:
+            client.kill()
+        broker.kill9()
+
+
+def broker_of(home: Path, storage: str, state_storage: str, *, command: Sequence[str] | None = None) -> RunningBroker:
+    """`command` LAUNCHER knows the engines that are broken on purpose."""
+    return RunningBroker(home, storage=storage, state_storage=state_storage, config=BROKER_CONFIG, command=command)
+
+
+def run(home: Path, storage: str, state_storage: str, *, rounds: int, seed: int, command: Sequence[str] | None = None) -> Report:
+    """Torment a broker for some rounds and judge. `home`: an empty directory, which keeps all histories and logs."""
+    with tormented(broker_of(home, storage, state_storage, command=command), home, seed) as torment:
+        for _ in range(rounds):
+            torment.round()
+        torment.finish()
+        return check(torment.events(), SETTINGS)

@@ -1,0 +1,272 @@
+"""The client processes of a crash test: producers, share consumers, the one that drains, the one that reads the logs.
+
+    python -m tests.crash.worker ROLE NAME BOOTSTRAP HISTORY SEED
+
+All clients are unmodified confluent-kafka. Each event is one line, written with one write() to HISTORY (opened with O_APPEND), so
+that kill -9 of this process loses nothing it has seen. SIGTERM ends producing and consuming in good order. What a history
+has to say and when: kbroker.testing.history_events. HISTORY may be the log of the power-cut recorder: events are marks then.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, ShareConsumer, TopicPartition
+
+from kbroker.testing.history_events import (
+    AckAnswered,
+    AckKind,
+    AckSent,
+    Closing,
+    Delivered,
+    Disconnected,
+    Drained,
+    Event,
+    LogRead,
+    LogReadDone,
+    Outcome,
+    Record,
+    SendConfirmed,
+    Sent,
+    to_json,
+)
+from tests.powercut.recording import write_mark
+
+TOPIC, GROUP, PARTITIONS = "orders", "workers", 3
+LOCK_MS = 1000
+CONSUMERS_PER_PROCESS = 2
+QUIET_S = 2.5
+"""The group is drained when nothing came for this long: two locks and a little more."""
+POLL_S = 0.2
+ACK_WIRE = {AckKind.ACCEPT: 1, AckKind.RELEASE: 2, AckKind.REJECT: 3}
+REFUSALS = {42, 121, 122, 123}
+"""Error codes that say for certain that an acknowledgement was not done: INVALID_REQUEST, INVALID_RECORD_STATE, share sessions."""
+QUICK_RECONNECT: dict[str, Any] = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "socket.timeout.ms": 10_000, "log_level": 0}
+
+
+class History:
+    """Where this process writes what it saw."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._as_marks = path.suffix == ".log"
+
+    def write(self, *events: Event) -> None:
+        if self._as_marks:
+            for event in events:
+                write_mark(self._fd, to_json(event).encode())
+        elif events:
+            os.write(self._fd, "".join(to_json(event) + "\n" for event in events).encode())
+
+
+stopping = threading.Event()
+
+
+def record_of(message: Message) -> Record:
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None
+    assert partition is not None
+    assert offset is not None
+    return Record(topic, partition, offset)
+
+
+def value_of(message: Message) -> str:
+    value = message.value()
+    assert value is not None
+    return value.decode().rstrip()
+
+
+def produce(name: str, bootstrap: str, history: History, seed: int) -> None:
+    """Two producers, one of them idempotent; small bursts, some records of several pages."""
+    threads = []
+    for number, idempotent in enumerate((True, False)):
+        work = (f"{name}.{number}", bootstrap, history, random.Random(seed + number), idempotent)
+        threads.append(threading.Thread(target=guarded, args=(produce_one, *work)))
+    run_until_stopped(threads)
+
+
+def produce_one(name: str, bootstrap: str, history: History, chooser: random.Random, idempotent: bool) -> None:
+    config = {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": idempotent, "linger.ms": 2, "retry.backoff.ms": 20}
+    producer = Producer({**config, **QUICK_RECONNECT, "message.timeout.ms": 120_000, "error_cb": refuse_fatal})
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            history.write(SendConfirmed(time.monotonic_ns(), name, value_of(message), record_of(message)))
+
+    sent = 0
+    while not stopping.is_set():
+        for _ in range(chooser.choice([1, 1, 2, 5, 20])):
+            value = f"{name}-{sent}"
+            sent += 1
+            padding = b" " * chooser.choice([0, 0, 0, 200, 9000])
+            history.write(Sent(time.monotonic_ns(), name, value, idempotent))
+            producer.produce(TOPIC, value.encode() + padding, partition=chooser.randrange(PARTITIONS), on_delivery=delivered)
+        producer.poll(0)
+        stopping.wait(chooser.uniform(0.005, 0.06))
+    left = producer.flush(60)
+    assert left == 0, f"{left} records were neither confirmed nor refused after a minute"
+
+
+def refuse_fatal(error: KafkaError) -> None:
+    assert not error.fatal(), f"a fatal error: {error}"
+
+
+class Worker:
+    """One share consumer that acknowledges explicitly and synchronously."""
+
+    def __init__(self, name: str, bootstrap: str, history: History, chooser: random.Random) -> None:
+        self.name, self._history, self._random = name, history, chooser
+        self._asked_ns = time.monotonic_ns()
+        self._broken_ns = 0
+        self.stalls = True
+        config = {"bootstrap.servers": bootstrap, "group.id": GROUP, "share.acknowledgement.mode": "explicit", "error_cb": self._error}
+        self._consumer = ShareConsumer({**config, **QUICK_RECONNECT, "fetch.wait.max.ms": 200})
+        self._consumer.subscribe([TOPIC])
+
+    def _error(self, error: KafkaError) -> None:
+        if error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN) and not self._broken_ns:
+            self._broken_ns = time.monotonic_ns()
+            self._history.write(Disconnected(self._broken_ns, self.name))
+
+    def turn(self, choose: Callable[[random.Random], AckKind]) -> int:
+        """Poll once and acknowledge what came; returns how many records that were."""
+        try:
+            messages = [message for message in self._consumer.poll(POLL_S) if message.error() is None]
+        except KafkaException:
+            messages = []
+        now_ns = time.monotonic_ns()
+        if not messages:
+            # Nothing from before the break is left in the client: what comes now was asked for after it.
+            self._asked_ns, self._broken_ns = max(self._asked_ns, self._broken_ns), 0
+            return 0
+        for message in messages:
+            count = message.delivery_count()
+            assert count is not None
+            self._history.write(Delivered(now_ns, self._asked_ns, self.name, record_of(message), value_of(message), count))
+        self._asked_ns = now_ns
+        if self.stalls and self._random.random() < 0.02:
+            time.sleep(LOCK_MS / 1000 * self._random.uniform(0.5, 1.5))
+        self._acknowledge(messages, choose)
+        return len(messages)
+
+    def _acknowledge(self, messages: Sequence[Message], choose: Callable[[random.Random], AckKind]) -> None:
+        outcomes: dict[Record, Outcome] = {}
+        for message in messages:
+            kind, record = choose(self._random), record_of(message)
+            self._history.write(AckSent(time.monotonic_ns(), self.name, record, kind))
+            try:
+                self._consumer.acknowledge(message, ACK_WIRE[kind])
+            except RuntimeError:  # the client has given the record up already: nothing is sent
+                outcomes[record] = Outcome.REFUSED
+        try:
+            answers = {(answer.topic, answer.partition): error for answer, error in self._consumer.commit_sync(10).items()}
+        except KafkaException:
+            answers = {}
+        now_ns = time.monotonic_ns()
+        for record in map(record_of, messages):
+            outcome = outcomes.get(record) or _outcome(answers, record)
+            self._history.write(AckAnswered(now_ns, self.name, record, outcome))
+
+    def close(self) -> None:
+        self._history.write(Closing(time.monotonic_ns(), self.name))
+        try:
+            self._consumer.close()
+        except KafkaException as error:
+            print(f"{self.name} closed with {error}", file=sys.stderr)
+
+
+def _outcome(answers: dict[tuple[str, int], KafkaException | None], record: Record) -> Outcome:
+    if record[:2] not in answers:
+        return Outcome.UNKNOWN
+    error = answers[record[:2]]
+    if error is None:
+        return Outcome.CONFIRMED
+    return Outcome.REFUSED if error.args[0].code() in REFUSALS else Outcome.UNKNOWN
+
+
+def a_mix(chooser: random.Random) -> AckKind:
+    return chooser.choices([AckKind.ACCEPT, AckKind.RELEASE, AckKind.REJECT], [80, 13, 7])[0]
+
+
+def consume(name: str, bootstrap: str, history: History, seed: int) -> None:
+    threads = []
+    for number in range(CONSUMERS_PER_PROCESS):
+        work = (f"{name}.{number}", bootstrap, history, random.Random(seed + number))
+        threads.append(threading.Thread(target=guarded, args=(consume_one, *work)))
+    run_until_stopped(threads)
+
+
+def consume_one(name: str, bootstrap: str, history: History, chooser: random.Random) -> None:
+    worker = Worker(name, bootstrap, history, chooser)
+    while not stopping.is_set():
+        worker.turn(a_mix)
+    worker.close()
+
+
+def drain(name: str, bootstrap: str, history: History, seed: int) -> None:
+    worker = Worker(name, bootstrap, history, random.Random(seed))
+    worker.stalls = False
+    quiet_since = time.monotonic()
+    while time.monotonic() - quiet_since < QUIET_S:
+        if worker.turn(lambda _: AckKind.ACCEPT):
+            quiet_since = time.monotonic()
+    history.write(Drained(time.monotonic_ns()))
+    worker.close()
+
+
+def read(name: str, bootstrap: str, history: History, seed: int) -> None:
+    """All of every partition, with an ordinary consumer."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": name, "enable.auto.commit": False, **QUICK_RECONNECT})
+    ends = {}
+    for partition in range(PARTITIONS):
+        low, high = consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=20)
+        assert low == 0, f"{TOPIC}-{partition} begins at {low}"
+        ends[partition] = high
+    consumer.assign([TopicPartition(TOPIC, partition, OFFSET_BEGINNING) for partition in ends])
+    left = {partition for partition, end in ends.items() if end > 0}
+    deadline = time.monotonic() + 60
+    while left:
+        assert time.monotonic() < deadline, f"the logs of partitions {left} were not read to their end in a minute"
+        for message in consumer.consume(500, 0.2):
+            assert message.error() is None, message.error()
+            record = record_of(message)
+            history.write(LogRead(time.monotonic_ns(), record, value_of(message)))
+            if record.offset == ends[record.partition] - 1:
+                left.discard(record.partition)
+    for partition in ends:
+        history.write(LogReadDone(time.monotonic_ns(), TOPIC, partition))
+    consumer.close()
+
+
+def run_until_stopped(threads: Sequence[threading.Thread]) -> None:
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(0.2)  # with a limit, so that signals are handled
+
+
+def guarded(work: Callable[..., None], *args: object) -> None:
+    """A bug in one thread ends the process at once, visibly."""
+    try:
+        work(*args)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        sys.stderr.flush()
+        os._exit(70)
+
+
+ROLES = {"produce": produce, "consume": consume, "drain": drain, "read": read}
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    role, own_name, servers, path, seed_text = sys.argv[1:]
+    ROLES[role](own_name, servers, History(Path(path)), int(seed_text))
