@@ -107,8 +107,8 @@ class Acquisition:
         first, last = max(fetch_offset, window.start_offset), min(base - 1, window.end_offset)
         if window.states and first <= last:
             self.discarded = window.discard_available(first, last)
-            if window.gap_open and first <= window.gap_start <= last:
-                window.gap_start = last + 1
+            if window.gap_open and not window.has_hole(window.gap_start, first - 1):
+                window.gap_start = max(window.gap_start, last + 1)
 
     def _from_window(self, position: int, last: int) -> bool:
         """Deliver what came back, and fill holes of the gap window, in position..last. False: nothing more in this answer."""

@@ -140,7 +140,12 @@ class InFlightWindow:
     @property
     def has_gap(self) -> bool:
         """True if the open gap window still has a hole."""
-        return self.gap_open and self.states.find(HOLE, max(self.gap_start, self.start_offset) - self.base) >= 0
+        return self.gap_open and self.has_hole(self.gap_start, self.end_offset)
+
+    def has_hole(self, first: int, last: int) -> bool:
+        """True if nothing is known of some offset in first..last, those below the SPSO not counted."""
+        first = max(first, self.start_offset)
+        return first <= last and self.states.find(HOLE, first - self.base, last + 1 - self.base) >= 0
 
     # ---- reading ---------------------------------------------------------------------------------------------------
 

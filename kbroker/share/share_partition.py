@@ -159,6 +159,8 @@ class SharePartition:
         turn.run(fetch_offset)
         if turn.discarded:
             self._unsaved = _joined(self._unsaved + turn.discarded)
+        if not turn.ranges:  # if only discarded records hold the SPSO, no acknowledgement will move it
+            self._advance()
         self._redeliveries += turn.redelivered
         self._acquired_records += turn.taken
         return turn.ranges
