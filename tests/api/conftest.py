@@ -19,8 +19,10 @@ from kio.serial import entity_reader
 
 from kbroker.api import APIS, handler_of
 from kbroker.broker.broker import Broker, open_broker
-from kbroker.broker.connection import Connection, Raw, Request
+from kbroker.broker.connection import Connection, Later, Raw, Request
 from kbroker.broker.options import StartOptions
+from kbroker.broker.partition import Partition
+from kbroker.clock import wall_clock_ms
 from kbroker.config import BrokerConfig
 from kbroker.protocol.messages import build, encode, encode_response, request_schema, response_schema
 from kbroker.records import Record, build_batch
@@ -32,9 +34,17 @@ KEYS = {api.module: api.key for api in APIS.values()}
 class Client:
     """`client.call("create_topics", 7, topics=...)`: field names are kio's; times are milliseconds, rows are mappings."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, connection_id: int = 1) -> None:
         self.broker = broker
-        self.connection = Connection(1, "127.0.0.1", trio.sleep_forever)
+        self.connection = Connection(connection_id, "127.0.0.1", trio.sleep_forever)
+
+    def another(self, connection_id: int) -> Client:
+        """A client of the same broker on a connection of its own."""
+        return Client(self.broker, connection_id)
+
+    def disconnect(self) -> None:
+        """What the server does when the connection ends."""
+        self.broker.connection_closed(self.connection)
 
     async def call(self, api: str, version: int, **fields: Any) -> Any:
         key = KEYS[api]
@@ -42,6 +52,11 @@ class Client:
         answer: Any = handler_of(key)(Request(self.broker, self.connection, key, version, "test", request))
         if inspect.iscoroutine(answer):
             answer = await answer
+        if isinstance(answer, Later):
+            await answer.pending.wait()
+            answer = answer.body()
+            if answer is None:
+                return None
         body = b"".join(answer.buffers) if isinstance(answer, Raw) else encode_response(key, version, answer)
         return _decoded(response_schema(key, version), body)
 
@@ -53,11 +68,16 @@ class Client:
         assert row.error_code == 0, row
         return row
 
-    async def append(self, topic: str, *timestamps_ms: int, partition: int = 0) -> int:
-        """One batch with a record for each timestamp; returns its base offset when it counts."""
+    def partition(self, topic: str, index: int = 0) -> Partition:
         found = self.broker.topics.by_name(topic)
         assert found is not None
-        batch = build_batch(Record(0, timestamp_ms, None, b"x", ()) for timestamp_ms in timestamps_ms)
+        return found.partitions[index]
+
+    async def append(self, topic: str, *timestamps_ms: int, partition: int = 0) -> int:
+        """One batch with a record for each timestamp; returns its base offset when it counts."""
+        return await self.append_raw(topic, build_batch(Record(0, each, None, b"x", ()) for each in timestamps_ms), partition)
+
+    async def append_raw(self, topic: str, batch: bytes, partition: int = 0) -> int:
         done = trio.Event()
         errors: list[Exception | None] = []
 
@@ -65,7 +85,7 @@ class Client:
             errors.append(error)
             done.set()
 
-        appended = found.partitions[partition].append(batch, max(timestamps_ms), on_done)
+        appended = self.partition(topic, partition).append(batch, wall_clock_ms(), on_done)
         await done.wait()
         assert errors == [None]
         return appended.base_offset

@@ -12,11 +12,16 @@ from kbroker.errors import ErrorCode
 from tests.api.conftest import Client, Connect
 
 
+Row = tuple[ErrorCode, str | None]
+
+
 def growth(name: str, count: int, *brokers: tuple[int, ...]) -> dict[str, Any]:
     return {"name": name, "count": count, "assignments": [{"broker_ids": ids} for ids in brokers] or None}
 
 
-async def grow(client: Client, *topics: dict[str, Any], version: int = 3, validate_only: bool = False) -> list[tuple[ErrorCode, str | None]]:
+async def grow(
+    client: Client, *topics: dict[str, Any], version: int = 3, validate_only: bool = False
+) -> list[tuple[ErrorCode, str | None]]:
     answer = await client.call("create_partitions", version, topics=topics, validate_only=validate_only)
     return [(row.error_code, row.error_message) for row in answer.results]
 

@@ -86,9 +86,7 @@ REFUSED = [
     pytest.param(topic("x", -1, -1, assignments=assigned(())), ErrorCode.invalid_replica_assignment, None, id="nowhere"),
     pytest.param(topic("x", -1, -1, assignments=assigned((1, 1))), ErrorCode.invalid_replica_assignment, None, id="twice the broker"),
     pytest.param(topic("x", -1, -1, assignments=assigned((1,), first=1)), ErrorCode.invalid_replica_assignment, None, id="starts at 1"),
-    pytest.param(
-        topic("x", -1, -1, assignments=assigned((1,)) * 2), ErrorCode.invalid_replica_assignment, None, id="a partition twice"
-    ),
+    pytest.param(topic("x", -1, -1, assignments=assigned((1,)) * 2), ErrorCode.invalid_replica_assignment, None, id="a partition twice"),
 ]
 
 

@@ -32,7 +32,8 @@ async def test_every_version_describes_a_topic(connect: Connect, version: int) -
         assert set(rows) == {each.name for each in CONFIGS[Scope.TOPIC].values() if not each.hidden}
         retention, segment = rows["retention.ms"], rows["segment.bytes"]
         assert (retention.value, retention.config_source, retention.read_only, retention.is_sensitive) == ("1000", 1, False, False)
-        assert [(each.name, each.value, each.source) for each in retention.synonyms][0] == ("retention.ms", "1000", 1)
+        strongest = retention.synonyms[0]
+        assert (strongest.name, strongest.value, strongest.source) == ("retention.ms", "1000", 1)
         assert (segment.value, segment.config_source) == ("2097152", 4)
         if version >= 3:
             assert (retention.config_type, rows["cleanup.policy"].config_type) == (5, 7)

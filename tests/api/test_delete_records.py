@@ -1,0 +1,67 @@
+"""DeleteRecords: the log start moves up, for readers at once and for good after a restart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kbroker.errors import ErrorCode
+from tests.api.conftest import Client, Connect
+
+HIGH_WATERMARK = -1
+
+
+async def delete(client: Client, offset: int, *, topic: str = "a", partition: int = 0, version: int = 2) -> tuple[ErrorCode, int]:
+    """(code, low watermark)"""
+    asked = [{"partition_index": partition, "offset": offset}]
+    answer: Any = await client.call("delete_records", version, topics=[{"name": topic, "partitions": asked}])
+    (found,) = answer.topics
+    (row,) = found.partitions
+    assert (found.name, row.partition_index) == (topic, partition)
+    return row.error_code, row.low_watermark
+
+
+async def five_records(client: Client) -> None:
+    await client.create_topic("a")
+    await client.append("a", 1000, 2000, 3000)
+    await client.append("a", 4000, 5000)
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_every_version(connect: Connect, version: int) -> None:
+    async with connect() as client:
+        await five_records(client)
+        assert await delete(client, 2, version=version) == (ErrorCode.none, 2)
+        assert client.partition("a").log_start_offset == 2
+
+
+async def test_below_the_start_changes_nothing(connect: Connect) -> None:
+    async with connect() as client:
+        await five_records(client)
+        assert await delete(client, 3) == (ErrorCode.none, 3)
+        assert await delete(client, 1) == (ErrorCode.none, 3)
+        assert await delete(client, 3) == (ErrorCode.none, 3)
+
+
+async def test_refused(connect: Connect) -> None:
+    async with connect() as client:
+        await five_records(client)
+        await client.create_topic("__consumer_offsets")
+        assert await delete(client, 6) == (ErrorCode.offset_out_of_range, -1)
+        assert await delete(client, -2) == (ErrorCode.offset_out_of_range, -1)
+        assert await delete(client, 0, topic="b") == (ErrorCode.unknown_topic_or_partition, -1)
+        assert await delete(client, 0, partition=1) == (ErrorCode.unknown_topic_or_partition, -1)
+        assert await delete(client, 0, topic="__consumer_offsets") == (ErrorCode.invalid_topic_exception, -1)
+        assert client.partition("a").log_start_offset == 0
+
+
+@pytest.mark.parametrize(("offset", "start"), [(2, 2), (HIGH_WATERMARK, 5)])
+async def test_deleted_records_do_not_come_back(connect: Connect, every_engine: str, offset: int, start: int) -> None:
+    async with connect(every_engine) as client:
+        await five_records(client)
+        assert await delete(client, offset) == (ErrorCode.none, start)
+    async with connect(every_engine) as client:
+        partition = client.partition("a")
+        assert (partition.log_start_offset, partition.high_watermark) == (start, 5)
+        assert await client.append("a", 6000) == 5
