@@ -11,7 +11,6 @@ from kbroker.api.replica_assignments import MAX_PARTITIONS_PER_REQUEST
 from kbroker.errors import ErrorCode
 from tests.api.conftest import Client, Connect
 
-
 Row = tuple[ErrorCode, str | None]
 
 

@@ -70,9 +70,8 @@ async def test_all_five(connect: Connect, version: int) -> None:
     async with connect() as client:
         state = await state_of(client)
         assert codes(await state.initialize(0, 1, state_epoch=1, start_offset=10)) == {0: ErrorCode.none, 1: ErrorCode.none}
-        assert codes(await state.write(1, (10, 12, 2, 1), (13, 13, 0, 3), version=version, delivery_complete_count=3)) == {
-            1: ErrorCode.none
-        }
+        written = await state.write(1, (10, 12, 2, 1), (13, 13, 0, 3), version=version, start_offset=10, delivery_complete_count=3)
+        assert codes(written) == {1: ErrorCode.none}
         read = (await state.read(1, leader_epoch=4))[1]
         assert (read["error_code"], read["error_message"]) == (ErrorCode.none, None)
         assert (read["state_epoch"], read["start_offset"]) == (1, 10)

@@ -1,0 +1,438 @@
+"""ShareFetch and ShareAcknowledge through their handlers, on a real broker: the traces seen on a running Kafka 4.3, the session
+rules, waiting and waking, what a disconnect and a restart do. The engine's own rules are tested in tests/share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import pytest
+import trio
+
+from kbroker.errors import ErrorCode
+from kbroker.records import iter_headers
+from tests.api.conftest import Client, Connect
+
+GROUP = "g1"
+FAST = {"group.share.min.record.lock.duration.ms": "1000", "group.share.record.lock.duration.ms": "1000"}
+GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
+NO_ID = UUID(int=0xDEAD)
+Acks = Sequence[tuple[int, int, Sequence[int]]]
+
+
+class Member:
+    """A share consumer that keeps its session's epoch as clients do."""
+
+    def __init__(self, client: Client, member_id: str, group_id: str = GROUP) -> None:
+        self.client = client
+        self.member_id = member_id
+        self.group_id = group_id
+        self.epoch = 0
+
+    async def fetch(
+        self,
+        add: Sequence[tuple[UUID, int]] = (),
+        *,
+        acks: dict[tuple[UUID, int], Acks] | None = None,
+        forget: Sequence[tuple[UUID, int]] = (),
+        max_records: int = 500,
+        wait_ms: int = 0,
+        version: int = 2,
+        epoch: int | None = None,
+        **more: Any,
+    ) -> Any:
+        sent = self.epoch if epoch is None else epoch
+        fields = {
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "batch_size": max_records,
+            "share_acquire_mode": 0,
+            "is_renew_ack": False,
+            **more,
+        }
+        answer = await self.client.call(
+            "share_fetch",
+            version,
+            group_id=self.group_id,
+            member_id=self.member_id,
+            share_session_epoch=sent,
+            max_wait=wait_ms,
+            max_records=max_records,
+            topics=_topics({**dict.fromkeys(add, ()), **(acks or {})}),
+            forgotten_topics_data=[{"topic_id": topic_id, "partitions": [index]} for topic_id, index in forget],
+            **fields,
+        )
+        self._count(answer, sent)
+        return answer
+
+    async def acknowledge(
+        self, acks: dict[tuple[UUID, int], Acks], *, version: int = 2, epoch: int | None = None, renew: bool = False
+    ) -> Any:
+        sent = self.epoch if epoch is None else epoch
+        answer = await self.client.call(
+            "share_acknowledge",
+            version,
+            group_id=self.group_id,
+            member_id=self.member_id,
+            share_session_epoch=sent,
+            is_renew_ack=renew,
+            topics=_topics(acks),
+        )
+        self._count(answer, sent)
+        return answer
+
+    def _count(self, answer: Any, sent: int) -> None:
+        if answer.error_code == 0 and sent >= 0:
+            self.epoch = sent + 1
+
+
+def _topics(rows: dict[tuple[UUID, int], Acks]) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic_id": topic_id,
+            "partitions": [
+                {
+                    "partition_index": index,
+                    "acknowledgement_batches": [
+                        {"first_offset": first, "last_offset": last, "acknowledge_types": types} for first, last, types in acks
+                    ],
+                }
+            ],
+        }
+        for (topic_id, index), acks in rows.items()
+    ]
+
+
+def acquired(answer: Any) -> list[tuple[int, int, int]]:
+    return [
+        (run.first_offset, run.last_offset, run.delivery_count)
+        for topic in answer.responses
+        for row in topic.partitions
+        for run in row.acquired_records
+    ]
+
+
+def batches(answer: Any) -> list[tuple[int, int]]:
+    return [
+        (header.base_offset, header.last_offset)
+        for topic in answer.responses
+        for row in topic.partitions
+        for _, header in iter_headers(row.records)
+    ]
+
+
+def rows(answer: Any) -> dict[tuple[UUID, int], Any]:
+    return {(topic.topic_id, row.partition_index): row for topic in answer.responses for row in topic.partitions}
+
+
+async def prepare(client: Client, *sizes: int, partitions: int = 1) -> tuple[UUID, int]:
+    """A topic with batches of the given sizes, and a group that reads it from the start. Gives the partition."""
+    topic = await client.create_topic("orders", partitions)
+    offset = 0
+    for size in sizes:
+        await client.append("orders", *range(1000 + offset, 1000 + offset + size))
+        offset += size
+    await set_up_group(client, {"share.auto.offset.reset": "earliest"})
+    await initialize(client, topic.topic_id, partitions)
+    return topic.topic_id, 0
+
+
+async def set_up_group(client: Client, configs: dict[str, str], group_id: str = GROUP) -> None:
+    entries = [{"name": name, "config_operation": 0, "value": value} for name, value in configs.items()]
+    resource = {"resource_type": 32, "resource_name": group_id, "configs": entries}
+    answer = await client.call("incremental_alter_configs", 1, resources=[resource], validate_only=False)
+    assert answer.responses[0].error_code == 0, answer
+
+
+async def initialize(client: Client, topic_id: UUID, partitions: int, group_id: str = GROUP) -> None:
+    """What the group coordinator does when a member subscribes."""
+    rows = [{"partition": index, "state_epoch": 0, "start_offset": -1} for index in range(partitions)]
+    topics = [{"topic_id": topic_id, "partitions": rows}]
+    answer = await client.call("initialize_share_group_state", 0, group_id=group_id, topics=topics)
+    assert all(row.error_code == 0 for topic in answer.results for row in topic.partitions)
+
+
+async def test_the_engine_trace_of_a_running_kafka(connect: Connect, every_engine: str) -> None:
+    """Appendix A.2 of the facts: limit 5, two batches of five."""
+    async with connect(engine=every_engine) as client:
+        key = await prepare(client, 5, 5)
+        one, two = Member(client, "M1"), Member(client.another(2), "M2")
+        first = await one.fetch([key], max_records=5, wait_ms=5000)
+        assert acquired(first) == [(0, 4, 1)]
+        assert first.acquisition_lock_timeout.total_seconds() == 30
+        assert acquired(await two.fetch([key], max_records=5)) == [(5, 9, 1)]
+        assert rows(await two.acknowledge({key: [(5, 9, [ACCEPT])]}))[key].error_code == 0
+        answer = await one.acknowledge({key: [(0, 4, [ACCEPT, ACCEPT, RELEASE, REJECT, ACCEPT])]})
+        assert rows(answer)[key].error_code == 0
+        again = await two.fetch(max_records=5)
+        assert (acquired(again), batches(again)) == ([(2, 2, 2)], [(0, 4)])
+        assert rows(await two.acknowledge({key: [(2, 2, [RENEW])]}, renew=True))[key].error_code == 0
+        assert rows(await one.acknowledge({key: [(2, 2, [ACCEPT])]}))[key].error_code == ErrorCode.invalid_record_state
+        two.client.disconnect()
+        final = await one.fetch(max_records=5, wait_ms=5000)
+        assert acquired(final) == [(2, 2, 3)]
+        assert rows(await one.acknowledge({key: [(2, 2, [ACCEPT])]}))[key].error_code == 0
+        assert acquired(await one.fetch()) == []
+
+
+async def test_the_session_trace_of_a_running_kafka(connect: Connect) -> None:
+    """Appendix A.4."""
+    async with connect() as client:
+        topic_id, _ = await prepare(client, partitions=2)
+        a, b = (topic_id, 0), (topic_id, 1)
+        member = Member(client, "M1")
+        assert (await member.acknowledge({}, epoch=1)).error_code == ErrorCode.share_session_not_found
+        opened = await member.fetch([a], epoch=0, wait_ms=100)
+        assert list(rows(opened)) == [a]
+        assert rows(await member.fetch(epoch=1)) == {}
+        assert (await member.acknowledge({}, epoch=2)).error_code == 0
+        assert (await member.fetch(epoch=2)).error_code == ErrorCode.invalid_share_session_epoch
+        answer = await member.fetch(acks={b: [(0, 0, [ACCEPT])]}, forget=[b], epoch=3)
+        assert list(rows(answer)) == [b]
+        assert rows(answer)[b].acknowledge_error_code == ErrorCode.unknown_topic_or_partition, "not loaded"
+        assert (await member.fetch(acks={a: [(0, 0, [ACCEPT])]}, epoch=0)).error_code == ErrorCode.invalid_request
+        assert (await member.acknowledge({}, epoch=4)).error_code == 0, "the refused request did not touch the session"
+        assert (await member.fetch([a], epoch=0)).error_code == 0
+        assert (await member.acknowledge({}, epoch=-1)).error_code == 0
+        assert (await member.acknowledge({}, epoch=1)).error_code == ErrorCode.share_session_not_found
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_every_version(connect: Connect, version: int) -> None:
+    async with connect() as client:
+        key = await prepare(client, 3)
+        member = Member(client, "M1")
+        assert acquired(await member.fetch([key], wait_ms=5000, version=version)) == [(0, 2, 1)]
+        answer = await member.acknowledge({key: [(0, 2, [ACCEPT])]}, version=version)
+        assert rows(answer)[key].error_code == 0
+
+
+async def test_identity_is_checked_first(connect: Connect) -> None:
+    async with connect() as client:
+        for group_id, member_id in ((None, "m"), ("g", ""), ("g", None), ("g", "x" * 37)):
+            member = Member(client, member_id, group_id)  # type: ignore[arg-type]
+            assert (await member.fetch()).error_code == ErrorCode.invalid_request
+            assert (await member.acknowledge({}, epoch=1)).error_code == ErrorCode.invalid_request
+
+
+async def test_acknowledgements_come_with_a_fetch(connect: Connect) -> None:
+    async with connect() as client:
+        key = await prepare(client, 2, 2)
+        member = Member(client, "M1")
+        assert acquired(await member.fetch([key], max_records=2, wait_ms=5000)) == [(0, 1, 1)]
+        answer = await member.fetch(acks={key: [(0, 1, [RELEASE])]}, max_records=2)
+        assert rows(answer)[key].acknowledge_error_code == 0
+        assert acquired(answer) == [(0, 1, 2)], "what is released may come in the same answer"
+
+
+async def test_bad_acknowledgements_are_their_partitions_business(connect: Connect) -> None:
+    async with connect() as client:
+        topic_id, _ = await prepare(client, 3, partitions=2)
+        a, b = (topic_id, 0), (topic_id, 1)
+        member = Member(client, "M1")
+        await member.fetch([a, b], wait_ms=500)
+        answer = await member.acknowledge(
+            {a: [(0, 2, [ACCEPT])], b: [(5, 1, [ACCEPT])], (NO_ID, 0): [(0, 0, [ACCEPT])], (topic_id, 7): [(0, 0, [ACCEPT])]}
+        )
+        assert {key: row.error_code for key, row in rows(answer).items()} == {
+            a: 0,
+            b: ErrorCode.invalid_request,
+            (NO_ID, 0): ErrorCode.unknown_topic_id,
+            (topic_id, 7): ErrorCode.unknown_topic_or_partition,
+        }
+
+
+async def test_an_unknown_topic_is_its_rows_error_only(connect: Connect) -> None:
+    async with connect() as client:
+        key = await prepare(client, 1)
+        answer = await Member(client, "M1").fetch([key, (NO_ID, 0)], wait_ms=5000)
+        assert rows(answer)[NO_ID, 0].error_code == ErrorCode.unknown_topic_id
+        assert acquired(answer) == [(0, 0, 1)]
+
+
+@pytest.mark.parametrize("limits", [{"max_records": 0}, {"max_records": -1}, {"max_bytes": 0}])
+async def test_no_limits_no_rows(connect: Connect, limits: dict[str, int]) -> None:
+    async with connect() as client:
+        key = await prepare(client, 1)
+        with trio.fail_after(5):
+            assert rows(await Member(client, "M1").fetch([key], wait_ms=60_000, **limits)) == {}  # type: ignore[arg-type]
+
+
+async def test_a_renewing_fetch_has_zero_limits(connect: Connect) -> None:
+    async with connect() as client:
+        key = await prepare(client, 1)
+        member = Member(client, "M1")
+        await member.fetch([key], wait_ms=5000)
+        answer = await member.fetch(acks={key: [(0, 0, [RENEW])]}, is_renew_ack=True)
+        assert answer.error_code == ErrorCode.invalid_request
+        zero = {"max_bytes": 0, "min_bytes": 0, "max_records": 0, "batch_size": 0, "wait_ms": 0}
+        answer = await member.fetch(acks={key: [(0, 0, [RENEW])]}, is_renew_ack=True, **zero)  # type: ignore[arg-type]
+        assert (answer.error_code, rows(answer)[key].acknowledge_error_code) == (0, 0)
+
+
+async def test_an_unknown_acquire_mode(connect: Connect) -> None:
+    async with connect() as client:
+        key = await prepare(client, 1)
+        assert (await Member(client, "M1").fetch([key], share_acquire_mode=5)).error_code == ErrorCode.unknown_server_error
+
+
+async def test_record_limit_stops_within_a_batch(connect: Connect) -> None:
+    async with connect() as client:
+        key = await prepare(client, 10)
+        answer = await Member(client, "M1").fetch([key], max_records=4, share_acquire_mode=1, wait_ms=5000)
+        assert (acquired(answer), batches(answer)) == ([(0, 3, 1)], [(0, 9)])
+
+
+async def test_the_session_table_has_an_end(connect: Connect) -> None:
+    config = {"group.share.max.share.sessions": "2", "group.share.max.size": "2"}
+    async with connect(config=config) as client:
+        key = await prepare(client)
+        members = [Member(client.another(number), f"M{number}") for number in range(3)]
+        for member in members[:2]:
+            assert (await member.fetch([key])).error_code == 0
+        assert (await members[2].fetch([key])).error_code == ErrorCode.share_session_limit_reached
+        members[0].client.disconnect()
+        assert (await members[2].fetch([key])).error_code == 0
+
+
+class TestWaiting:
+    async def waits_until(self, client: Client, member: Member, key: tuple[UUID, int], happens: Any) -> Any:
+        answers: list[Any] = []
+
+        async def wait() -> None:
+            answers.append(await member.fetch([key], wait_ms=60_000))
+
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                assert answers == []
+                await happens()
+        return answers[0]
+
+    async def test_for_a_new_record(self, connect: Connect) -> None:
+        async with connect() as client:
+            key = await prepare(client)
+            answer = await self.waits_until(client, Member(client, "M1"), key, lambda: client.append("orders", 5, 6))
+            assert acquired(answer) == [(0, 1, 1)]
+
+    async def test_for_a_release(self, connect: Connect) -> None:
+        async with connect() as client:
+            key = await prepare(client, 2)
+            one, two = Member(client, "M1"), Member(client.another(2), "M2")
+            await one.fetch([key], wait_ms=5000)
+            answer = await self.waits_until(client, two, key, lambda: one.acknowledge({key: [(0, 1, [RELEASE])]}))
+            assert acquired(answer) == [(0, 1, 2)]
+
+    async def test_for_a_closed_connection(self, connect: Connect) -> None:
+        async with connect() as client:
+            key = await prepare(client, 2)
+            one, two = Member(client.another(3), "M1"), Member(client.another(2), "M2")
+            await one.fetch([key], wait_ms=5000)
+
+            async def hang_up() -> None:
+                one.client.disconnect()
+
+            assert acquired(await self.waits_until(client, two, key, hang_up)) == [(0, 1, 2)]
+
+    async def test_for_a_closed_session(self, connect: Connect) -> None:
+        async with connect() as client:
+            key = await prepare(client, 2)
+            one, two = Member(client, "M1"), Member(client.another(2), "M2")
+            await one.fetch([key], wait_ms=5000)
+            answer = await self.waits_until(client, two, key, lambda: one.acknowledge({}, epoch=-1))
+            assert acquired(answer) == [(0, 1, 2)]
+
+    async def test_for_a_lock_to_run_out(self, connect: Connect) -> None:
+        async with connect(config=FAST) as client:
+            key = await prepare(client, 2)
+            one, two = Member(client, "M1"), Member(client.another(2), "M2")
+            await one.fetch([key], wait_ms=5000)
+
+            async def nothing() -> None:
+                await trio.lowlevel.checkpoint()
+
+            assert acquired(await self.waits_until(client, two, key, nothing)) == [(0, 1, 2)]
+            late = await one.acknowledge({key: [(0, 1, [ACCEPT])]})
+            assert rows(late)[key].error_code == ErrorCode.invalid_record_state
+
+    async def test_no_longer_than_asked(self, connect: Connect) -> None:
+        async with connect() as client:
+            key = await prepare(client)
+            with trio.fail_after(10):
+                assert acquired(await Member(client, "M1").fetch([key], wait_ms=50)) == []
+
+    async def test_a_deleted_topic_ends_the_wait(self, connect: Connect) -> None:
+        async with connect() as client:
+            key = await prepare(client)
+            delete = lambda: client.call("delete_topics", 6, topics=[{"name": "orders", "topic_id": None}])  # noqa: E731
+            answer = await self.waits_until(client, Member(client, "M1"), key, delete)
+            assert rows(answer)[key].error_code == ErrorCode.unknown_topic_id
+
+
+async def test_epoch_0_over_an_open_session_releases_its_records(connect: Connect) -> None:
+    async with connect() as client:
+        key = await prepare(client, 2)
+        member = Member(client, "M1")
+        await member.fetch([key], wait_ms=5000)
+        assert acquired(await member.fetch([key], epoch=0, wait_ms=5000)) == [(0, 1, 2)]
+
+
+async def test_a_forgotten_partition_is_released_after_its_acknowledgements(connect: Connect) -> None:
+    async with connect() as client:
+        key = await prepare(client, 3)
+        one, two = Member(client, "M1"), Member(client.another(2), "M2")
+        await one.fetch([key], wait_ms=5000)
+        await one.fetch(acks={key: [(0, 0, [ACCEPT])]}, forget=[key])
+        assert acquired(await two.fetch([key], wait_ms=5000)) == [(1, 2, 2)]
+
+
+async def test_the_delivery_limit(connect: Connect) -> None:
+    async with connect(config={"group.share.delivery.count.limit": "2"}) as client:
+        key = await prepare(client, 1, 1)
+        member = Member(client, "M1")
+        assert acquired(await member.fetch([key], max_records=1, wait_ms=5000)) == [(0, 0, 1)]
+        answer = await member.fetch(acks={key: [(0, 0, [RELEASE])]}, max_records=1)
+        assert acquired(answer) == [(0, 0, 2)]
+        answer = await member.fetch(acks={key: [(0, 0, [RELEASE])]}, max_records=5)
+        assert acquired(answer) == [(1, 1, 1)], "delivered twice, released twice: given up"
+
+
+async def test_retention_moves_the_start_of_a_live_share_partition(connect: Connect, every_engine: str) -> None:
+    async with connect(engine=every_engine) as client:
+        key = await prepare(client, 2, 2, 2)
+        member = Member(client, "M1")
+        assert acquired(await member.fetch([key], max_records=2, wait_ms=5000)) == [(0, 1, 1)]
+        data = [{"name": "orders", "partitions": [{"partition_index": 0, "offset": 4}]}]
+        deleted = await client.call("delete_records", 2, topics=data)
+        assert deleted.topics[0].partitions[0].low_watermark == 4
+        answer = await member.fetch(acks={key: [(0, 1, [ACCEPT])]}, wait_ms=5000)
+        assert rows(answer)[key].acknowledge_error_code == 0, "acknowledging what retention took is fine"
+        assert acquired(answer) == [(4, 5, 1)]
+
+
+@pytest.mark.parametrize("engine_name", ["segment", "lmdb", "rocksdb"])
+async def test_what_a_restart_keeps(connect: Connect, engine_name: str) -> None:
+    async with connect(engine=engine_name) as client:
+        key = await prepare(client, 2, 2, 2)
+        member = Member(client, "M1")
+        await member.fetch([key], wait_ms=5000)
+        await member.acknowledge({key: [(0, 1, [ACCEPT]), (2, 3, [RELEASE])]})
+    async with connect(engine=engine_name) as client:
+        answer = await Member(client, "M2").fetch([key], wait_ms=5000)
+        assert acquired(answer) == [(2, 3, 2), (4, 5, 1)], "an acquisition that nobody acknowledged is not counted"
+
+
+async def test_latest_is_decided_once(connect: Connect) -> None:
+    """A restart before the first acknowledgement must not skip what was produced since the first fetch."""
+    async with connect(engine="segment") as client:
+        topic = await client.create_topic("orders")
+        key = (topic.topic_id, 0)
+        await client.append("orders", 1, 2)
+        await initialize(client, topic.topic_id, 1)
+        assert acquired(await Member(client, "M1").fetch([key], wait_ms=100)) == []
+        await client.append("orders", 3)
+    async with connect(engine="segment") as client:
+        await client.append("orders", 4)
+        assert acquired(await Member(client, "M1").fetch([key], wait_ms=5000)) == [(2, 3, 1)]
