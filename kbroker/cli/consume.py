@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -68,6 +69,7 @@ def consume(
         "group.id": "kbroker-consume",  # required by the library; no group is joined and no offset committed
         "enable.auto.commit": False,
         "auto.offset.reset": "error",
+        "enable.partition.eof": True,  # tells a slow start from an empty topic
         "fetch.message.max.bytes": MAX_MESSAGE_BYTES,
         "fetch.wait.max.ms": 200,
     }
@@ -76,44 +78,53 @@ def consume(
         raise CommandFailed(f"topic {topic} has no partition {missing[0]} (it has {len(known)})")
     consumer = Consumer(settings)
     try:
-        consumer.assign([TopicPartition(topic, partition, start) for partition in partitions or known])
-        for message in _Records(consumer, errors, max_messages, timeout_ms):
+        wanted = partitions or known
+        consumer.assign([TopicPartition(topic, partition, start) for partition in wanted])
+        for message in _Records(consumer, errors, set(wanted), max_messages, timeout_ms):
             print_record(message, as_json=as_json, key_separator=key_separator)
     finally:
         consumer.close()
 
 
 class _Records:
-    """Messages until the wanted number has come or none came for the timeout; flushes stdout before it waits."""
+    """Messages until the wanted number has come, or none came for the timeout; flushes stdout before it waits.
 
-    def __init__(self, consumer: Consumer, errors: ClientErrors, max_messages: int | None, timeout_ms: int | None) -> None:
-        self._consumer, self._errors = consumer, errors
-        self._left, self._timeout_s = max_messages, None if timeout_ms is None else timeout_ms / 1000
+    The timeout runs only after each of `unheard`, the partitions, has given something or has been found empty.
+    """
 
-    def __iter__(self) -> _Records:
-        self._batch: list[Message] = []
-        return self
+    def __init__(
+        self, consumer: Consumer, errors: ClientErrors, unheard: set[int], max_messages: int | None, timeout_ms: int | None
+    ) -> None:
+        self._consumer, self._errors, self._unheard = consumer, errors, unheard
+        self._left = max_messages
+        self._timeout_s = float("inf") if timeout_ms is None else timeout_ms / 1000
 
-    def __next__(self) -> Message:
-        if self._left == 0:
-            raise StopIteration
-        if not self._batch:
-            self._batch = self._next_batch()[::-1]
-        message = self._batch.pop()
-        if self._left is not None:
-            self._left -= 1
-        return message
+    def __iter__(self) -> Iterator[Message]:
+        quiet_since_s = time.monotonic()
+        while self._left is None or self._left > 0:
+            messages = self._poll()
+            yield from messages
+            if messages or self._unheard:
+                quiet_since_s = time.monotonic()
+                sys.stdout.flush()
+            elif time.monotonic() - quiet_since_s >= self._timeout_s:
+                return
 
-    def _next_batch(self) -> list[Message]:
-        sys.stdout.flush()
-        limit_s = float("inf") if self._timeout_s is None else time.monotonic() + self._timeout_s
-        while True:
-            batch = self._consumer.consume(_BATCH if self._left is None else min(self._left, _BATCH), _POLL_S)
-            for message in batch:
-                if (error := message.error()) is not None:
-                    raise CommandFailed(error.str())
-            if batch:
-                return batch
+    def _poll(self) -> list[Message]:
+        from confluent_kafka import KafkaError
+
+        messages = []
+        polled = self._consumer.consume(_BATCH if self._left is None else min(self._left, _BATCH), _POLL_S)
+        for message in polled:
+            error, partition = message.error(), message.partition()
+            if error is None:
+                messages.append(message)
+            elif error.code() != KafkaError._PARTITION_EOF:
+                raise CommandFailed(error.str())
+            if partition is not None:
+                self._unheard.discard(partition)
+        if not polled:
             self._errors.check()
-            if time.monotonic() >= limit_s:
-                raise StopIteration
+        if self._left is not None:
+            self._left -= len(messages)
+        return messages

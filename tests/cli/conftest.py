@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import FrameType
+from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
 from kbroker.cli import run
 from kbroker.testing.broker import RunningBroker, open_test_broker
+
+PATIENCE_S = 30
 
 
 class Ran(NamedTuple):
@@ -41,17 +45,27 @@ def broker() -> Iterator[RunningBroker]:
 
 
 @pytest.fixture
-def command(broker: RunningBroker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Runs a command line against the broker."""
+def command(broker: RunningBroker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+    """Runs a command line against the broker, in this process; one that never ends is interrupted by an alarm."""
     monkeypatch.setenv("KBROKER_BOOTSTRAP", broker.bootstrap)
+    previous = signal.signal(signal.SIGALRM, _too_long)
 
     def call(*arguments: str | Path) -> Ran:
         capfd.readouterr()
-        code = run([str(argument) for argument in arguments])
+        signal.alarm(PATIENCE_S)
+        try:
+            code = run([str(argument) for argument in arguments])
+        finally:
+            signal.alarm(0)
         output = capfd.readouterr()
         return Ran(code, output.out, output.err)
 
-    return call
+    yield call
+    signal.signal(signal.SIGALRM, previous)
+
+
+def _too_long(number: int, frame: FrameType | None) -> NoReturn:
+    raise AssertionError(f"the command did not end within {PATIENCE_S} s")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -13,7 +14,7 @@ def test_the_summary_adds_up() -> None:
     arguments = [sys.executable, "-m", "kbroker", "demo", "--orders", "3000", "--consumers", "2"]
     ended = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=120)
     assert (ended.returncode, ended.stderr) == (0, "")
-    summary = {name.strip(): text for name, _, text in (line.partition("  ") for line in reversed(ended.stdout.splitlines()))}
+    summary = dict(re.split(" {2,}", line.strip(), maxsplit=1) for line in ended.stdout.splitlines() if "  " in line.strip())
     fates = Counter((handle(order, 1), handle(order, 2)) for order in orders(3000))
     flaky = fates[Verdict.RELEASE, Verdict.ACCEPT]
     hopeless = fates[Verdict.RELEASE, Verdict.RELEASE]

@@ -80,6 +80,7 @@ def test_group_configs_need_no_group(command: Command) -> None:
 
 def test_broker_configs(command: Command, broker: RunningBroker) -> None:
     with broker.connect() as connection:
-        node_id = str(connection.call("describe_cluster", include_cluster_authorized_operations=False).brokers[0].broker_id)
+        cluster = connection.call("describe_cluster", include_cluster_authorized_operations=False, include_fenced_brokers=False)
+        node_id = str(cluster.brokers[0].broker_id)
     given = {entry["name"]: entry["value"] for entry in command("configs", "describe", "--broker", node_id, "--json").json}
     assert given.items() >= broker.config.items()
