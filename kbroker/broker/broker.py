@@ -179,9 +179,8 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
                 workers.start_soon(run_retention, broker.topics, broker.config["log.retention.check.interval.ms"])
                 workers.start_soon(broker.run_producer_snapshots)
                 workers.start_soon(broker.deadlines.run)
-                workers.start_soon(broker.share_groups.run)
+                broker.share_groups.work_in(workers)
                 workers.start_soon(broker.group_coordinator.run)
-                await trio.lowlevel.checkpoint()
                 _settle_memory()
                 yield
                 workers.cancel_scope.cancel()

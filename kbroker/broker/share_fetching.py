@@ -61,6 +61,7 @@ class ShareFetching:
         self._limits = limits
         self._rows: dict[TopicPartition, ShareFetchRow] = {}
         self._budget = limits.max_records
+        self._has_failed_load = False
 
     async def run(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, ShareFetchRow]:
         """A row for every partition that is loaded or failed. Raises PeerGone without holding anything."""
@@ -71,16 +72,20 @@ class ShareFetching:
             while True:
                 waiter.rearm()
                 expired = trio.current_time() >= until
-                self._find(partitions, waiter, watched)
+                lost_one = self._find(partitions, waiter, watched)
                 acquired = await self._attempt(watched, expired=expired)
-                if acquired or expired or not partitions or self._broker.closing:
+                nothing_to_wait_for = not watched and not self._has_failed_load
+                if acquired or expired or lost_one or nothing_to_wait_for or self._broker.closing:
                     return self._rows
                 await self._connection.park(waiter, until)
         finally:
             for loaded in watched.values():
                 _unwatch(loaded, waiter)
 
-    def _find(self, partitions: Sequence[TopicPartition], waiter: Waiter, watched: dict[TopicPartition, LoadedSharePartition]) -> None:
+    def _find(self, partitions: Sequence[TopicPartition], waiter: Waiter, watched: dict[TopicPartition, LoadedSharePartition]) -> bool:
+        """Watch what can be watched, note an error row for the rest. True if a partition is gone that was waited for: the client
+        hears of that at once, while one that cannot be loaded is answered after MaxWaitMs, or clients would ask in a busy loop."""
+        lost_one = False
         for partition in partitions:
             loaded = watched.get(partition)
             if loaded is not None and not loaded.gone:
@@ -90,7 +95,9 @@ class ShareFetching:
                 del watched[partition]
                 if loaded.error is not None:
                     self._rows[partition] = _error_row(partition, loaded.error)
+                    self._has_failed_load = True
                     continue
+                lost_one |= loaded.partition.deleted
             if partition in self._rows and self._rows[partition].error_code:
                 continue
             try:
@@ -101,6 +108,7 @@ class ShareFetching:
             loaded.waiters.add(waiter)
             loaded.partition.waiters.add(waiter)
             watched[partition] = loaded
+        return lost_one
 
     async def _attempt(self, watched: dict[TopicPartition, LoadedSharePartition], *, expired: bool) -> bool:
         usable = []

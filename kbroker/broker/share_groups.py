@@ -102,10 +102,9 @@ class ShareGroups:
         in_flight = sum(engine.statistics().in_flight for engine in engines)
         return ShareGroupsStatistics(len(self._loaded), self.sessions.statistics().sessions, in_flight)
 
-    async def run(self) -> None:
-        """Holds the tasks that load and save behind the clients' backs."""
-        async with trio.open_nursery() as self._nursery:
-            await trio.sleep_forever()
+    def work_in(self, nursery: trio.Nursery) -> None:
+        """Where to start the tasks that load and save behind the clients' backs. Nothing may be asked before."""
+        self._nursery = nursery
 
     # -- share-partitions ---------------------------------------------------------------------------------------------
 
@@ -234,7 +233,7 @@ class ShareGroups:
     # -- what happens without a client ----------------------------------------------------------------------------------
 
     def _start(self, function: Callable[..., object], *arguments: object) -> None:
-        assert self._nursery is not None, "run() has been started"
+        assert self._nursery is not None, "work_in() was called"
         self._nursery.start_soon(function, *arguments)  # type: ignore[arg-type]
 
     def save_later(self, loaded: LoadedSharePartition, persist: Persist | None) -> None:
