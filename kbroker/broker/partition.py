@@ -153,7 +153,7 @@ class Partition:
         if on_written is not None:
             in_flight.on_written.append(on_written)
         if has_producer:
-            self.producers.append(header, base_offset, append_time_ms if append_time_ms >= 0 else max_timestamp_ms)
+            self.producers.append(header, base_offset, now_ms)
         self._in_flight.append(in_flight)
         self.next_offset = last_offset + 1
         self.bytes_since_snapshot += len(batch)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.broker.producer_state import ProducerStates
+from kbroker.clock import wall_clock_ms
 from kbroker.records import NO_PRODUCER_ID, iter_headers
 from kbroker.state_records import ProducerSnapshot, ProducerSnapshotKey
 from kbroker.storage.spi import Change, StateReader
@@ -21,7 +22,11 @@ _REPLAY_BYTES = 4 << 20
 
 
 def load_producers(partition: Partition, store: StateReader) -> ProducerStates:
-    """The state as of the high watermark. Call it before anything is appended in this broker life."""
+    """The state as of the high watermark. Call it before anything is appended in this broker life.
+
+    A replayed batch counts as written now: records may bear any timestamp, and a producer must not be forgotten for that.
+    """
+    now_ms = wall_clock_ms()
     states = ProducerStates()
     offset = partition.log_start_offset
     log = partition.log
@@ -37,7 +42,8 @@ def load_producers(partition: Partition, store: StateReader) -> ProducerStates:
         for view in views:
             for _, header in iter_headers(view):
                 if header.producer_id != NO_PRODUCER_ID and header.base_offset >= offset:
-                    states.replay(header, header.base_offset, header.max_timestamp_ms)
+                    written_ms = header.max_timestamp_ms if header.is_log_append_time else now_ms
+                    states.replay(header, header.base_offset, written_ms)
                 end_offset = header.last_offset + 1
         offset = end_offset
     return states

@@ -59,7 +59,7 @@ class ProducerStates:
         return None
 
     def append(self, header: BatchHeader, base_offset: int, timestamp_ms: int) -> None:
-        """Record an append that `check` let through; it is undone or confirmed later."""
+        """Record an append that `check` let through; it is undone or confirmed later. `timestamp_ms`: the time of the append."""
         self._undo.append((header.producer_id, self._entries.get(header.producer_id)))
         self.replay(header, base_offset, timestamp_ms)
 

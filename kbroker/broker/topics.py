@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID, uuid4
@@ -40,6 +40,8 @@ from kbroker.storage.spi import Change, LogId, LogSettings, LogStore, StampedBat
 logger = logging.getLogger(__name__)
 
 MAX_NAME_LENGTH = 249
+_LOGS_AT_ONCE = 16
+"""A new log costs several syncs: between so many of them others' records are committed."""
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
 
@@ -238,13 +240,14 @@ class Topics:
 
     async def _create_logs(self, topic: Topic, indexes: range) -> None:
         settings = log_settings(topic.config)
-        logs = [LogId(topic.topic_id, index) for index in indexes]
+        for first in range(indexes.start, indexes.stop, _LOGS_AT_ONCE):
+            logs = [LogId(topic.topic_id, index) for index in range(first, min(first + _LOGS_AT_ONCE, indexes.stop))]
 
-        def create_all() -> None:
-            for log in logs:
-                self._log_store.create(log, settings)
+            def create_all(logs: Sequence[LogId] = logs) -> None:
+                for log in logs:
+                    self._log_store.create(log, settings)
 
-        await self._logs.perform(create_all)
+            await self._logs.perform(create_all)
 
     def _add_partitions(self, topic: Topic, count: int) -> None:
         rules = batch_rules(topic.config)

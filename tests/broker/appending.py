@@ -1,0 +1,24 @@
+"""Appending to a partition and waiting until it counts."""
+
+from __future__ import annotations
+
+import trio
+
+from kbroker.broker.partition import Partition
+from kbroker.clock import wall_clock_ms
+
+
+async def append(partition: Partition, batch: bytes) -> int:
+    """The base offset. Raises what the store raised."""
+    outcome: list[Exception | None] = []
+    done = trio.Event()
+
+    def on_done(error: Exception | None) -> None:
+        outcome.append(error)
+        done.set()
+
+    appended = partition.append(batch, wall_clock_ms(), on_done)
+    await done.wait()
+    if outcome[0] is not None:
+        raise outcome[0]
+    return appended.base_offset

@@ -1,0 +1,166 @@
+"""What a broker makes of what it finds: finished deletions, logs without a topic, missing parts, and the producers' memory."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from kbroker import plugins
+from kbroker.broker.broker import Broker, open_broker
+from kbroker.broker.options import StartOptions
+from kbroker.config import BrokerConfig
+from kbroker.errors import ErrorCode, KafkaError, OperatorError
+from kbroker.records import ProducerInfo, Record, build_batch
+from kbroker.state_records import Topic, TopicKey, TopicState
+from kbroker.storage.data_dir import DataDirectory
+from kbroker.storage.spi import LogId, LogSettings, LogStore, StampedBatch, StateStore
+from tests.broker.appending import append
+
+DURABLE = ("segment", "lmdb", "rocksdb")
+STRAY = LogId(UUID(int=77), 0)
+
+
+def options(tmp_path: Path, engine: str, **more: object) -> StartOptions:
+    return StartOptions(data_dir=tmp_path / "data", storage=engine, state_storage=engine, config=BrokerConfig({}), **more)  # type: ignore[arg-type]
+
+
+def stores(tmp_path: Path, engine: str) -> tuple[DataDirectory, LogStore, StateStore]:
+    directory = DataDirectory.open(tmp_path / "data", engine, engine)
+    log_store = plugins.log_store_factory(engine).open(directory.log_path, {}, 0)
+    state_store = plugins.state_store_factory(engine).open(directory.state_path, {}, 0)
+    return directory, log_store, state_store
+
+
+def batch(sequence: int, producer_id: int = 5) -> bytes:
+    return build_batch([Record(0, 1_700_000_000_000, None, b"x")], producer=ProducerInfo(producer_id, 0, sequence))
+
+
+async def fill(broker: Broker, name: str = "orders", records: int = 3) -> UUID:
+    topic = await broker.topics.create(name, 1, {})
+    for index in range(records):
+        await append(topic.partitions[0], batch(index))
+    return topic.topic_id
+
+
+@pytest.mark.parametrize("engine", DURABLE)
+async def test_the_generation_rises_and_is_the_leader_epoch(tmp_path: Path, engine: str) -> None:
+    generations = []
+    for life in range(3):
+        async with open_broker(options(tmp_path, engine)) as broker:
+            generations.append(broker.generation)
+            topic = broker.topics.by_name("orders") or await broker.topics.create("orders", 1, {})
+            await append(topic.partitions[0], build_batch([Record(0, 1, None, b"x")]))
+            partition = topic.partitions[0]
+            assert partition.leader_epoch == broker.generation
+            assert [entry.start_offset for entry in partition.epochs] == list(range(life + 1))
+    assert generations == sorted(set(generations))
+
+
+@pytest.mark.parametrize("engine", DURABLE)
+async def test_a_deletion_that_was_cut_off_is_finished(tmp_path: Path, engine: str) -> None:
+    async with open_broker(options(tmp_path, engine)) as broker:
+        topic_id = await fill(broker)
+    directory, log_store, state_store = stores(tmp_path, engine)
+    state_store.write([(TopicKey(topic_id).encode(), Topic("orders", 1, 1, TopicState.DELETING).encode())])
+    state_store.sync()
+    log_store.close()
+    state_store.close()
+    directory.close()
+    async with open_broker(options(tmp_path, engine)) as broker:
+        assert broker.topics.by_name("orders") is None
+        assert list(broker.log_store.logs()) == []
+        leftovers = [key for key, _ in broker.state_store.scan(b"") if topic_id.bytes in key]
+        assert leftovers == []
+
+
+@pytest.mark.parametrize("engine", DURABLE)
+async def test_logs_without_a_topic(tmp_path: Path, engine: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with open_broker(options(tmp_path, engine)) as broker:
+        await fill(broker)
+    empty = STRAY._replace(partition=1)
+    directory, log_store, state_store = stores(tmp_path, engine)
+    for log in (STRAY, empty):
+        log_store.create(log, LogSettings())
+    log_store.write([StampedBatch(STRAY, 0, 0, 1, batch(0))], now_ms=1)
+    log_store.sync()
+    log_store.close()
+    state_store.close()
+    directory.close()
+    with caplog.at_level(logging.INFO):
+        async with open_broker(options(tmp_path, engine)) as broker:
+            found = set(broker.log_store.logs())
+            assert STRAY in found, "records are never removed without being asked"
+            assert empty not in found
+    assert "belongs to no topic and holds records: left alone" in caplog.text
+
+
+@pytest.mark.parametrize("engine", DURABLE)
+async def test_an_empty_state_beside_records_stops_the_start(tmp_path: Path, engine: str) -> None:
+    async with open_broker(options(tmp_path, engine)) as broker:
+        topic_id = await fill(broker)
+    with DataDirectory.open(tmp_path / "data", engine, engine) as directory:
+        state_path = directory.state_path
+    shutil.rmtree(state_path)
+    with pytest.raises(OperatorError, match="--adopt"):
+        async with open_broker(options(tmp_path, engine)):
+            pass
+    async with open_broker(options(tmp_path, engine, adopt=True)) as broker:
+        assert len(broker.topics) == 0
+        assert LogId(topic_id, 0) in set(broker.log_store.logs())
+
+
+@pytest.mark.parametrize("engine", DURABLE)
+async def test_a_topic_whose_log_is_gone_stops_the_start(tmp_path: Path, engine: str) -> None:
+    async with open_broker(options(tmp_path, engine)) as broker:
+        topic_id = await fill(broker)
+    directory, log_store, state_store = stores(tmp_path, engine)
+    log_store.drop(LogId(topic_id, 0))
+    log_store.close()
+    state_store.close()
+    directory.close()
+    with pytest.raises(OperatorError, match="topic orders has no log for partition 0"):
+        async with open_broker(options(tmp_path, engine)):
+            pass
+    async with open_broker(options(tmp_path, engine, adopt=True)) as broker:
+        topic = broker.topics.by_name("orders")
+        assert topic is not None
+        assert topic.partitions[0].high_watermark == 0
+
+
+@pytest.mark.parametrize("engine", DURABLE)
+async def test_producers_are_remembered(tmp_path: Path, engine: str) -> None:
+    async with open_broker(options(tmp_path, engine)) as broker:
+        await fill(broker, records=3)
+    async with open_broker(options(tmp_path, engine)) as broker:
+        topic = broker.topics.by_name("orders")
+        assert topic is not None
+        assert await append(topic.partitions[0], batch(1)) == 1, "a repeat from before the restart"
+        with pytest.raises(KafkaError) as refused:
+            await append(topic.partitions[0], batch(7))
+        assert refused.value.code is ErrorCode.out_of_order_sequence_number
+        assert await append(topic.partitions[0], batch(3)) == 3
+
+
+async def test_producers_are_replayed_from_the_log_after_a_crash(tmp_path: Path) -> None:
+    """A copy of the directory of a running broker is what kill -9 leaves: there is no snapshot of the producers in it."""
+    async with open_broker(options(tmp_path, "segment")) as broker:
+        await fill(broker, records=4)
+        shutil.copytree(tmp_path / "data", tmp_path / "crashed" / "data")
+    async with open_broker(options(tmp_path / "crashed", "segment")) as broker:
+        topic = broker.topics.by_name("orders")
+        assert topic is not None
+        assert await append(topic.partitions[0], batch(0)) == 0, "four batches back: remembered"
+        assert await append(topic.partitions[0], batch(4)) == 4
+
+
+@pytest.mark.parametrize("engine", DURABLE)
+async def test_producer_ids_are_given_once(tmp_path: Path, engine: str) -> None:
+    given: list[int] = []
+    for _ in range(3):
+        async with open_broker(options(tmp_path, engine)) as broker:
+            given += [await broker.producer_ids.take() for _ in range(3)]
+    assert len(set(given)) == len(given)
