@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from crc32c import crc32c
+
 from kbroker.errors import NoSpace
 from kbroker.storage import chunked_log
 from kbroker.storage.chunked_log import LogChange, LogState
@@ -30,6 +32,7 @@ from kbroker.storage.spi import LogBounds, LogId, LogSettings, SegmentInfo, Stam
 T = TypeVar("T")
 
 META = b"meta"
+SMALLEST_TOUCHED_BYTES = 32 << 10
 GARBAGE_PREFIX = b"G"
 _OFFSET = struct.Struct(">Q")
 _GARBAGE = struct.Struct(">cq")
@@ -79,9 +82,15 @@ class LmdbLogReader:
         return self._read(log, lambda state, _: [segment.info() for segment in state.segments])
 
     def read(self, log: LogId, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
-        return self._read(
-            log, lambda state, chunks: join(read_chunks(chunks, state.segments, offset, max_bytes=max_bytes, end_offset=end_offset))
-        )
+        def work(state: LogState, chunks: _Chunks) -> list[memoryview]:
+            pieces = read_chunks(chunks, state.segments, offset, max_bytes=max_bytes, end_offset=end_offset)
+            for piece in pieces:
+                if len(piece) >= SMALLEST_TOUCHED_BYTES:
+                    # Pages that are not in memory must not be waited for with the GIL held, as `join` would; a checksum gives it up.
+                    crc32c(piece, 0, 1)
+            return join(pieces)
+
+        return self._read(log, work)
 
     def find_by_timestamp(self, log: LogId, timestamp_ms: int) -> int | None:
         return self._read(log, lambda state, chunks: find_in_chunks(chunks, state.segments, timestamp_ms))

@@ -1,9 +1,23 @@
-"""LMDB: the shipped contracts."""
+"""LMDB: the shipped contracts, then what is LMDB's own: handles, the map, keys beyond its limit, readers, failures."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from kbroker.errors import NoSpace, OperatorError, StoreFailed
+from kbroker.storage import lmdb_environment
+from kbroker.storage.lmdb_environment import open_environment
+from kbroker.storage.lmdb_log_store import LmdbLogStore
 from kbroker.storage.lmdb_store import LOG_STORE, STATE_STORE
+from kbroker.storage.spi import LogId, LogSettings
 from kbroker.testing.log_store_contract import LogStoreContract
+from kbroker.testing.log_store_model import LOG, OTHER, SETTINGS, TOPIC, batch, check_segments, joined, read_all, sized_batch
 from kbroker.testing.state_store_contract import StateStoreContract
 
 
@@ -13,3 +27,237 @@ class TestLmdbLogStore(LogStoreContract):
 
 class TestLmdbStateStore(StateStoreContract):
     factory = STATE_STORE
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LmdbLogStore]:
+    store = LOG_STORE.open(tmp_path / "log", {}, 1)
+    assert isinstance(store, LmdbLogStore)
+    yield store
+    store.close()
+
+
+def test_commits_are_synced_and_nothing_is_written_through_the_map(store: LmdbLogStore) -> None:
+    flags = store._env._env.flags()
+    assert flags["sync"]
+    assert flags["metasync"]
+    assert flags["lock"]
+    assert not flags["writemap"]
+
+
+def test_the_batches_of_a_call_are_one_value(store: LmdbLogStore) -> None:
+    store.create(LOG, SETTINGS)
+    store.write([batch(offset) for offset in range(100)], now_ms=0)
+    store.write([batch(100)], now_ms=0)
+    with store._env._env.begin() as transaction:
+        assert transaction.stat(store._env._env.open_db(b"s1", txn=transaction))["entries"] == 2
+
+
+def test_removed_segments_give_their_pages_back(store: LmdbLogStore) -> None:
+    store.create(LOG, LogSettings(segment_bytes=1 << 20))
+    size_after_first_round = 0
+    for round_number in range(6):
+        for offset in range(round_number * 80, round_number * 80 + 80):
+            store.write([sized_batch(offset, 100_000)], now_ms=0)
+        store.trim(LOG, round_number * 80 + 80)
+        assert len(store.segments(LOG)) == 1
+        size_after_first_round = size_after_first_round or store.statistics().environment.file_bytes
+    assert store.statistics().environment.file_bytes < 1.5 * size_after_first_round
+
+
+def test_what_was_removed_but_not_freed_is_freed_at_the_next_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LOG_STORE.open(tmp_path, {}, 1)
+    store.create(LOG, LogSettings(segment_bytes=1))
+    store.write([batch(offset) for offset in range(10)], now_ms=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(LmdbLogStore, "_free", lambda *_: None)
+        store.trim(LOG, 8)
+    store.close()
+    store = LOG_STORE.open(tmp_path, {}, 2)
+    assert isinstance(store, LmdbLogStore)
+    assert store.bounds(LOG) == (8, 10)
+    with store._env._env.begin() as transaction:
+        names = sorted(bytes(key) for key, _ in transaction.cursor())
+        assert names == [b"meta", b"s9", b"sa"]
+        assert list(store._meta(transaction, b"G")) == []
+    store.write([batch(10)], now_ms=0)
+    assert read_all(store) == joined([batch(8), batch(9), batch(10)])
+    store.close()
+
+
+def test_handles_are_given_back_before_they_run_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More segments are read than handles may be open."""
+    monkeypatch.setattr(lmdb_environment, "MAX_HANDLES", 100)
+    store = LOG_STORE.open(tmp_path, {}, 1)
+    store.create(LOG, LogSettings(segment_bytes=1))
+    written = [batch(offset, timestamp_ms=offset) for offset in range(200)]
+    for number in range(0, 200, 20):
+        store.write(written[number : number + 20], now_ms=0)
+        store.close()
+        store = LOG_STORE.open(tmp_path, {}, 1)
+    for offset in range(200):
+        assert store.read(LOG, offset, max_bytes=1, end_offset=200)[0] == written[offset].data
+        if offset % 20 == 0:
+            store.trim(LOG, offset // 2)
+    assert store.statistics().environment.open_handles <= 100
+    store.close()
+
+
+def test_many_logs_are_there_at_once(tmp_path: Path) -> None:
+    logs = [LogId(TOPIC, number) for number in range(300)]
+    store = LOG_STORE.open(tmp_path, {}, 1)
+    for log in logs:
+        store.create(log, SETTINGS)
+    store.write([batch(0, 3, log=log) for log in logs], now_ms=0)
+    store.close()
+    store = LOG_STORE.open(tmp_path, {}, 2)
+    assert {store.bounds(log) for log in logs} == {(0, 3)}
+    store.close()
+
+
+def test_a_small_map_is_a_full_disk(tmp_path: Path) -> None:
+    store = LOG_STORE.open(tmp_path, {"map_size": str(1 << 20)}, 1)
+    store.create(LOG, LogSettings(segment_bytes=200_000))
+
+    def fill() -> None:
+        for number in range(100):
+            store.write([sized_batch(number, 20_000)], now_ms=0)
+
+    with pytest.raises(NoSpace):
+        fill()
+    offset = store.bounds(LOG).end_offset
+    assert offset > 20
+    check_segments(store)
+    store.sync()
+    store.trim(LOG, offset // 2)
+    store.write([sized_batch(offset, 20_000)], now_ms=0)
+    check_segments(store)
+    store.close()
+
+
+def test_a_smaller_map_is_taken_where_a_large_one_is_refused(tmp_path: Path) -> None:
+    program = (
+        "import resource, sys; from pathlib import Path; resource.setrlimit(resource.RLIMIT_AS, (1 << 33, 1 << 33));"
+        "from kbroker.storage.lmdb_store import STATE_STORE; store = STATE_STORE.open(Path(sys.argv[1]), {}, 1);"
+        "store.write([(b'a', b'1')]); print(store.get(b'a'), store.statistics().map_bytes)"
+    )
+    shown = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == ["b'1'", str(1 << 32)]
+
+
+class _FailingEnvironment:
+    """An lmdb.Environment whose write transactions fail."""
+
+    def __init__(self, env: lmdb.Environment, errors: list[Exception]) -> None:
+        self._env = env
+        self._errors = errors
+
+    def begin(self, write: bool = False, **rest: object) -> object:
+        if write:
+            raise self._errors.pop(0)
+        return self._env.begin(**rest)  # type: ignore[call-overload]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._env, name)
+
+
+def test_any_other_error_stops_all_writes(store: LmdbLogStore) -> None:
+    store.create(LOG, SETTINGS)
+    store.write([batch(0)], now_ms=0)
+    real = store._env._env
+    store._env._env = _FailingEnvironment(real, [lmdb.Error("mdb_txn_commit: Input/output error")])  # type: ignore[assignment]
+    with pytest.raises(StoreFailed, match="Input/output error"):
+        store.write([batch(1)], now_ms=0)
+    store._env._env = real
+    for again in (
+        lambda: store.write([batch(1)], now_ms=0),
+        store.sync,
+        lambda: store.trim(LOG, 1),
+        lambda: store.truncate(LOG, 0),
+        lambda: store.drop(LOG),
+        lambda: store.create(OTHER, SETTINGS),
+    ):
+        with pytest.raises(StoreFailed, match="Input/output error"):
+            again()
+    assert store.bounds(LOG) == (0, 1)
+    assert read_all(store) == batch(0).data
+
+
+def test_a_full_disk_that_broke_the_environment_stops_all_writes(store: LmdbLogStore) -> None:
+    """LMDB panics when it could not write its meta page: whatever the first error was, nothing more may be written."""
+    store.create(LOG, SETTINGS)
+    real = store._env._env
+    errors: list[Exception] = [lmdb.DiskError("mdb_txn_commit"), lmdb.PanicError("mdb_txn_begin")]
+    store._env._env = _FailingEnvironment(real, errors)  # type: ignore[assignment]
+    with pytest.raises(StoreFailed):
+        store.write([batch(0)], now_ms=0)
+    store._env._env = real
+    with pytest.raises(StoreFailed):
+        store.write([batch(0)], now_ms=0)
+
+
+def test_a_reader_in_another_process_follows_a_live_store(store: LmdbLogStore, tmp_path: Path) -> None:
+    """Also over trims: names of dropped sub-databases are looked up no more."""
+    store.create(LOG, LogSettings(segment_bytes=1000))
+    program = (
+        "import sys; from pathlib import Path; from kbroker.storage.lmdb_store import LOG_STORE;"
+        "reader = LOG_STORE.open_reader(Path(sys.argv[1]))\n"
+        "for _ in sys.stdin:\n"
+        " log = next(iter(reader.logs())); start, end = reader.bounds(log)\n"
+        " size = sum(map(len, reader.read(log, start, max_bytes=1 << 20, end_offset=end)))\n"
+        " print(start, end, size, len(reader.segments(log)), flush=True)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "log")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        for offset in range(0, 60, 3):
+            store.write([batch(offset + number) for number in range(3)], now_ms=0)
+            if offset % 9 == 0:
+                store.trim(LOG, offset - 10)
+            child.stdin.write("\n")
+            child.stdin.flush()
+            start, end = store.bounds(LOG)
+            expected = [start, end, len(read_all(store, offset=start)), len(store.segments(LOG))]
+            assert list(map(int, child.stdout.readline().split())) == expected
+        child.stdin.close()
+    assert child.returncode == 0
+
+
+def test_store_and_readers_of_one_process_share_the_environment(tmp_path: Path) -> None:
+    store = LOG_STORE.open(tmp_path, {}, 1)
+    readers = [LOG_STORE.open_reader(tmp_path) for _ in range(3)]
+    store.create(LOG, SETTINGS)
+    store.write([batch(0)], now_ms=0)
+    store.close()
+    assert read_all(readers[0]) == batch(0).data
+    for reader in readers:
+        reader.close()
+    reader = LOG_STORE.open_reader(tmp_path)
+    with pytest.raises(OperatorError, match="close that reader first"):
+        LOG_STORE.open(tmp_path, {}, 2)
+    reader.close()
+    LOG_STORE.open(tmp_path, {}, 2).close()
+
+
+def test_a_directory_without_an_environment_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="cannot open the LMDB environment"):
+        open_environment(tmp_path / "none", read_only=True)
+
+
+@pytest.mark.parametrize("length", [479, 480, 481, 482, 511, 512, 3000])
+def test_keys_of_any_length_keep_their_order(tmp_path: Path, length: int) -> None:
+    """LMDB itself takes no key beyond 511 bytes."""
+    store = STATE_STORE.open(tmp_path, {}, 1)
+    stem = b"k" * length
+    keys = sorted([stem, stem[:-1], stem[:-1] + b"a", stem + b"\0", stem + b"\0\0", stem + b"a", stem + b"\xff", b"j", b"l", stem[:100]])
+    store.write([(key, key[-9:]) for key in reversed(keys)])
+    assert list(store.scan(b"")) == [(key, key[-9:]) for key in keys]
+    for prefix in (stem, stem[:-1], stem + b"\0", stem + b"b", b"k"):
+        assert [key for key, _ in store.scan(prefix)] == [key for key in keys if key.startswith(prefix)]
+    for key in keys:
+        assert store.get(key) == key[-9:]
+        store.write([(key, None)])
+        assert store.get(key) is None
+    assert list(store.scan(b"")) == []
+    store.close()
