@@ -1,7 +1,8 @@
 """`kbroker demo`: a durable queue at work in under a minute, with the parts that a user has: a broker and Kafka's own clients.
 
-Producing waits for acks=all, consumers are processes of their own in one share group on one partition, failures come back
-until the delivery limit, and the lag at the end is read from the broker's directory on disk.
+Producing waits for acks=all, and then the broker is killed and started again. Consumers are processes of their own in one
+share group on one partition, failures come back until the delivery limit, and the lag at the end is read from the broker's
+directory on disk.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ def demo(storage: str, count: int, consumers: int) -> None:
     """
     from kbroker.client.broker_process import BrokerStartFailed, RunningBroker
 
+    if storage == "memory":
+        raise click.UsageError("the demo kills the broker, and the memory engine keeps nothing")
     with tempfile.TemporaryDirectory(prefix="kbroker-demo-") as home:
         broker = RunningBroker(Path(home), storage=storage)
         try:
@@ -68,11 +71,19 @@ def _run(broker: RunningBroker, count: int, consumers: int) -> None:
     broker.set_group_config(GROUP, {"share.auto.offset.reset": "earliest", "share.delivery.count.limit": str(DELIVERY_LIMIT)})
     with open_view(count, consumers) as view:
         produce_s = _produce(broker.bootstrap, count, view)
+        view.say(_kill_and_restart(broker))
         tally = Tally(count, consumers)
         with _workers(broker.bootstrap, consumers) as reports:
             _watch(reports, tally, view)
             summary = Summary(tally, produce_s, broker.anonymous_memory_bytes(), lag_on_disk(broker.data_dir))
     summary.show()
+
+
+def _kill_and_restart(broker: RunningBroker) -> str:
+    broker.kill()
+    started_s = time.monotonic()
+    broker.start()
+    return f"the broker was killed with kill -9 and is ready again after {time.monotonic() - started_s:.1f} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +99,7 @@ class Summary:
         rows = (
             ("orders produced (acks=all)", f"{tally.count:,} in {self.produce_s:.1f} s"),
             ("delivered to consumers", f"{total['delivered']:,} by {len(tally.by_worker)} consumers on one partition"),
+            ("  consumer by consumer", " ".join(f"{tally.by_worker[n]:,}" for n in sorted(tally.by_worker))),
             ("  of these again, after a failure", f"{total['redelivered']:,}"),
             ("accepted", f"{total['accepted']:,}"),
             ("rejected (poison)", f"{total['rejected']:,}"),

@@ -49,6 +49,7 @@ class Tally:
 class View(Protocol):
     """How progress is shown."""
 
+    def say(self, text: str) -> None: ...
     def produced(self, confirmed: int) -> None: ...
     def consumed(self, tally: Tally) -> None: ...
 
@@ -71,6 +72,9 @@ class PlainView:
         self._count, self._write = count, write
         self._shown_s = 0.0
 
+    def say(self, text: str) -> None:
+        self._write(text)
+
     def produced(self, confirmed: int) -> None:
         self._line(f"{confirmed} of {self._count} orders produced", confirmed == self._count)
 
@@ -90,7 +94,10 @@ class BarView:
         self._progress = progress
         self._produced = progress.add_task("orders produced", total=count, note="")
         self._finished = progress.add_task("orders finished", total=count, note="")
-        self._workers = [progress.add_task(f"  consumer {n}", total=None, note="") for n in range(1, consumers + 1)]
+        self._workers = [progress.add_task(f"  consumer {n}", total=count, note="") for n in range(1, consumers + 1)]
+
+    def say(self, text: str) -> None:
+        self._progress.console.print(text, highlight=False)
 
     def produced(self, confirmed: int) -> None:
         self._progress.update(self._produced, completed=confirmed)

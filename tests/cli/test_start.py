@@ -1,0 +1,111 @@
+"""`kbroker start` as a process: the ready line, configs, logging, signals and refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kbroker.cli.exits import DATA_DIRECTORY, OK, USAGE
+from kbroker.client import admin
+from kbroker.client.rpc import Connection
+from kbroker.testing.broker import open_test_broker
+
+
+@contextmanager
+def start(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "kbroker", "start", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ready_port(process: subprocess.Popen[str]) -> int:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    found = re.match(r"kbroker ready on \S+:(\d+) \(log (\w+), state (\w+), durability (\w+), data .*\)\n", line)
+    assert found, line
+    return int(found[1])
+
+
+def ends(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_free_port_the_ready_line_and_a_clean_end(tmp_path: Path, number: signal.Signals) -> None:
+    with start("--data-dir", tmp_path / "data", "--listen", "127.0.0.1:0", "--log-format", "json") as process:
+        with Connection("127.0.0.1", ready_port(process)) as connection:
+            assert admin.topics(connection) == []
+        process.send_signal(number)
+        code, out, err = ends(process)
+    assert (code, out) == (OK, "")
+    assert all(json.loads(line)["level"] for line in err.splitlines())
+    assert number.name in err
+
+
+def test_the_command_line_wins_over_the_config_file(tmp_path: Path) -> None:
+    (tmp_path / "server.properties").write_text("# as in Kafka\nnum.partitions=3\nauto.create.topics.enable=false\n\n")
+    listen = ("--data-dir", tmp_path / "data", "--listen", "127.0.0.1:0")
+    with start(*listen, "--config-file", tmp_path / "server.properties", "--config", "num.partitions=5") as process:
+        with Connection("127.0.0.1", ready_port(process)) as connection:
+            admin.create_topic(connection, "t")
+            (topic,) = admin.topics(connection)
+        process.terminate()
+        assert ends(process)[0] == OK
+    assert topic.partitions == (0, 1, 2, 3, 4)
+
+
+def test_clients_are_told_the_advertised_address_and_strangers_bring_a_warning(tmp_path: Path) -> None:
+    with start("--data-dir", tmp_path / "data", "--listen", "0.0.0.0:0", "--advertise", "broker.example:1234") as process:
+        with Connection("127.0.0.1", ready_port(process)) as connection:
+            answer = connection.call("metadata", 1, topics=[])
+        process.terminate()
+        code, _, err = ends(process)
+    assert code == OK
+    assert [(each.host, each.port) for each in answer.brokers] == [("broker.example", 1234)]
+    assert err.startswith("kbroker: warning: listening on 0.0.0.0:0, and there is no authentication yet")
+
+
+def refused(*arguments: str | Path) -> tuple[int, str]:
+    with start(*arguments, "--listen", "127.0.0.1:0") as process:
+        code, out, err = ends(process)
+    assert out == ""
+    assert err.startswith("kbroker: ")
+    assert err.count("\n") == 1
+    return code, err
+
+
+@pytest.mark.parametrize("config", ["no.such.config=1", "num.partitions=many", "num.partitions=0"])
+def test_a_bad_config_is_refused_in_one_line(tmp_path: Path, config: str) -> None:
+    code, err = refused("--data-dir", tmp_path / "data", "--config", config)
+    assert code == USAGE
+    assert config.split("=")[0] in err
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_data_directory_of_another_engine(tmp_path: Path) -> None:
+    with open_test_broker(storage="lmdb", data_dir=tmp_path / "data"):
+        code, err = refused("--data-dir", tmp_path / "data", "--storage", "lmdb")
+        assert (code, "in use by another broker" in err) == (DATA_DIRECTORY, True)
+    code, err = refused("--data-dir", tmp_path / "data")
+    assert code == DATA_DIRECTORY
+    assert "start with --storage lmdb" in err
+
+
+@pytest.mark.parametrize("arguments", [("--storage", "floppy"), ("--state-storage", "floppy")])
+def test_an_unknown_engine(tmp_path: Path, arguments: tuple[str, str]) -> None:
+    code, err = refused("--data-dir", tmp_path / "data", *arguments)
+    assert code == DATA_DIRECTORY
+    assert "floppy" in err
+    assert "segment" in err
