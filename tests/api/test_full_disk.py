@@ -1,0 +1,93 @@
+"""Administration on a full disk, and after a failed sync: every change is refused in its own row, nothing of it is in force."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import pytest
+
+from kbroker.errors import ErrorCode, NoSpace, StoreFailed
+from tests.api.conftest import Client, Connect
+
+ERRORS = [NoSpace("the disk is full"), StoreFailed("sync failed")]
+
+
+@contextmanager
+def refusing(client: Client, error: Exception) -> Iterator[None]:
+    """The state store refuses every write meanwhile."""
+
+    def refuse(changes: object) -> NoReturn:
+        raise error
+
+    commits: Any = client.broker.state
+    commits._write, write = refuse, commits._write
+    try:
+        yield
+    finally:
+        commits._write = write
+
+
+@pytest.mark.parametrize("error", ERRORS)
+async def test_topics(connect: Connect, error: Exception) -> None:
+    async with connect() as client:
+        await client.create_topic("a", 2)
+        new = {"name": "b", "num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
+        with refusing(client, error):
+            (created,) = (await client.call("create_topics", 7, topics=[new], validate_only=False)).topics
+            grown = await client.call("create_partitions", 3, topics=[{"name": "a", "count": 3, "assignments": None}], validate_only=False)
+            deleted = await client.call("delete_topics", 6, topics=[{"name": "a", "topic_id": None}])
+            trimmed = await client.call("delete_records", 2, topics=[{"name": "a", "partitions": [{"partition_index": 0, "offset": -1}]}])
+        codes = [created.error_code, grown.results[0].error_code, deleted.responses[0].error_code]
+        assert codes == [ErrorCode.kafka_storage_error] * 3
+        assert str(error) in (created.error_message or "")
+        assert trimmed.topics[0].partitions[0].error_code is ErrorCode.none, "nothing to delete, nothing to save"
+        assert [(topic.name, len(topic.partitions)) for topic in client.broker.topics] == [("a", 2)]
+        assert not client.partition("a").deleted
+
+
+@pytest.mark.parametrize("error", ERRORS)
+async def test_records(connect: Connect, error: Exception) -> None:
+    async with connect() as client:
+        await client.create_topic("a")
+        await client.append("a", 1000, 2000)
+        with refusing(client, error):
+            answer = await client.call("delete_records", 2, topics=[{"name": "a", "partitions": [{"partition_index": 0, "offset": 1}]}])
+        row = answer.topics[0].partitions[0]
+        assert (row.error_code, row.low_watermark) == (ErrorCode.kafka_storage_error, -1)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("api", ["incremental_alter_configs", "alter_configs"])
+async def test_settings(connect: Connect, api: str, error: Exception) -> None:
+    async with connect() as client:
+        await client.create_topic("a")
+        settings = {(2, "a"): "retention.ms", (32, "g"): "share.record.lock.duration.ms", (4, ""): "group.share.assignment.interval.ms"}
+        resources = [
+            {"resource_type": kind, "resource_name": name, "configs": [{"name": key, "config_operation": 0, "value": "15000"}]}
+            for (kind, name), key in settings.items()
+        ]
+        with refusing(client, error):
+            answer = await client.call(api, 1, resources=resources, validate_only=False)
+        assert [row.error_code for row in answer.responses] == [ErrorCode.kafka_storage_error] * 3
+        assert [row.error_message for row in answer.responses] == [str(error)] * 3
+        assert next(iter(client.broker.topics)).configs == {}
+        assert client.broker.configs.groups_with_configs() == []
+        assert client.broker.config["group.share.assignment.interval.ms"] == 1000
+
+
+@pytest.mark.parametrize("error", ERRORS)
+async def test_share_state(connect: Connect, error: Exception) -> None:
+    async with connect() as client:
+        topic_id = (await client.create_topic("a")).topic_id
+
+        async def initialize() -> Any:
+            rows = [{"partition": 0, "state_epoch": 1, "start_offset": 0}]
+            answer = await client.call("initialize_share_group_state", 0, group_id="g", topics=[{"topic_id": topic_id, "partitions": rows}])
+            return answer.results[0].partitions[0].error_code
+
+        with refusing(client, error):
+            assert await initialize() is ErrorCode.coordinator_not_available
+        expected = ErrorCode.none if isinstance(error, NoSpace) else ErrorCode.coordinator_not_available
+        assert await initialize() is expected
