@@ -89,7 +89,7 @@ class Acquisition:
         if room <= 0:  # at the limit, only what is in flight already may be delivered again
             if fetch_offset > window.end_offset:
                 return
-            room = min(self._max_records, window.end_offset - fetch_offset + 1)
+            room = self._max_records
             last = min(last, window.end_offset)
         self._max_records = room
         self._skip_what_the_log_lost(fetch_offset, base)

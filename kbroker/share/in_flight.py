@@ -428,7 +428,6 @@ class InFlightWindow:
             self.clear(new_start_offset)
             return
         self.complete -= self.count_of(TERMINAL_OR_PENDING, self.start_offset, new_start_offset - 1)
-        self.gap_start = max(self.gap_start, new_start_offset)
         self._start_at(new_start_offset)
 
     def _start_at(self, offset: int) -> None:

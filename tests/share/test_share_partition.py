@@ -112,6 +112,12 @@ class TestGapWindow:
         q.ack("m", ack(0, 9, ACCEPT))
         assert q.fetch("m") == [(110, 119, 1)]
 
+    def test_the_rest_of_a_hole_is_found_behind_a_redelivery(self) -> None:
+        q = Queue((10, 12), (13, 30), start=10, saved="21-30 A1")
+        assert q.fetch("m", 3) == [(10, 12, 1)]
+        q.ack("m", ack(10, 12, RELEASE))
+        assert q.fetch("m") == [(10, 12, 2), (13, 20, 1), (21, 30, 2)]
+
     def test_redelivery_does_not_open_passed_holes_again(self) -> None:
         q = Queue((10, 12), (15, 17), (30, 39), start=10, saved="30-39 K1")
         assert q.fetch("m", read=1) == [(10, 12, 1)]
@@ -278,6 +284,9 @@ class TestLockTimeout:
             [(offset, _, _)] = q.fetch("m", 1)
             q.ack("m", ack(offset, offset, ACCEPT))
         assert q.sp.statistics().locks <= 1025
+        q.expire(LOCK_MS)
+        assert q.sp.statistics().lock_timeouts == 1
+        assert q.fetch("n", 1) == [(0, 0, 2)]
 
     def test_locks_leave_with_the_start_offset(self) -> None:
         q = Queue(*((n, n) for n in range(3000)))

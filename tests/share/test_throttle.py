@@ -105,6 +105,19 @@ def test_the_size_is_that_of_the_whole_cached_batch() -> None:
     assert q.fetch("m") == [(2, 6, 4)]
 
 
+def test_the_size_counts_also_what_is_long_done() -> None:
+    """Half of 2000 is more than the 600 that are left, though the window has let go of what came before the batch."""
+    q = Queue((0, 999), (1000, 2999), max_record_locks=5000)
+    q.fetch("m", 1000)
+    for count in (1, 2):
+        assert q.fetch("m", 2000) == [(1000, 2999, count)]
+        q.ack("m", ack(1000, 2999, RELEASE))
+    assert q.fetch("m", 2000) == [(1000, 2999, 3)]
+    q.ack("m", ack(0, 2399, ACCEPT), ack(2400, 2999, RELEASE))
+    assert q.sp.start_offset == 2400
+    assert q.fetch("m") == [(2400, 2999, 4)]
+
+
 def test_the_last_attempt_goes_alone_also_in_the_middle() -> None:
     q = Queue((0, 9), saved="0-9 A2")
     q.fetch("m")
