@@ -7,6 +7,7 @@ to kbroker.testing.history.check. Everything random comes from one seed; the mom
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -21,18 +22,28 @@ from pathlib import Path
 from kbroker.testing.broker import FAST_CONFIG, BrokerStartFailed, RunningBroker
 from kbroker.testing.history import GroupSettings, Report, check
 from kbroker.testing.history_events import Closing, Event, LifeBegan, LifeEnded, merge, read_lines
-from tests.crash.worker import CONSUMERS_PER_PROCESS, GROUP, LOCK_MS, PARTITIONS, TOPIC, History
+from tests.crash.worker import CONSUMERS_PER_PROCESS, GROUP, LOCK_MS, PARTITIONS, SESSION_MS, TOPIC, History
 
 ROOT = Path(__file__).parents[2]
 LAUNCHER = [sys.executable, str(ROOT / "tests" / "crash" / "launcher.py")]
 DELIVERY_LIMIT = 10
 SETTINGS = GroupSettings(lock_ms=LOCK_MS, delivery_limit=DELIVERY_LIMIT)
+GROUP_CONFIG = {
+    "share.auto.offset.reset": "earliest",
+    "share.record.lock.duration.ms": str(LOCK_MS),
+    "share.session.timeout.ms": str(SESSION_MS),
+    "share.heartbeat.interval.ms": "500",
+}
 BROKER_CONFIG = {
     **FAST_CONFIG,
     "group.share.delivery.count.limit": str(DELIVERY_LIMIT),
     "group.share.record.lock.duration.ms": str(LOCK_MS),
 }
 CLIENT_END_S = 90
+
+
+class ClientFailed(AssertionError):
+    """A client ended by itself: it met something that no client should meet, such as a fatal error of an idempotent producer."""
 
 
 class Client:
@@ -50,10 +61,12 @@ class Client:
 
     def wait(self) -> None:
         code = self._process.wait(CLIENT_END_S)
-        assert code == 0, f"client {self.name} ended with {code}:\n{self._errors.read_text()[-4000:]}"
+        if code != 0:
+            raise ClientFailed(f"client {self.name} ended with {code}:\n{self._errors.read_text()[-4000:]}")
 
     def check_alive(self) -> None:
-        assert self._process.poll() is None, f"client {self.name} ended early:\n{self._errors.read_text()[-4000:]}"
+        if self._process.poll() is not None:
+            raise ClientFailed(f"client {self.name} ended early:\n{self._errors.read_text()[-4000:]}")
 
     def kill(self) -> None:
         self._process.kill()
@@ -86,6 +99,10 @@ class Torment:
         assert self._own is not None
         self._own.write(event)
 
+    def close(self) -> None:
+        assert self._own is not None
+        self._own.close()
+
     def start_broker(self) -> None:
         self.life += 1
         self.write(LifeBegan(time.monotonic_ns(), self.life))
@@ -97,7 +114,7 @@ class Torment:
 
     def start_and_kill_early(self) -> None:
         """Kill it while it starts or recovers, if that takes long enough."""
-        timer = threading.Timer(self._random.uniform(0.05, 0.6), lambda: self.broker.kill9())
+        timer = threading.Timer(self._random.uniform(0.05, 0.6), lambda: os.kill(self.broker.pid, signal.SIGKILL))
         timer.start()
         try:
             self.start_broker()
@@ -150,7 +167,8 @@ class Torment:
             self.clients.clear()
 
     def events(self) -> list[Event]:
-        return merge(read_lines(path.open("rb")) for path in sorted(self.home.glob("*.jsonl")))
+        histories = [path.read_bytes().splitlines(keepends=True) for path in sorted(self.home.glob("*.jsonl"))]
+        return merge(read_lines(lines) for lines in histories)
 
 
 @contextmanager
@@ -160,7 +178,7 @@ def tormented(broker: RunningBroker, home: Path, seed: int, *, one_log: Path | N
     torment.start_broker()
     try:
         broker.create_topic(TOPIC, partitions=PARTITIONS, config={"segment.bytes": "1048576"})
-        broker.set_group_config(GROUP, {"share.auto.offset.reset": "earliest", "share.record.lock.duration.ms": str(LOCK_MS)})
+        broker.set_group_config(GROUP, GROUP_CONFIG)
         for role in ("produce", "consume", "consume"):
             torment.start_client(role)
         yield torment
@@ -168,6 +186,7 @@ def tormented(broker: RunningBroker, home: Path, seed: int, *, one_log: Path | N
         for client in torment.clients:
             client.kill()
         broker.kill9()
+        torment.close()
 
 
 def broker_of(home: Path, storage: str, state_storage: str, *, command: Sequence[str] | None = None) -> RunningBroker:

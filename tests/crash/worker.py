@@ -43,8 +43,11 @@ from tests.powercut.recording import write_mark
 TOPIC, GROUP, PARTITIONS = "orders", "workers", 3
 LOCK_MS = 1000
 CONSUMERS_PER_PROCESS = 2
+SESSION_MS = 2000
 QUIET_S = 2.5
-"""The group is drained when nothing came for this long: two locks and a little more."""
+"""The group is drained when nothing came for this long: two locks and a little more ..."""
+LONGEST_SESSION_S = SESSION_MS / 1000 + 2
+"""... and killed consumers have lost their membership, and with it the partitions that only they were to read."""
 POLL_S = 0.2
 ACK_WIRE = {AckKind.ACCEPT: 1, AckKind.RELEASE: 2, AckKind.REJECT: 3}
 REFUSALS = {42, 121, 122, 123}
@@ -65,6 +68,9 @@ class History:
                 write_mark(self._fd, to_json(event).encode())
         elif events:
             os.write(self._fd, "".join(to_json(event) + "\n" for event in events).encode())
+
+    def close(self) -> None:
+        os.close(self._fd)
 
 
 stopping = threading.Event()
@@ -116,7 +122,10 @@ def produce_one(name: str, bootstrap: str, history: History, chooser: random.Ran
 
 
 def refuse_fatal(error: KafkaError) -> None:
-    assert not error.fatal(), f"a fatal error: {error}"
+    """A producer gives up for good, for instance because its sequence numbers and the broker's differ."""
+    if error.fatal():
+        print(f"fatal: {error}", file=sys.stderr, flush=True)
+        os._exit(71)
 
 
 class Worker:
@@ -211,11 +220,13 @@ def consume_one(name: str, bootstrap: str, history: History, chooser: random.Ran
     worker.close()
 
 
-def drain(name: str, bootstrap: str, history: History, seed: int) -> None:
+def drain(
+    name: str, bootstrap: str, history: History, seed: int, *, quiet_s: float = QUIET_S, longest_session_s: float = LONGEST_SESSION_S
+) -> None:
     worker = Worker(name, bootstrap, history, random.Random(seed))
     worker.stalls = False
-    quiet_since = time.monotonic()
-    while time.monotonic() - quiet_since < QUIET_S:
+    began = quiet_since = time.monotonic()
+    while time.monotonic() < max(quiet_since + quiet_s, began + longest_session_s):
         if worker.turn(lambda _: AckKind.ACCEPT):
             quiet_since = time.monotonic()
     history.write(Drained(time.monotonic_ns()))
