@@ -109,9 +109,9 @@ class Rocksdb:
             try:
                 self._db.flush_wal(True)
             except Exception as error:
-                failure = self._failure(error)
-                if isinstance(failure, StoreFailed) or any(mark in str(error) for mark in _AT_SYNC):
+                if not _says_full(error) or any(mark in str(error) for mark in _AT_SYNC):
                     raise self._fail(str(error)) from error
+                self._full = True
             else:
                 return
         self._sync_wal_files()
@@ -130,7 +130,7 @@ class Rocksdb:
 
     def _failure(self, error: Exception) -> Exception:
         text = str(error)
-        if any(mark in text for mark in _FULL):
+        if _says_full(error):
             self._full = True
             return NoSpace(f"{self.directory}: {text}")
         return self._fail(text)
@@ -164,10 +164,11 @@ class Rocksdb:
         db, self._db = self._db, None
         try:
             db.close()
-        except Exception:
-            # Closing writes memtables out. After a full disk it reports that it could not and closes all the same; the WAL has it all.
-            if not self._full and self._failed is None:
-                raise
+        except Exception as error:
+            # Closing writes memtables out. On a full disk, or after one, it reports that it could not and closes all the same:
+            # nothing is lost, the WAL has it all.
+            if not self._full and self._failed is None and not _says_full(error):
+                raise self._fail(str(error)) from error
 
     def statistics(self) -> RocksdbStatistics:
         with self.reading() as db:
@@ -180,6 +181,10 @@ class Rocksdb:
     def close(self) -> None:
         with self._lock.alone():
             self._close_rdict()
+
+
+def _says_full(error: Exception) -> bool:
+    return any(mark in str(error) for mark in _FULL)
 
 
 def open_rdict(directory: Path, access: AccessType) -> Rdict:

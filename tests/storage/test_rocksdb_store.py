@@ -1,10 +1,26 @@
-"""RocksDB: the shipped contracts."""
+"""RocksDB: the shipped contracts, then what is RocksDB's own: chunks, readers' snapshots, failures, coming back from a full disk."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rocksdict import AccessType, Rdict
+
+from kbroker.errors import NoSpace, OperatorError, StoreFailed
+from kbroker.storage import rocksdb_database
+from kbroker.storage.rocksdb_log_store import RocksdbLogStore
+from kbroker.storage.rocksdb_state_store import RocksdbStateStore
 from kbroker.storage.rocksdb_store import LOG_STORE, STATE_STORE
+from kbroker.storage.spi import LogSettings
 from kbroker.testing.log_store_contract import LogStoreContract
+from kbroker.testing.log_store_model import EVERYTHING, LOG, OTHER, SETTINGS, base_offsets, batch, joined, read_all, sized_batch
 from kbroker.testing.state_store_contract import StateStoreContract
+
+FULL = "IO error: No space left on device: While appending to file: 000004.log: No space left on device"
 
 
 class TestRocksdbLogStore(LogStoreContract):
@@ -13,3 +29,230 @@ class TestRocksdbLogStore(LogStoreContract):
 
 class TestRocksdbStateStore(StateStoreContract):
     factory = STATE_STORE
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RocksdbLogStore]:
+    store = LOG_STORE.open(tmp_path, {}, 1)
+    assert isinstance(store, RocksdbLogStore)
+    store.create(LOG, SETTINGS)
+    yield store
+    store.close()
+
+
+class FailingRdict:
+    """A database some of whose calls fail."""
+
+    def __init__(self, db: Rdict, **failing: str) -> None:
+        self._db = db
+        self._failing = failing
+
+    def __getattr__(self, name: str) -> object:
+        if name not in self._failing:
+            return getattr(self._db, name)
+
+        def fail(*_: object) -> None:
+            raise Exception(self._failing[name])
+
+        return fail
+
+
+def break_database(store: RocksdbLogStore | RocksdbStateStore, **failing: str) -> Callable[[], None]:
+    database = store._database
+    real = database._db
+    assert real is not None
+    database._db = FailingRdict(real, **failing)  # type: ignore[assignment]
+    return lambda: setattr(database, "_db", real)
+
+
+def test_the_batches_of_a_call_are_one_value(store: RocksdbLogStore) -> None:
+    store.write([batch(offset) for offset in range(100)], now_ms=0)
+    store.write([batch(100)], now_ms=0)
+    with store._database.reading() as db:
+        assert list(db.keys()) == [bytes.fromhex("00000001" + "00" * 8), bytes.fromhex("00000001" + "00" * 7 + "64")]
+
+
+def test_a_failed_sync_stops_all_writes(store: RocksdbLogStore) -> None:
+    store.write([batch(0)], now_ms=0)
+    repair = break_database(store, flush_wal="IO error: Input/output error: While fdatasync: 000004.log")
+    with pytest.raises(StoreFailed, match="fdatasync"):
+        store.sync()
+    repair()
+    for again in (
+        store.sync,
+        lambda: store.write([batch(1)], now_ms=0),
+        lambda: store.trim(LOG, 1),
+        lambda: store.truncate(LOG, 0),
+        lambda: store.drop(LOG),
+        lambda: store.create(OTHER, SETTINGS),
+    ):
+        with pytest.raises(StoreFailed, match="fdatasync"):
+            again()
+    assert store.bounds(LOG) == (0, 1)
+    assert read_all(store) == batch(0).data
+
+
+def test_a_sync_that_meets_a_full_disk_is_a_failed_sync(store: RocksdbLogStore) -> None:
+    """What could not be synced may be gone: that it is synced later proves nothing."""
+    repair = break_database(store, flush_wal="IO error: No space left on device: While fdatasync: 000004.log")
+    with pytest.raises(StoreFailed):
+        store.sync()
+    repair()
+    with pytest.raises(StoreFailed):
+        store.write([batch(0)], now_ms=0)
+
+
+def test_a_failed_write_stops_all_writes(store: RocksdbLogStore) -> None:
+    repair = break_database(store, write="IO error: Input/output error: While appending to file: 000004.log")
+    with pytest.raises(StoreFailed):
+        store.write([batch(0)], now_ms=0)
+    repair()
+    with pytest.raises(StoreFailed):
+        store.write([batch(0)], now_ms=0)
+    assert store.bounds(LOG) == (0, 0)
+
+
+def test_what_was_written_before_the_disk_was_full_is_still_synced(store: RocksdbLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.write([batch(0)], now_ms=0)
+    break_database(store, write=FULL, flush_wal="IO error: Writer has previous error.", close="IO error: Writer has previous error.")
+    with pytest.raises(NoSpace):
+        store.write([batch(1)], now_ms=0)
+    synced: list[int] = []
+    files = store._database._files
+    real_sync = files.fdatasync
+
+    def count(fd: int) -> None:
+        synced.append(fd)
+        real_sync(fd)
+
+    monkeypatch.setattr(files, "fdatasync", count)
+    store.sync()
+    assert synced
+
+    def fail(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(files, "fdatasync", fail)
+    with pytest.raises(StoreFailed):
+        store.sync()
+    with pytest.raises(StoreFailed):
+        store.write([batch(1)], now_ms=0)
+
+
+def test_reads_go_on_when_it_cannot_be_opened_again_at_once(store: RocksdbLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.write([batch(0)], now_ms=0)
+    repair = break_database(store, write=FULL)
+    with pytest.raises(NoSpace):
+        store.write([batch(1)], now_ms=0)
+    repair()
+    real_open = rocksdb_database.open_rdict
+    no_room = [True, True]
+
+    def still_full(directory: Path, access: AccessType) -> Rdict:
+        if no_room:
+            no_room.pop()
+            if len(no_room) == 1:
+                raise Exception(FULL)
+        return real_open(directory, access)
+
+    monkeypatch.setattr(rocksdb_database, "open_rdict", still_full)
+    with pytest.raises(NoSpace):
+        store.write([batch(1)], now_ms=0)
+    assert store.statistics().database.full
+    assert read_all(store) == batch(0).data
+    store.sync()
+    store.write([batch(1)], now_ms=0)
+    store.sync()
+    assert not store.statistics().database.full
+    assert read_all(store) == joined([batch(0), batch(1)])
+
+
+def test_it_is_not_opened_again_under_a_snapshot(tmp_path: Path) -> None:
+    store = STATE_STORE.open(tmp_path, {}, 1)
+    assert isinstance(store, RocksdbStateStore)
+    store.write([(b"a", b"1")])
+    repair = break_database(store, write=FULL)
+    with pytest.raises(NoSpace):
+        store.write([(b"a", b"2")])
+    repair()
+    with store.snapshot() as snapshot:
+        with pytest.raises(NoSpace, match="being read"):
+            store.write([(b"a", b"2")])
+        assert snapshot.get(b"a") == b"1"
+    del snapshot
+    store.write([(b"a", b"2")])
+    assert store.get(b"a") == b"2"
+    store.close()
+
+
+def test_snapshots_of_readers_are_removed(tmp_path: Path) -> None:
+    store = LOG_STORE.open(tmp_path, {}, 1)
+    store.create(LOG, SETTINGS)
+    program = "import os, sys; from pathlib import Path; from kbroker.storage.rocksdb_store import LOG_STORE; "
+    killed = program + "reader = LOG_STORE.open_reader(Path(sys.argv[1])); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", killed, str(tmp_path)], check=False)
+    left_over = set((tmp_path / "readers").iterdir())
+    assert len(left_over) == 1
+    reader = LOG_STORE.open_reader(tmp_path)
+    store.close()
+    store = LOG_STORE.open(tmp_path, {}, 2)
+    live = set((tmp_path / "readers").iterdir())
+    assert len(live) == 1
+    assert not live & left_over
+    reader.close()
+    reader.close()
+    assert not list((tmp_path / "readers").iterdir())
+    store.close()
+
+
+def test_readers_in_other_processes_see_no_holes(store: RocksdbLogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memtables are written out and compacted while the reader makes its copies."""
+    program = (
+        "import sys; from pathlib import Path; from kbroker.storage.rocksdb_store import LOG_STORE\n"
+        "from kbroker.testing.log_store_model import base_offsets\n"
+        "print('ready', flush=True)\n"
+        "for line in range(6):\n"
+        " reader = LOG_STORE.open_reader(Path(sys.argv[1])); log = next(iter(reader.logs())); start, end = reader.bounds(log)\n"
+        " found = base_offsets(b''.join(reader.read(log, 0, max_bytes=1 << 40, end_offset=end)))\n"
+        " assert found == list(range(start, end)), (start, end, len(found)); reader.close()\n"
+        " print(end, flush=True)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        store.create(LOG, LogSettings(segment_bytes=1 << 20))
+        offset = 0
+        while child.poll() is None:
+            store.write([sized_batch(offset + number, 10_000) for number in range(20)], now_ms=0)
+            offset += 20
+            if offset % 500 == 0:
+                store.trim(LOG, offset - 1000)
+                with store._database.reading() as db:
+                    db.flush()
+        ends = list(map(int, child.stdout.read().split()))
+    assert child.returncode == 0
+    assert len(ends) == 6
+    assert ends == sorted(ends)
+
+
+def test_a_directory_without_a_database_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="holds no RocksDB database"):
+        LOG_STORE.open_reader(tmp_path)
+
+
+def test_a_reader_that_asks_again_sees_what_is_new(store: RocksdbLogStore, tmp_path: Path) -> None:
+    """Asking for every log once costs one copy, however many logs there are."""
+    store.create(OTHER, LogSettings())
+    reader = LOG_STORE.open_reader(tmp_path)
+    store.write([batch(0), batch(0, log=OTHER)], now_ms=0)
+    assert sorted(reader.logs()) == [LOG, OTHER]
+    copies = list((tmp_path / "readers").iterdir())
+    for log in (LOG, OTHER):
+        store.write([batch(store.bounds(log).end_offset, log=log)], now_ms=0)
+        assert reader.bounds(log) == (0, 1)
+        assert len(reader.segments(log)) == 1
+        assert base_offsets(read_all(reader, log, end_offset=EVERYTHING)) == [0]
+    assert list((tmp_path / "readers").iterdir()) == copies
+    assert reader.bounds(LOG) == (0, 2)
+    assert reader.bounds(OTHER) == (0, 2)
+    reader.close()
