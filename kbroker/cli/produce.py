@@ -86,8 +86,9 @@ def produce(
 
 def say_summary(topic: str, outcome: Outcome, seconds: float) -> None:
     """On stderr: how many records the broker has, and how fast that went."""
+    over_progress = "\r" if sys.stderr.isatty() else ""
     click.echo(
-        f"\r{outcome.confirmed} records confirmed in {topic}, {outcome.failed} failed, "
+        f"{over_progress}{outcome.confirmed} records confirmed in {topic}, {outcome.failed} failed, "
         f"{seconds:.2f} s, {outcome.confirmed / max(seconds, 1e-9):.0f} records/s",
         err=True,
     )
