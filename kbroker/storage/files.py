@@ -56,6 +56,23 @@ class Files:
     def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
         return os.preadv(fd, [buffer], position)
 
+    def has_data_behind(self, fd: int, position: int) -> bool:
+        """False only where everything from there on is a hole, or space that was taken and never written: zeros."""
+        try:
+            os.lseek(fd, position, os.SEEK_DATA)
+        except OSError as error:
+            return error.errno != errno.ENXIO
+        return True
+
+    def data_end(self, fd: int, position: int) -> int:
+        """Where the next hole begins. A hint: some file systems make holes of zeros that were written."""
+        try:
+            return os.lseek(fd, position, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno not in (errno.ENXIO, errno.EINVAL):
+                raise
+            return self.size(fd)
+
     def ftruncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)
 

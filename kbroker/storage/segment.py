@@ -103,7 +103,10 @@ class Segment:
 
     @property
     def end_offset(self) -> int:
-        return self.info().end_offset
+        if self._info is not None:
+            return self._info.end_offset
+        next_offset = self.index.next_offset
+        return self.base_offset if next_offset is None else next_offset
 
     @property
     def size_bytes(self) -> int:

@@ -11,6 +11,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -27,8 +28,7 @@ INDEX_ROWS = 4
 
 _INDEX_SIDECARS = {"dtype.ninja": b"int64", "order.ninja": b"C", "type.ninja": b"numpy"}
 _INDEX_SHAPE = struct.Struct("<QQ")
-_FIRST_READ_BYTES = 1 << 16
-_LARGEST_READ_BYTES = 4 << 20
+_READ_BYTES = 1 << 20
 
 Column: TypeAlias = "array[int] | memoryview[int]"
 
@@ -78,17 +78,29 @@ class SegmentIndex:
         """Of the first `count` batches, in memory, to be appended to."""
         return SegmentIndex(*(array("q", row[:count]) for row in self.rows()))
 
+    @property
+    def next_offset(self) -> int | None:
+        """Behind the last batch; None when there is none."""
+        count = len(self.newest_ms)
+        return self.last_offsets[count - 1] + 1 if count else None
+
+    @property
+    def newest_so_far_ms(self) -> int:
+        """-1 when there is no batch, or none with a timestamp."""
+        count = len(self.newest_ms)
+        return self.newest_ms[count - 1] if count else -1
+
+    def appenders(self) -> tuple[Callable[[int], None], ...]:
+        """One per column, to be called in this order for each batch. A stored index has none: it does not grow."""
+        return tuple(row.append for row in self.rows())  # type: ignore[union-attr]
+
     def add(self, base_offset: int, last_offset: int, size_bytes: int, max_timestamp_ms: int) -> None:
-        newest_ms = self.newest_ms
-        assert isinstance(newest_ms, array), "a stored index does not grow"
-        count = len(newest_ms)
-        if count:
-            size_bytes += self.ends[count - 1]
-            max_timestamp_ms = max(max_timestamp_ms, newest_ms[count - 1])
+        newest_so_far_ms = self.newest_so_far_ms
+        size_bytes += self.size_bytes
         self.base_offsets.append(base_offset)  # type: ignore[union-attr]
         self.last_offsets.append(last_offset)  # type: ignore[union-attr]
         self.ends.append(size_bytes)  # type: ignore[union-attr]
-        newest_ms.append(max_timestamp_ms)
+        self.newest_ms.append(max_timestamp_ms if max_timestamp_ms > newest_so_far_ms else newest_so_far_ms)  # type: ignore[union-attr]
 
     def locate(self, offset: int, max_bytes: int, end_offset: int, *, first_in_any_case: bool) -> tuple[int, int]:
         """(start, end) of the bytes that LogReader.read asks for; an empty range when there are none."""
@@ -128,30 +140,39 @@ def load_index(path: Path, files: Files) -> SegmentIndex:
     return index
 
 
-def scan(files: Files, fd: int, index: SegmentIndex, base_offset: int) -> None:
+def scan(files: Files, fd: int, index: SegmentIndex, base_offset: int, scratch: bytearray | None = None) -> None:
     """Add the batches behind the indexed ones to `index`, up to the first that is torn or is none.
 
     A batch counts when it lies whole in the file, its offsets rise (none is below `base_offset`) and its CRC is right. Reads
     with pread, not through a mapping: another process may be shortening the file, and a bad disk is then an OSError.
+    Reading holes would fill the page cache with zeros, so no more of them is read than a batch asks for. `scratch` is reused
+    between calls, and grows to the largest batch.
     """
+    scratch = bytearray() if scratch is None else scratch
     size = files.size(fd)
     position = index.size_bytes
-    next_offset = index.last_offsets[len(index) - 1] + 1 if len(index) else base_offset
-    read_bytes = _FIRST_READ_BYTES
-    while position + HEADER_SIZE <= size:
-        chunk = memoryview(bytearray(min(read_bytes, size - position)))
-        chunk = chunk[: files.preadv(fd, chunk, position)]
-        used, next_offset, missing = _scan_chunk(chunk, index, next_offset)
+    next_offset = index.next_offset or base_offset
+    missing = HEADER_SIZE
+    while position + missing <= size:
+        wanted = max(missing, min(_READ_BYTES, files.data_end(fd, position) - position))
+        if len(scratch) < wanted:
+            scratch.extend(bytes(wanted - len(scratch)))
+        with memoryview(scratch) as whole, whole[:wanted] as target, whole[: files.preadv(fd, target, position)] as chunk:
+            used, next_offset, missing = _scan_chunk(chunk, index, next_offset)
         position += used
-        if not missing or position + missing > size or (missing <= read_bytes and not used):
+        if not missing or (missing <= wanted and not used):
             return
-        read_bytes = max(missing, min(2 * read_bytes, _LARGEST_READ_BYTES))
 
 
 def _scan_chunk(chunk: memoryview, index: SegmentIndex, next_offset: int) -> tuple[int, int, int]:
-    """(bytes used, next offset, bytes needed to go on): the last is 0 when what follows is not a batch."""
+    """(bytes used, next offset, bytes needed to go on): the last is 0 when what follows is not a batch.
+
+    A restart after a crash reads millions of batches: hence the columns filled directly.
+    """
     at, end = 0, len(chunk)
-    unpack, add = HEADER.unpack_from, index.add
+    position, newest_ms = index.size_bytes, index.newest_so_far_ms
+    base_offsets, last_offsets, ends, newest = index.appenders()
+    unpack = HEADER.unpack_from
     while at + HEADER_SIZE <= end:
         base_offset, length, _, magic, crc, _, last_delta, _, max_timestamp_ms, _, _, _, _ = unpack(chunk, at)
         size = length + LENGTH_END
@@ -161,7 +182,12 @@ def _scan_chunk(chunk: memoryview, index: SegmentIndex, next_offset: int) -> tup
             return at, next_offset, size
         if crc32c(chunk[at + CRC_START : at + size]) != crc:
             return at, next_offset, 0
-        add(base_offset, base_offset + last_delta, size, max_timestamp_ms)
-        next_offset = base_offset + last_delta + 1
         at += size
+        if max_timestamp_ms > newest_ms:
+            newest_ms = max_timestamp_ms
+        base_offsets(base_offset)
+        last_offsets(base_offset + last_delta)
+        ends(position + at)
+        newest(newest_ms)
+        next_offset = base_offset + last_delta + 1
     return at, next_offset, HEADER_SIZE

@@ -51,6 +51,8 @@ TEMPORARY = ".tmp"
 _HEAD = b"kbroker segments 1 %s\n" % sys.byteorder.encode()
 _LENGTH = struct.Struct("<I")
 _NUMBER_BYTES = 8
+_PAGE_BYTES = 4096
+_LOOK_BEHIND_BYTES = 1 << 16
 
 SavedIndexes: TypeAlias = Mapping[tuple[str, int], SegmentIndex]
 """By name of the log's directory and base offset of the segment."""
@@ -67,6 +69,7 @@ class Recovery:
     to_seal: list[Segment] = field(default_factory=list)
     to_sync: list[Segment] = field(default_factory=list)
     """Segments whose batches may be in the page cache only: the process that wrote them did not live to sync them."""
+    scratch: bytearray = field(default_factory=bytearray)
 
 
 def save_indexes(directory: Path, segments: Iterable[Segment], files: Files) -> None:
@@ -179,25 +182,28 @@ def _read_and_cut(path: Path, index: SegmentIndex, found: Recovery, files: Files
     """Bytes behind the last batch must not stay: batches of another write could otherwise follow a shorter new one."""
     fd = files.open(path / DATA, os.O_RDWR)
     try:
-        scan(files, fd, index, int(path.name))
+        scan(files, fd, index, int(path.name), found.scratch)
         size, end = files.size(fd), index.size_bytes
-        torn = _garbage_bytes(fd, end, files)
-        files.ftruncate(fd, end)
-        files.ftruncate(fd, size)
+        torn = _garbage_bytes(fd, end, size, files)
+        if torn:
+            files.ftruncate(fd, end)
+            files.ftruncate(fd, size)
     finally:
         files.close(fd)
     if torn:
-        logger.warning("cut about %d bytes of an unfinished write behind byte %d of %s", torn, end, path / DATA)
+        logger.warning("cut an unfinished write, %d bytes or more, behind byte %d of %s", torn, end, path / DATA)
         found.cut_bytes += torn
     if size == 0:
         write_sidecars(path, size, files)
 
 
-def _garbage_bytes(fd: int, end: int, files: Files) -> int:
-    """How far bytes other than zeros reach behind `end`, looking at the next megabyte: for the log line only."""
-    chunk = bytearray(1 << 20)
+def _garbage_bytes(fd: int, end: int, size: int, files: Files) -> int:
+    """0 when there are only zeros behind `end`, otherwise how far other bytes reach, as far as is looked. Reads no holes."""
+    rest_of_page = min(-end % _PAGE_BYTES, size - end)
+    more = files.has_data_behind(fd, end + rest_of_page)
+    chunk = bytearray(min(_LOOK_BEHIND_BYTES, size - end) if more else rest_of_page)
     read = files.preadv(fd, chunk, end)
-    return len(bytes(chunk[:read]).rstrip(b"\0"))
+    return len(chunk[:read].rstrip(b"\0")) or more
 
 
 def _lost_bytes_before(segment: Segment, previous: Segment) -> bool:

@@ -171,13 +171,14 @@ class SegmentLogStore:
 
     def write(self, batches: Sequence[StampedBatch], *, now_ms: int) -> None:
         self._check_usable()
-        groups: dict[LogId, tuple[SegmentedLog, list[StampedBatch]]] = {}
+        groups: dict[SegmentedLog, list[StampedBatch]] = {}
         for batch in batches:
-            group = groups.get(batch.log)
-            if group is None:
-                group = groups[batch.log] = (self._logs[batch.log], [])
-            group[1].append(batch)
-        plan = PlannedWrite(groups.values(), now_ms, self._files, self._handles, self._writing)
+            log = self._logs[batch.log]
+            if log in groups:
+                groups[log].append(batch)
+            else:
+                groups[log] = [batch]
+        plan = PlannedWrite(groups, now_ms, self._files, self._handles, self._writing)
         try:
             plan.carry_out()
         except OSError as error:

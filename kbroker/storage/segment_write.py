@@ -11,7 +11,7 @@ It must not know about syncs, nor which errors are whose.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,17 +36,20 @@ class SegmentedLog:
         return self.segments[-1].end_offset
 
 
-@dataclass(slots=True, eq=False)
 class _Run:
-    """Batches that lie back to back in one segment; `segment` is None until a new one is created for them."""
+    """Batches that lie back to back in one segment; `segment` is None until a new one is created for them, and `follows` is
+    then the end offset of the one before."""
 
-    log: SegmentedLog
-    segment: Segment | None
-    position: int
-    follows: int | None = None
-    batches: list[StampedBatch] = field(default_factory=list)
-    size_bytes: int = 0
-    written_bytes: int = 0
+    __slots__ = ("batches", "follows", "log", "position", "segment", "size_bytes", "written_bytes")
+
+    def __init__(self, log: SegmentedLog, segment: Segment | None, position: int, follows: int | None = None) -> None:
+        self.log = log
+        self.segment = segment
+        self.position = position
+        self.follows = follows
+        self.batches: list[StampedBatch] = []
+        self.size_bytes = 0
+        self.written_bytes = 0
 
     @property
     def is_new(self) -> bool:
@@ -70,7 +73,7 @@ class PlannedWrite:
 
     def __init__(
         self,
-        groups: Iterable[tuple[SegmentedLog, Sequence[StampedBatch]]],
+        groups: Mapping[SegmentedLog, Sequence[StampedBatch]],
         now_ms: int,
         files: Files,
         handles: OpenHandles,
@@ -81,24 +84,23 @@ class PlannedWrite:
         self._handles = handles
         self._pinned = pinned
         self._runs: list[_Run] = []
-        for log, batches in groups:
+        for log, batches in groups.items():
             self._plan(log, batches)
 
-    def _plan(self, log: SegmentedLog, batches: Iterable[StampedBatch]) -> None:
+    def _plan(self, log: SegmentedLog, batches: Sequence[StampedBatch]) -> None:
         active = log.segments[-1]
         size = active.index.size_bytes
-        end_offset = log.end_offset
+        end_offset = active.end_offset
+        segment_bytes = log.settings.segment_bytes
         run = _Run(log, active, size)
-        roll = active.is_due(self._now_ms, log.settings.segment_ms) if size else True
+        roll = active.is_due(self._now_ms, log.settings.segment_ms) if size else batches[0].base_offset != active.base_offset
         for batch in batches:
             length = len(batch.data)
             assert batch.base_offset >= end_offset, "offsets of a log rise"
-            if not size:
-                roll = batch.base_offset != active.base_offset
-            if roll or (size and size + length > log.settings.segment_bytes):
+            if roll or (size and size + length > segment_bytes):
                 if run.batches:
                     self._runs.append(run)
-                run = _Run(log, None, 0, follows=end_offset)
+                run = _Run(log, None, 0, end_offset)
                 roll, size = False, 0
             run.batches.append(batch)
             run.size_bytes += length
@@ -131,14 +133,15 @@ class PlannedWrite:
 
     def _write(self, run: _Run) -> None:
         assert run.segment is not None
-        assert run.segment.fd is not None, "pinned"
+        fd = run.segment.fd
+        assert fd is not None, "pinned"
         rest: Sequence[bytes | bytearray | memoryview] = [batch.data for batch in run.batches]
-        while run.written_bytes < run.size_bytes:
-            position = run.position + run.written_bytes
-            written = self._files.pwritev(run.segment.fd, rest[:MAX_BUFFERS], position)
+        while True:
+            written = self._files.pwritev(fd, rest[:MAX_BUFFERS], run.position + run.written_bytes)
             run.written_bytes += written
-            if run.written_bytes < run.size_bytes:
-                rest = after([memoryview(buffer) for buffer in rest], written)
+            if run.written_bytes == run.size_bytes:
+                return
+            rest = after([memoryview(buffer) for buffer in rest], written)
 
     def publish(self) -> Published:
         published = Published()
