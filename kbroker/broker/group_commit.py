@@ -16,9 +16,10 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import outcome
 import trio
@@ -99,8 +100,7 @@ class GroupCommit(Generic[Item]):
         self._sync_each = durability == "disk"
         self._sync_interval_s = sync_interval_s
         self._thread = CommitThread(f"commit-{name}")
-        self._entries: list[_Entry] = []
-        self._operations: list[_Operation] = []
+        self._queue: deque[_Entry | _Operation] = deque()
         self._idle_task: trio.lowlevel.Task | None = None
         self._closing = False
         self._dirty_since: float | None = None
@@ -111,7 +111,7 @@ class GroupCommit(Generic[Item]):
 
     def submit(self, items: Sequence[Item], on_done: OnDone, on_written: Callable[[], None] | None = None) -> None:
         """Queue a write. Both callbacks run later, never inside this call; `on_done` gets None, NoSpace or StoreFailed."""
-        self._entries.append(_Entry(items, on_written, on_done))
+        self._queue.append(_Entry(items, on_written, on_done))
         self._wake()
 
     async def commit(self, items: Sequence[Item]) -> None:
@@ -121,10 +121,10 @@ class GroupCommit(Generic[Item]):
         await decision.wait()
 
     async def perform(self, operation: Callable[[], Answer]) -> Answer:
-        """Run `operation` in the store's thread between two commits (creating, dropping, trimming)."""
+        """Run `operation` (creating, dropping, trimming) in the store's thread, after everything that was submitted before it."""
         if self._failure is not None:
             raise self._failure
-        self._operations.append(_Operation(operation, trio.lowlevel.current_task()))
+        self._queue.append(_Operation(operation, trio.lowlevel.current_task()))
         self._wake()
         answer: Answer = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
         return answer
@@ -140,7 +140,7 @@ class GroupCommit(Generic[Item]):
 
     def statistics(self) -> GroupCommitStatistics:
         failed = None if self._failure is None else str(self._failure)
-        return GroupCommitStatistics(**self._counts, pending=len(self._entries), failed=failed)
+        return GroupCommitStatistics(**self._counts, pending=len(self._queue), failed=failed)
 
     # -- working ------------------------------------------------------------------------------------------------------
 
@@ -148,10 +148,8 @@ class GroupCommit(Generic[Item]):
         """The committer's task: until `close`, then one last sync. Shielded by its caller from cancellation."""
         try:
             while True:
-                if self._operations:
-                    await self._perform_next()
-                elif self._entries:
-                    await self._commit_group()
+                if self._queue:
+                    await self._work_on(self._queue)
                 elif self._dirty_since is not None and (self._closing or trio.current_time() >= self._dirty_since + self._sync_interval_s):
                     await self._sync_in_background()
                 elif self._closing:
@@ -177,8 +175,16 @@ class GroupCommit(Generic[Item]):
             task, self._idle_task = self._idle_task, None
             trio.lowlevel.reschedule(task)
 
-    async def _perform_next(self) -> None:
-        operation = self._operations.pop(0)
+    async def _work_on(self, waiting: deque[_Entry | _Operation]) -> None:
+        group: list[_Entry] = []
+        while waiting and isinstance(waiting[0], _Entry):
+            group.append(cast(_Entry, waiting.popleft()))
+        if group:
+            await self._commit_group(group)
+        else:
+            await self._perform(cast(_Operation, waiting.popleft()))
+
+    async def _perform(self, operation: _Operation) -> None:
         try:
             result: outcome.Outcome[Any] = outcome.Value(await self._thread.call(operation.call))
         except Exception as error:
@@ -186,8 +192,7 @@ class GroupCommit(Generic[Item]):
             result = outcome.Error(error)
         trio.lowlevel.reschedule(operation.task, result)
 
-    async def _commit_group(self) -> None:
-        group, self._entries = self._entries, []
+    async def _commit_group(self, group: list[_Entry]) -> None:
         items = group[0].items if len(group) == 1 else [item for entry in group for item in entry.items]
         try:
             if self._failure is not None:
@@ -246,8 +251,8 @@ class GroupCommit(Generic[Item]):
 
     def _refuse(self, group: list[_Entry], error: Exception) -> None:
         # What queued behind a refused write was stamped on top of it: it must not be written either.
-        refused = group + self._entries
-        self._entries = []
+        refused = group + [each for each in self._queue if isinstance(each, _Entry)]
+        self._queue = deque(each for each in self._queue if isinstance(each, _Operation))
         self._counts["refused"] += len(refused)
         for entry in refused:
             entry.on_done(error)

@@ -123,6 +123,8 @@ class Partition:
         `on_done` is told when the batch counts (or NoSpace, StoreFailed); both callbacks run after this call has returned, except
         for a repeat of a batch that counts already.
         """
+        if self.deleted:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
         header = validate(records, self.rules, now_ms)
         assert records is not None
         if header.is_transactional:
