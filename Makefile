@@ -5,6 +5,7 @@
 #   make test-full   the same with the long variants: whole matrices, many rounds
 #   make crash       kill -9 rounds on every engine, judged by the history checker
 #   make powercut    power cuts replayed on every engine, judged by the history checker
+#   make perf        time to ready, memory and one-record-at-a-time rates of every engine (perf/README.md)
 #   make lint        ruff, mypy --strict, import contracts, size limits and documentation walks
 #   make docs        write the documents that are made from tables in the code
 #   make clean       remove what these targets made
@@ -17,7 +18,7 @@ PLUGINS := $(wildcard plugins/*/pyproject.toml)
 SLOW := tests/checks tests/clients tests/crash tests/powercut
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full crash powercut lint docs clean recorder
+.PHONY: help demo test test-full crash powercut perf lint docs clean recorder
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -69,6 +70,10 @@ crash: .venv/.ready
 
 powercut: .venv/.ready recorder
 	$(PYTEST) -m "full or not full" tests/powercut
+
+# As a user has it: the environment of the demo, without test tools.
+perf: .venv-run/.ready
+	.venv-run/bin/python -m perf.first_figures $(PERF_ARGS)
 
 docs: .venv/.ready
 	$(PY) -m tests.checks.settings_doc
