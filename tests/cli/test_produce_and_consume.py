@@ -15,7 +15,7 @@ from kbroker.cli.exits import INTERRUPTED, OK, REFUSED
 from kbroker.testing.broker import RunningBroker
 from tests.cli.conftest import Command
 
-NOTHING_COMES_MS = "1500"
+NOTHING_COMES_MS = "1000"
 """Long enough for a member to join and to be given something, if there were something."""
 
 

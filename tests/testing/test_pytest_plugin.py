@@ -55,7 +55,7 @@ def run_suite(directory: Path, suite: str, *arguments: str) -> str:
     return ended.stdout
 
 
-@pytest.mark.parametrize("storage", ["segment", "lmdb"])
+@pytest.mark.parametrize("storage", ["segment", pytest.param("lmdb", marks=pytest.mark.full)])
 def test_a_suite_of_somebody_else(tmp_path: Path, storage: str) -> None:
     assert "2 passed" in run_suite(tmp_path, SUITE, "--kbroker-storage", storage)
 
