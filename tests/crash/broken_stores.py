@@ -15,7 +15,6 @@ from typing import Any
 
 from kbroker import plugins
 
-
 SETTLED = 20
 """Writes that nothing happens to: a broker that forgets its own start would fail in plain sight."""
 

@@ -119,7 +119,7 @@ class _File:
     def survivor(self, chooser: random.Random, keep: float) -> Content:
         """What a power cut may leave of it now."""
         if not self.pending:
-            return self.base
+            return self.base.copy()
         now, sizes, shrunk = self.base.copy(), [self.base.size], self.base.size
         versions: dict[int, list[bytes]] = {}
         for change in self.pending[: self._metadata_reached(chooser)]:

@@ -1,0 +1,146 @@
+"""Power cuts for a whole broker: record it under load from unmodified clients, cut, start it on what is left, let the checker judge.
+
+The events of all clients are marks in the recorder's own log, so that a cut at any place of the log has its history: what was
+answered before the cut is in it, what was not is an unanswered request. After the cut a broker starts on the state, a last
+consumer drains the group, another one reads the logs, and kbroker.testing.history judges the whole.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from kbroker.client.broker_process import RunningBroker
+from kbroker.testing.history import GroupSettings, Report, check
+from kbroker.testing.history_events import Event, LifeBegan, LifeEnded, Sent, from_json, merge, read_lines
+from tests.crash import worker
+from tests.crash.harness import BROKER_CONFIG, LAUNCHER, SETTINGS, Torment, broker_of, tormented
+from tests.powercut.disk import Disk, State, save
+from tests.powercut.recording import Entry, Op, Recording
+
+AT_ONCE = 4
+"""Brokers that are judged at the same time: most of a verdict is waiting for the drain to stay quiet."""
+QUIET_S = 1.2
+LONGEST_SESSION_S = worker.SESSION_MS / 1000 + 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    storage: str
+    state_storage: str
+
+    def broker(self, home: Path) -> RunningBroker:
+        return broker_of(home, self.storage, self.state_storage, command=LAUNCHER)
+
+
+def record(setup: Setup, home: Path, *, seed: int, load_s: float, kills: int = 1) -> list[Entry]:
+    """The log of a broker under load, killed with kill -9 `kills` times meanwhile and once at the end."""
+    data, log = home / "data", home / "record.log"
+    data.mkdir()
+    recording = Recording(data, log)
+    broker = RunningBroker(
+        home, storage=setup.storage, state_storage=setup.state_storage, config=BROKER_CONFIG, command=LAUNCHER, env=recording.environment()
+    )
+    with tormented(broker, home, seed, one_log=log) as torment:
+        for kill in range(kills + 1):
+            time.sleep(load_s / (kills + 1))
+            _check_clients(torment)
+            torment.kill_broker()
+            if kill < kills:
+                torment.start_broker()
+    recording.close()
+    return list(recording.entries())
+
+
+def _check_clients(torment: Torment) -> None:
+    for client in torment.clients:
+        client.check_alive()
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    position: int
+    seed: int
+    state: State
+    history: list[Event]
+    """What was known before the cut."""
+
+    @property
+    def has_load(self) -> bool:
+        """Topic and group were made: before that, a broker only has to start."""
+        return any(isinstance(event, Sent) for event in self.history)
+
+
+def cuts(entries: list[Entry], *, count: int, seed: int) -> Iterator[Cut]:
+    """At random moments, in the order of the log; half of them shortly after a mark, when an answer had just arrived."""
+    chooser = random.Random(seed)
+    marks = [place + 1 for place, entry in enumerate(entries) if entry.op is Op.MARK]
+    positions = sorted(chooser.choice(marks) if number % 2 else chooser.randint(1, len(entries)) for number in range(count))
+    disk, history, position = Disk(), [], 0
+    for wanted in positions:
+        for entry in entries[position:wanted]:
+            disk.apply(entry)
+            if entry.op is Op.MARK:
+                history.append(from_json(entry.data))
+        position = wanted
+        state_seed = chooser.getrandbits(32)
+        yield Cut(position, state_seed, disk.survivor(random.Random(state_seed)), list(history))
+
+
+def judge(setup: Setup, cut: Cut, home: Path, settings: GroupSettings = SETTINGS) -> Report | None:
+    """Start a broker on the state. None where there was no load yet to judge. Raises what the broker or a client raises."""
+    home.mkdir()
+    save(cut.state, home / "data")
+    broker = setup.broker(home)
+    lives = [event for event in cut.history if isinstance(event, LifeBegan | LifeEnded)]
+    after: list[Event] = []
+    if lives and isinstance(lives[-1], LifeBegan):
+        after.append(LifeEnded(time.monotonic_ns(), lives[-1].life))
+    after.append(LifeBegan(time.monotonic_ns(), lives[-1].life + 1 if lives else 1))
+    broker.start()
+    try:
+        if not cut.has_load:
+            return None
+        path = home / "after.jsonl"
+        history = worker.History(path)
+        worker.drain("last", broker.bootstrap, history, 0, quiet_s=QUIET_S, longest_session_s=LONGEST_SESSION_S)
+        worker.read("reader", broker.bootstrap, history, 0)
+        history.close()
+    finally:
+        broker.kill9()
+    return check(merge([cut.history, after, read_lines(path.read_bytes().splitlines(keepends=True))]), settings)
+
+
+def run(setup: Setup, home: Path, *, count: int, seed: int, load_s: float, kills: int = 1) -> list[str]:
+    """Record once, cut `count` times; returns what went wrong. The states that went wrong stay in `home`."""
+    entries = record(setup, home, seed=seed, load_s=load_s, kills=kills)
+    room = threading.Semaphore(AT_ONCE + 1)  # states are built as they are judged, not all at once
+    wrong: list[str] = []
+
+    def verdict(number: int, cut: Cut) -> None:
+        place = home / f"cut-{number}"
+        try:
+            report = judge(setup, cut, place)
+            text = "" if report is None or report.ok else str(report)
+        except Exception as error:
+            text = "".join(traceback.format_exception(error))
+        finally:
+            room.release()
+        if text:
+            wrong.append(f"{setup} cut at {cut.position} of {len(entries)}, state seed {cut.seed}: {place.name}\n{text}")
+        else:
+            shutil.rmtree(place)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for number, cut in zip(itertools.count(), cuts(entries, count=count, seed=seed)):
+            room.acquire()
+            pool.submit(verdict, number, cut)
+    return wrong
