@@ -37,6 +37,9 @@ class AcquireMode(IntEnum):
     RECORD_LIMIT = 1
 
 
+_RECORD_LIMIT = int(AcquireMode.RECORD_LIMIT)
+
+
 class Acquisition:
     """One member's turn at one share-partition. `discarded`: runs of AVAILABLE records that the log no longer has."""
 
@@ -69,7 +72,7 @@ class Acquisition:
         self._window = window
         self._settings = settings
         self._member_id = member_id
-        self._by_record = mode == AcquireMode.RECORD_LIMIT
+        self._by_record = mode == _RECORD_LIMIT
         self._batch_size = max(batch_size, 1)
         self._max_records = max_records
         self._deadline_ms = deadline_ms
@@ -82,30 +85,36 @@ class Acquisition:
     def run(self, fetch_offset: int) -> None:
         window, batches = self._window, self._batches
         base, last = batches[0][0], batches[-1][1]
-        after_end = window.end_offset + 1 if window.states else window.end_offset
-        if last < window.start_offset or fetch_offset > after_end:
+        start_offset, end_offset = window.start_offset, window.end_offset
+        if last < start_offset or fetch_offset > (end_offset + 1 if window.states else end_offset):
             return
-        room = min(self._max_records, self._settings.max_record_locks - window.in_flight)
-        if room <= 0:  # at the limit, only what is in flight already may be delivered again
-            if fetch_offset > window.end_offset:
-                return
-            room = self._max_records
-            last = min(last, window.end_offset)
-        self._max_records = room
-        self._skip_what_the_log_lost(fetch_offset, base)
-        first = max(base, window.start_offset)
-        last = min(last, (window.start_offset if window.states else first) + MAX_SPAN - 1)
-        if window.states and first <= window.end_offset and not self._from_window(first, min(last, window.end_offset)):
+        left = self._settings.max_record_locks - window.in_flight
+        if left > 0:
+            self._max_records = min(self._max_records, left)
+        elif fetch_offset <= end_offset:  # at the limit, only what is in flight already may be delivered again
+            last = min(last, end_offset)
+        else:
             return
-        first = max(first, window.end_offset + 1) if window.states else first
-        if self.taken < room and first <= last:
+        first = base if base > start_offset else start_offset
+        if window.states:
+            self._skip_what_the_log_lost(fetch_offset, base)
+            last = min(last, start_offset + MAX_SPAN - 1)
+            if first <= end_offset:
+                if not self._from_window(first, min(last, end_offset)):
+                    return
+                first = end_offset + 1
+        else:
+            last = min(last, first + MAX_SPAN - 1)
+        if first <= last and self.taken < self._max_records:
             self._new_data(first, last)
 
     def _skip_what_the_log_lost(self, fetch_offset: int, base: int) -> None:
         """The read at `fetch_offset` began with `base`: there is nothing between the two (compaction)."""
+        if fetch_offset >= base:
+            return
         window = self._window
         first, last = max(fetch_offset, window.start_offset), min(base - 1, window.end_offset)
-        if window.states and first <= last:
+        if first <= last:
             self.discarded = window.discard_available(first, last)
             if window.gap_open and not window.has_hole(window.gap_start, first - 1):
                 window.gap_start = max(window.gap_start, last + 1)

@@ -13,9 +13,7 @@ than ordered ones. Columns may reach below the start offset: they are cut lazily
 A cached batch is what Kafka keeps as one unit (the records of one acquisition that were not split): it decides where an
 AcquiredRecords entry ends and how many records a throttled redelivery takes. Nothing else depends on it.
 
-A Lock is one grant: a run of records, one member, one deadline. Its number in the column is what ties a record to it, so a record
-that was acknowledged, renewed or acquired anew simply carries another number or state, and the old Lock finds nothing when it is
-due. Locks leave by deadline, so a number without a Lock means that the lock ran out.
+Locks (who holds a record, until when) are in locks.py; the last column ties records to them.
 
 The window knows no rule about who may do what (acquire.py, acknowledge.py, share_partition.py), no clock and no persister.
 """
@@ -23,14 +21,12 @@ The window knows no rule about who may do what (acquire.py, acknowledge.py, shar
 from __future__ import annotations
 
 from array import array
-from bisect import insort
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from operator import attrgetter
 from typing import NamedTuple
 
 from kbroker.share.effects import AckBatch, StateBatch
+from kbroker.share.locks import Lock, Locks
 from kbroker.share.record_state import (
     COUNT_UP,
     HOLE,
@@ -54,20 +50,6 @@ _PASSABLE = TERMINAL_CODES + _HOLE_BYTE
 _SINGLE = tuple(bytes([code]) for code in range(256))
 _STRIP_CHUNK = 512
 _TRIM_FROM = 512
-_SWEEP_FROM = 1024
-
-
-class Lock:
-    """An acquisition lock: `member_id` holds the offsets of first..last that still carry `number`, until `deadline_ms`."""
-
-    __slots__ = ("deadline_ms", "first", "last", "member_id", "number")
-
-    def __init__(self, number: int, member_id: str, first: int, last: int, deadline_ms: float) -> None:
-        self.number = number
-        self.member_id = member_id
-        self.first = first
-        self.last = last
-        self.deadline_ms = deadline_ms
 
 
 class Holding(NamedTuple):
@@ -91,11 +73,8 @@ class InFlightWindow:
     """
 
     __slots__ = (
-        "_last_number",
-        "_sweep_at",
         "available_from",
         "base",
-        "by_deadline",
         "complete",
         "counts",
         "end_offset",
@@ -120,12 +99,9 @@ class InFlightWindow:
         self.counts = bytearray()
         self.marks = bytearray()
         self.lock_numbers = array("I")
-        self.locks: dict[int, Lock] = {}
-        self.by_deadline: deque[Lock] = deque()
+        self.locks = Locks()
         self.gap_start = 0
         self.gap_end = -1
-        self._last_number = 0
-        self._sweep_at = _SWEEP_FROM
         self.clear(start_offset)
 
     @property
@@ -170,7 +146,7 @@ class InFlightWindow:
         if self.states.count(ACQUIRED, i, j) != size:
             return False
         number = self.lock_numbers[i]
-        lock = self.locks.get(number)
+        lock = self.locks.by_number.get(number)
         if lock is None or lock.member_id != member_id:
             return False
         if size == 1:
@@ -178,7 +154,7 @@ class InFlightWindow:
         numbers = self.lock_numbers[i:j]
         if numbers == array("I", [number]) * size:
             return True
-        return all(lock is not None and lock.member_id == member_id for lock in map(self.locks.get, set(numbers)))
+        return all(lock is not None and lock.member_id == member_id for lock in map(self.locks.by_number.get, set(numbers)))
 
     def held_runs(self, lock: Lock) -> Iterator[tuple[int, int]]:
         """Runs (first, last) of offsets that this Lock still holds."""
@@ -196,19 +172,16 @@ class InFlightWindow:
                 yield first, first + size - 1
             first += size
 
-    def locks_of(self, member_id: str) -> list[Lock]:
-        return [lock for lock in self.locks.values() if lock.member_id == member_id]
-
-    def runs(self, first: int, last: int) -> list[StateBatch]:
-        """The column codes of first..last as runs; `state` may be a pending code or HOLE."""
+    def runs(self, first: int, last: int, mask: int = 0xFF) -> list[StateBatch]:
+        """The column codes of first..last, with `mask` applied, as runs; `state` may be a pending code or HOLE."""
         i, j = first - self.base, last + 1 - self.base
-        state, count = self.states[i], self.counts[i]
-        if j - i == 1 or (self.states.count(state, i, j) == j - i and self.counts.count(count, i, j) == j - i):
-            return [StateBatch(first, last, state, count)]
+        code, count = self.states[i], self.counts[i]
+        if j - i == 1 or (self.states.count(code, i, j) == j - i and self.counts.count(count, i, j) == j - i):
+            return [StateBatch(first, last, code & mask, count)]
         runs = []
-        for (state, count), run in groupby(zip(self.states[i:j], self.counts[i:j], strict=True)):
+        for (code, count), run in groupby(zip(self.states[i:j], self.counts[i:j], strict=True)):
             size = len(list(run))
-            runs.append(StateBatch(first, first + size - 1, state, count))
+            runs.append(StateBatch(first, first + size - 1, code & mask, count))
             first += size
         return runs
 
@@ -220,7 +193,7 @@ class InFlightWindow:
         for (code, count, number), run in groupby(with_lock):
             last = first + len(list(run)) - 1
             if code != HOLE:
-                lock = self.locks.get(number)
+                lock = self.locks.by_number.get(number)
                 member_id, deadline_ms = (None, None) if lock is None else (lock.member_id, lock.deadline_ms)
                 yield Holding(first, last, RecordState(code & ~PENDING), count, member_id, deadline_ms, code >= PENDING)
             first = last + 1
@@ -229,57 +202,24 @@ class InFlightWindow:
         i, j = first - self.base, last + 1 - self.base
         return sum(self.states.count(code, i, j) for code in codes)
 
-    # ---- locks -----------------------------------------------------------------------------------------------------
-
-    def new_lock(self, member_id: str, first: int, last: int, deadline_ms: float) -> int:
-        """A Lock's number; the caller writes it into the column. Amortised O(1) while deadlines rise."""
-        number = self._last_number = (self._last_number + 1) & 0xFFFFFFFF or 1
-        while number in self.locks:  # after four billion grants the numbers begin again
-            number = self._last_number = (number + 1) & 0xFFFFFFFF or 1
-        lock = self.locks[number] = Lock(number, member_id, first, last, deadline_ms)
-        by_deadline = self.by_deadline
-        if by_deadline and by_deadline[-1].deadline_ms > deadline_ms:  # the lock duration was made shorter
-            insort(by_deadline, lock, key=attrgetter("deadline_ms"))
-        else:
-            by_deadline.append(lock)
-            if len(by_deadline) > self._sweep_at:
-                self._sweep(lock)
-        return number
+    # ---- changing states -------------------------------------------------------------------------------------------
 
     def renew(self, member_id: str, first: int, last: int, deadline_ms: float) -> None:
         """Put first..last, all held by the member, under a new Lock."""
         i, j = first - self.base, last + 1 - self.base
         self.lock_numbers[i:j] = array("I", [self.new_lock(member_id, first, last, deadline_ms)]) * (j - i)
 
-    def due(self, now_ms: float) -> Iterator[Lock]:
-        """Take out the Locks whose deadline has come, in that order."""
-        by_deadline = self.by_deadline
-        while by_deadline and by_deadline[0].deadline_ms <= now_ms:
-            lock = by_deadline.popleft()
-            del self.locks[lock.number]
-            yield lock
-
-    def _sweep(self, newest: Lock) -> None:
-        """Forget Locks that hold nothing any more: many small grants behind a stuck head record would pile up otherwise.
-
-        The newest one's number is not in the column yet."""
-        live = set(self.lock_numbers)
-        kept = [lock for lock in self.by_deadline if lock is newest or (lock.number in live and self._in_use(lock))]
-        self.by_deadline = deque(kept)
-        self.locks = {lock.number: lock for lock in kept}
-        self._sweep_at = max(_SWEEP_FROM, 2 * len(kept))
+    def new_lock(self, member_id: str, first: int, last: int, deadline_ms: float) -> int:
+        """A new Lock's number; the caller writes it into the column."""
+        if self.locks.crowded:
+            live = set(self.lock_numbers)
+            self.locks.sweep(lambda lock: lock.number in live and self._in_use(lock))
+        return self.locks.grant(member_id, first, last, deadline_ms)
 
     def _in_use(self, lock: Lock) -> bool:
         i, j = max(lock.first, self.start_offset) - self.base, lock.last + 1 - self.base
         columns = zip(self.lock_numbers[i:j], self.states[i:j], strict=True) if i < j else ()
         return any(number == lock.number and (code == ACQUIRED or code >= PENDING) for number, code in columns)
-
-    def _forget_locks_below_start(self) -> None:
-        by_deadline, start_offset = self.by_deadline, self.start_offset
-        while by_deadline and by_deadline[0].last < start_offset:
-            del self.locks[by_deadline.popleft().number]
-
-    # ---- changing states -------------------------------------------------------------------------------------------
 
     def place(self, first: int, last: int, acquired_last: int, number: int) -> None:
         """A new cached batch first..last, in a hole or behind the SPEO: up to `acquired_last` delivered once under the Lock
@@ -389,7 +329,7 @@ class InFlightWindow:
         returned = []
         for number, run in groupby(self.lock_numbers[first - self.base : last + 1 - self.base]):
             run_last = first + len(list(run)) - 1
-            lock = self.locks.get(number)
+            lock = self.locks.by_number.get(number)
             if lock is not None and lock.deadline_ms > now_ms:
                 self.set_code(first, run_last, ACQUIRED)
             else:
@@ -432,7 +372,7 @@ class InFlightWindow:
 
     def _start_at(self, offset: int) -> None:
         self.start_offset = offset
-        self._forget_locks_below_start()
+        self.locks.forget_below(offset)
         head = offset - self.base
         if head >= _TRIM_FROM and 2 * head >= len(self.states):
             keep_from = self.marks.rfind(1, 0, head + 1)
@@ -446,7 +386,6 @@ class InFlightWindow:
         self.complete = 0
         del self.states[:], self.counts[:], self.marks[:], self.lock_numbers[:]
         self.locks.clear()
-        self.by_deadline.clear()
 
     def load(self, batches: Sequence[StateBatch]) -> None:
         """Fill an empty window with persisted state: batches in order from the SPSO on, without overlaps. The first hole before

@@ -130,8 +130,7 @@ class SharePartition:
 
     def next_deadline_ms(self) -> float | None:
         """When expire() should be called next; there may turn out to be nothing to do. None: no lock is held."""
-        by_deadline = self._window.by_deadline
-        return by_deadline[0].deadline_ms if by_deadline else None
+        return self._window.locks.next_deadline_ms
 
     def holders(self) -> Iterator[Holding]:
         """What is in flight, as runs in offset order, for inspection."""
@@ -177,7 +176,7 @@ class SharePartition:
     def release_member(self, member_id: str, *, now_ms: float) -> Persist | None:
         """The member's session is over (or it forgot the partition): what it holds comes back, with its delivery count."""
         window = self._window
-        runs = _joined([run for lock in window.locks_of(member_id) for run in window.held_runs(lock)])
+        runs = _joined([run for lock in window.locks.of_member(member_id) for run in window.held_runs(lock)])
         for first, last in runs:
             window.give_back(first, last, given_back_pending(self._settings.delivery_count_limit))
         return self._persist(runs) if runs else None
@@ -185,7 +184,7 @@ class SharePartition:
     def expire(self, now_ms: float) -> Persist | None:
         """Take back what has been locked for too long. It is available at once, whatever becomes of the Persist."""
         window, runs = self._window, []
-        for lock in window.due(now_ms):
+        for lock in window.locks.due(now_ms):
             for first, last in window.held_runs(lock):
                 window.give_back(first, last, given_back(self._settings.delivery_count_limit))
                 self._lock_timeouts += last - first + 1
@@ -227,11 +226,7 @@ class SharePartition:
 
     def _persist(self, runs: Runs, *, is_final: bool = False) -> Persist:
         window = self._window
-        batches = [
-            StateBatch(first, last, code & ~PENDING, count)
-            for run_first, run_last in runs
-            for first, last, code, count in window.runs(run_first, run_last)
-        ]
+        batches = [batch for first, last in runs for batch in window.runs(first, last, ~PENDING)]
         late: Runs = []
         if self._unsaved:
             saved_later = [batch for run in self._unsaved if run[1] >= window.start_offset for batch in self._settled_runs(*run)]
@@ -251,7 +246,7 @@ class SharePartition:
     def _advance(self) -> None:
         window = self._window
         window.advance()
-        if window.in_flight >= self._settings.max_record_locks and window.gap_open and not window.has_gap:
+        if window.gap_open and window.in_flight >= self._settings.max_record_locks and not window.has_gap:
             # Kafka would wait for data beyond the gap window, which the full window does not let in.
             window.gap_end = -1
             window.advance()
