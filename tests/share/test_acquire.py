@@ -244,6 +244,15 @@ class TestCompaction:
         assert q.shown() == "0-4 R1, 5-9 H2 n"
         assert q.sp.delivery_complete_count == 5
 
+    def test_every_lost_batch_is_archived(self) -> None:
+        """KAFKA-19630: also behind one that is held, and a split one."""
+        q = Queue(*((n, n + 4) for n in range(0, 25, 5)))
+        q.fetch("m", 25, batch_size=5)
+        q.ack("m", ack(0, 7, RELEASE), ack(9, 9, RELEASE), ack(15, 24, RELEASE))
+        q.log = [(20, 24)]
+        assert q.fetch("n") == [(20, 24, 2)]
+        assert q.shown() == "0-7 R1, 8 H1 m, 9 R1, 10-14 H1 m, 15-19 R1, 20-24 H2 n"
+
     def test_it_is_saved_with_the_next_write(self) -> None:
         q = Queue((0, 4), (5, 9))
         q.fetch("m", 10)
