@@ -1,10 +1,19 @@
-"""Every built-in state engine keeps the promises of the StateStore SPI."""
+"""Every state engine that is installed keeps the promises of the StateStore SPI; see test_log_store.py."""
 
 from __future__ import annotations
 
-from kbroker.storage import memory_store
+from kbroker import plugins
 from kbroker.testing.state_store_contract import StateStoreContract
 
+ELSEWHERE = {
+    "lmdb": "tests/storage/test_lmdb_store.py",
+    "rocksdb": "tests/storage/test_rocksdb_store.py",
+    "segment": "tests/storage/test_log_state_store.py",
+    "sqlite": "plugins/kbroker-sqlite/tests/test_sqlite.py",
+}
 
-class TestMemory(StateStoreContract):
-    factory = memory_store.STATE_STORE
+for _name in plugins.names(plugins.STATE_STORE):
+    if _name not in ELSEWHERE:
+        globals()[f"Test{_name.title()}"] = type(
+            f"Test{_name.title()}", (StateStoreContract,), {"factory": plugins.state_store_factory(_name), "__module__": __name__}
+        )

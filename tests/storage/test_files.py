@@ -1,0 +1,137 @@
+"""The door to the file system, and the one that fails on command."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import mmap_ninja.numpy
+import pytest
+
+from kbroker.storage.files import Files, after
+from kbroker.testing.faulty_files import Crashed, FaultyFiles
+
+
+@pytest.fixture
+def files() -> Files:
+    return Files()
+
+
+def test_what_is_left_of_buffers() -> None:
+    buffers = [memoryview(each) for each in (b"abc", b"", b"de", b"f")]
+    for count, expected in ((0, b"abcdef"), (1, b"bcdef"), (3, b"def"), (4, b"ef"), (5, b"f"), (6, b"")):
+        assert b"".join(after(buffers, count)) == expected
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    for operation in ("open", "pwritev", "fdatasync", "rename"):
+        files = FaultyFiles()
+        files.fail(operation)
+        with pytest.raises(OSError, match="Input/output error"):
+            files.write_atomically(path, [b"new ", b"content"])
+        assert path.read_bytes() == b"old"
+    Files().write_atomically(path, [b"new ", b"", b"content"])
+    assert path.read_bytes() == b"new content"
+
+
+def test_space_that_was_taken_is_no_data(files: Files, tmp_path: Path) -> None:
+    fd = files.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    files.ftruncate(fd, 1 << 24)
+    files.write_all(fd, [b"x" * 5000], 0)
+    files.allocate(fd, 5000, 1 << 20)
+    assert files.size(fd) == 1 << 24
+    assert os.fstat(fd).st_blocks * 512 >= 1 << 20
+    assert 5000 <= files.data_end(fd, 0) <= 1 << 16
+    assert not files.has_data_behind(fd, 1 << 16)
+    assert not files.has_data_behind(fd, 1 << 24)
+    files.write_all(fd, [b"y"], 1 << 23)
+    assert files.has_data_behind(fd, 1 << 16)
+    files.close(fd)
+
+
+def test_more_buffers_than_one_call_takes(files: Files, tmp_path: Path) -> None:
+    fd = files.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    files.write_all(fd, [b"%04d" % number for number in range(3000)], 10)
+    files.close(fd)
+    assert (tmp_path / "file").read_bytes() == bytes(10) + b"".join(b"%04d" % number for number in range(3000))
+
+
+def test_load_reads_what_is_not_resident(files: Files, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(300_000))
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+    files.load(path, 0, 300_000)
+    files.load(path, 299_999, 400_000)
+
+
+def test_rows_are_a_mmap_ninja_array(files: Files, tmp_path: Path) -> None:
+    files.save_rows(tmp_path / "rows", [bytes(16), b"\1" + bytes(15)])
+    assert mmap_ninja.numpy.open_existing(tmp_path / "rows").tolist() == [[0, 0], [1, 0]]
+
+
+def test_syncfs_where_there_is_one(files: Files, tmp_path: Path) -> None:
+    fd = files.open(tmp_path, os.O_RDONLY)
+    if files.can_syncfs():
+        files.syncfs(fd)
+        os.close(fd)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            files.syncfs(fd)
+    else:
+        os.close(fd)
+
+
+def test_remove_tree_minds_everything_but_absence(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    files.remove_tree(tmp_path / "nothing")
+    (tmp_path / "tree" / "branch").mkdir(parents=True)
+    files.fail("remove_tree", errno.EACCES)
+    with pytest.raises(PermissionError):
+        files.remove_tree(tmp_path / "tree")
+    files.remove_tree(tmp_path / "tree")
+    assert not (tmp_path / "tree").exists()
+
+
+def test_faults_strike_when_they_should(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    files.fail("mkdir", errno.ENOSPC, after=1, times=2)
+    files.mkdir(tmp_path / "0")
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space left"):
+            files.mkdir(tmp_path / "1")
+    files.mkdir(tmp_path / "1")
+    assert files.counts["mkdir"] == 4
+    assert files.failed == 2
+
+
+def test_a_full_disk_takes_what_fits(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    files.can_allocate = False
+    fd = files.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    files.fill(after_bytes=10)
+    assert files.pwritev(fd, [b"12345678"], 0) == 8
+    assert files.pwritev(fd, [b"12345678"], 8) == 2
+    with pytest.raises(OSError, match="No space left"):
+        files.pwritev(fd, [b"1"], 10)
+    assert files.pwritev(fd, [b"over"], 0) == 4
+    files.heal()
+    assert files.pwritev(fd, [b"12345678"], 10) == 8
+    os.close(fd)
+
+
+def test_after_a_crash_nothing_works(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    fd = files.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    files.crash(after=1)
+    files.pwritev(fd, [b"1234"], 0)
+    with pytest.raises(Crashed):
+        files.pwritev(fd, [b"5678"], 4)
+    with pytest.raises(Crashed):
+        files.fdatasync(fd)
+    os.close(fd)
+    assert (tmp_path / "file").read_bytes() == b"123456"
