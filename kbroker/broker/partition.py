@@ -84,6 +84,7 @@ class Partition:
         self.epochs = list(epochs)
         self.waiters = Waiters()
         self.deleted = False
+        self.moving_log_start = trio.Lock()
         self.bytes_since_snapshot = 0
         self._store = store
         self._commits = commits

@@ -20,7 +20,7 @@ from kbroker.broker.partition import EpochEntry, Partition
 from kbroker.broker.producer_recovery import load_producers
 from kbroker.clock import wall_clock_ms
 from kbroker.config import BrokerConfig, TopicConfig
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.errors import ErrorCode, KafkaError, NoSpace
 from kbroker.state_records import (
     Config,
     ConfigKey,
@@ -153,12 +153,11 @@ class Topics:
         topic = self._make(uuid4(), name, wall_clock_ms(), configs)
         self._reserved.add(name)
         try:
-            await self._create_logs(topic, range(partitions))
             record = TopicRecord(name, partitions, topic.created_ms)
             changes: list[Change] = [(TopicKey(topic.topic_id).encode(), record.encode())]
             # A config left over from a topic of the same name must not come to life again.
             changes.append((ConfigKey(ResourceType.TOPIC, name).encode(), Config(configs).encode() if configs else None))
-            await self._state.commit(changes)
+            await self._create_logs_and_save(topic, range(partitions), changes)
             self._add_partitions(topic, partitions)
             self._publish(topic)
         finally:
@@ -167,13 +166,10 @@ class Topics:
         return topic
 
     async def grow(self, topic: Topic, partitions: int) -> None:
-        """Add partitions up to `partitions` in all; durable on return."""
+        """Add partitions up to `partitions` in all; durable on return. Nothing else may change the topic meanwhile."""
         first = len(topic.partitions)
-        await self._create_logs(topic, range(first, partitions))
-        if self._by_id.get(topic.topic_id) is not topic or len(topic.partitions) != first:
-            raise KafkaError(ErrorCode.invalid_partitions, "the topic was changed at the same time")
         record = TopicRecord(topic.name, partitions, topic.created_ms)
-        await self._state.commit([(TopicKey(topic.topic_id).encode(), record.encode())])
+        await self._create_logs_and_save(topic, range(first, partitions), [(TopicKey(topic.topic_id).encode(), record.encode())])
         self._add_partitions(topic, partitions)
         self.version += 1
 
@@ -213,20 +209,19 @@ class Topics:
         logger.info("topic %s deleted, id %s", topic.name, topic.topic_id)
 
     async def _finish_deletion(self, topic_id: UUID, partitions: int, also: list[Change]) -> None:
-        for index in range(partitions):
-            log = LogId(topic_id, index)
-            await self._logs.perform(lambda log=log: self._log_store.drop(log))  # type: ignore[misc]
+        await self._drop_logs(topic_id, range(partitions))
         await self._state.commit([*removal_of(self._state_store, topic_id, partitions), *also])
 
     async def move_log_start(self, partition: Partition, offset: int) -> None:
         """Everything below `offset` is gone for readers and for good on return; whole segments below it are removed."""
-        if offset <= partition.log_start_offset:
-            return
-        partition.log_start_offset = offset
-        log = partition.log
-        await self._state.commit([(LogStartKey(log.topic_id, log.partition).encode(), LogStart(offset).encode())])
-        if not partition.deleted:
-            await self._logs.perform(lambda: self._log_store.trim(log, offset))
+        async with partition.moving_log_start:
+            if offset <= partition.log_start_offset:
+                return
+            log = partition.log
+            await self._state.commit([(LogStartKey(log.topic_id, log.partition).encode(), LogStart(offset).encode())])
+            partition.log_start_offset = offset
+            if not partition.deleted:
+                await self._logs.perform(lambda: self._log_store.trim(log, offset))
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
@@ -238,16 +233,27 @@ class Topics:
         self._by_id[topic.topic_id] = topic
         self.version += 1
 
-    async def _create_logs(self, topic: Topic, indexes: range) -> None:
-        settings = log_settings(topic.config)
-        for first in range(indexes.start, indexes.stop, _LOGS_AT_ONCE):
-            logs = [LogId(topic.topic_id, index) for index in range(first, min(first + _LOGS_AT_ONCE, indexes.stop))]
+    async def _create_logs_and_save(self, topic: Topic, indexes: range, changes: list[Change]) -> None:
+        """On a full disk nothing is left; after StoreFailed nobody knows what was saved, and recovery has to look."""
+        try:
+            settings = log_settings(topic.config)
+            for first in range(indexes.start, indexes.stop, _LOGS_AT_ONCE):
+                logs = [LogId(topic.topic_id, index) for index in range(first, min(first + _LOGS_AT_ONCE, indexes.stop))]
 
-            def create_all(logs: Sequence[LogId] = logs) -> None:
-                for log in logs:
-                    self._log_store.create(log, settings)
+                def create_all(logs: Sequence[LogId] = logs) -> None:
+                    for log in logs:
+                        self._log_store.create(log, settings)
 
-            await self._logs.perform(create_all)
+                await self._logs.perform(create_all)
+            await self._state.commit(changes)
+        except NoSpace:
+            await self._drop_logs(topic.topic_id, indexes)
+            raise
+
+    async def _drop_logs(self, topic_id: UUID, indexes: range) -> None:
+        for index in indexes:
+            log = LogId(topic_id, index)
+            await self._logs.perform(lambda log=log: self._log_store.drop(log))  # type: ignore[misc]
 
     def _add_partitions(self, topic: Topic, count: int) -> None:
         rules = batch_rules(topic.config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import trio
 
 from kbroker.errors import ErrorCode
 from tests.api.conftest import Client, Connect
@@ -65,3 +66,15 @@ async def test_deleted_records_do_not_come_back(connect: Connect, every_engine: 
         partition = client.partition("a")
         assert (partition.log_start_offset, partition.high_watermark) == (start, 5)
         assert await client.append("a", 6000) == 5
+
+
+async def test_two_clients_delete_up_to_different_offsets(connect: Connect, every_engine: str) -> None:
+    """The lower one must not be what is stored last."""
+    async with connect(every_engine) as client:
+        await five_records(client)
+        async with trio.open_nursery() as nursery:
+            for offset in (2, 4, 1, 3):
+                nursery.start_soon(delete, client, offset)
+        assert client.partition("a").log_start_offset == 4
+    async with connect(every_engine) as client:
+        assert client.partition("a").log_start_offset == 4

@@ -44,6 +44,9 @@ async def test_topics(connect: Connect, error: Exception) -> None:
         assert str(error) in (created.error_message or "")
         assert trimmed.topics[0].partitions[0].error_code is ErrorCode.none, "nothing to delete, nothing to save"
         assert [(topic.name, len(topic.partitions)) for topic in client.broker.topics] == [("a", 2)]
+        if isinstance(error, NoSpace):
+            assert {log.topic_id for log in client.broker.log_store.logs()} == {client.partition("a").log.topic_id}
+            assert len(list(client.broker.log_store.logs())) == 2
         assert not client.partition("a").deleted
 
 
