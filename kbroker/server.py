@@ -43,6 +43,7 @@ _SIZE_AND_CORRELATION = struct.Struct(">ii")
 _IDLE_CHECK_S = 5.0
 _GRACE_S = 10.0
 _BACKLOG = 1024
+_ACCEPTS_PER_TURN = 64
 
 
 class _ClosedByPeer(Exception):
@@ -104,6 +105,7 @@ class Server:
         self._reserved_bytes = 0
         self._room = trio.lowlevel.ParkingLot()
         self._emptied = trio.lowlevel.ParkingLot()
+        self._accepting = trio.CancelScope()
         self.stopping = False
 
     def statistics(self) -> ServerStatistics:
@@ -113,17 +115,21 @@ class Server:
         """Accept until cancelled; then connections end with their tasks."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._close_idle)
-            while True:
-                await trio.lowlevel.wait_readable(listener.fileno())
-                for _ in range(64):
-                    try:
-                        sock, address = listener.accept()
-                    except BlockingIOError:
-                        break
-                    except OSError as error:
-                        await self._after_accept_error(error)
-                        break
-                    self._admit(nursery, sock, str(address[0]))
+            with self._accepting:
+                while True:
+                    await trio.lowlevel.wait_readable(listener.fileno())
+                    await self._accept_all(listener, nursery)
+
+    async def _accept_all(self, listener: socket.socket, nursery: trio.Nursery) -> None:
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                sock, address = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                await self._after_accept_error(error)
+                return
+            self._admit(nursery, sock, str(address[0]))
 
     async def _after_accept_error(self, error: OSError) -> None:
         if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
@@ -198,8 +204,10 @@ class Server:
         return self._max_frame_bytes
 
     async def stop(self, grace_s: float) -> None:
-        """Let every connection finish the requests that it has received; idle ones are closed at once."""
+        """Accept nothing more, let every connection finish the requests that it has received; idle ones are closed at once."""
         self.stopping = True
+        self._accepting.cancel()
+        self._broker.start_closing()
         for peer in list(self._open.values()):
             if not peer.busy:
                 peer.shut_down()
@@ -348,8 +356,9 @@ def bind(address: tuple[str, int]) -> socket.socket:
     return listener
 
 
-async def serve(options: StartOptions) -> None:
-    """Open a broker and serve it until cancelled, or until SIGTERM or SIGINT when `run` called it."""
+async def serve(options: StartOptions, stop: trio.Event) -> None:
+    """Open a broker and serve it until `stop` is set: then requests that have arrived are answered, what is written is synced and
+    everything is closed. Cancelling skips the answers, not the closing."""
     listener = bind(options.listen)
     try:
         host, port = listener.getsockname()[:2]
@@ -360,14 +369,9 @@ async def serve(options: StartOptions) -> None:
                 nursery.start_soon(server.serve, listener)
                 options.on_ready(ReadyInfo(host, port))
                 _notify_ready()
-                try:
-                    await trio.sleep_forever()
-                finally:
-                    listener.close()
-                    with trio.CancelScope(shield=True):
-                        broker.start_closing()
-                        await server.stop(_GRACE_S)
-                    nursery.cancel_scope.cancel()
+                await stop.wait()
+                await server.stop(_GRACE_S)
+                nursery.cancel_scope.cancel()
     finally:
         listener.close()
 
@@ -382,13 +386,12 @@ def run(options: StartOptions) -> int:
 
 
 async def _serve_until_signal(options: StartOptions) -> None:
-    serving = trio.CancelScope()
+    stop = trio.Event()
     refused: list[OperatorError] = []
 
     async def serve_and_leave(nursery: trio.Nursery) -> None:
         try:
-            with serving:
-                await serve(options)
+            await serve(options, stop)
         except OperatorError as error:
             refused.append(error)
         nursery.cancel_scope.cancel()
@@ -397,11 +400,11 @@ async def _serve_until_signal(options: StartOptions) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve_and_leave, nursery)
             async for number in signals:
-                if serving.cancel_called:
+                if stop.is_set():
                     logger.warning("second signal: ending at once")
                     os._exit(128 + number)
                 logger.info("received %s: closing", signal.Signals(number).name)
-                serving.cancel()
+                stop.set()
     if refused:
         raise refused[0]
 

@@ -123,6 +123,11 @@ class RunningBroker:
         process.terminate()
         return self._ended(process)
 
+    def wait(self) -> int:
+        """Until the process has ended by itself; returns the exit code."""
+        assert self._process is not None
+        return self._ended(self._process)
+
     def kill(self) -> None:
         """SIGKILL: nothing is flushed. No error if the broker has ended already."""
         if self._process is not None:
