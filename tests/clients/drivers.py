@@ -1,0 +1,289 @@
+"""The unmodified clients behind one small face, so that each promise is tested with all of them.
+
+A driver sends contents to partitions in turn and waits for every answer (`Refused` carries Kafka's code of the first record that
+was not taken), and yields what a consumer with assigned partitions gets. Nothing is retried here, and every wait has an end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import cycle
+from typing import Any, Protocol
+
+from tests.clients.workload import Content, Placed
+
+PATIENCE_S = 60.0
+EARLIEST, LATEST = -2, -1
+
+
+class Refused(Exception):
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code = code
+
+
+class TooLittle(AssertionError):
+    """Fewer records than asked for came, and for a long time no further one."""
+
+
+class Driver(Protocol):
+    name: str
+    codecs: tuple[str, ...]
+
+    def send(
+        self,
+        bootstrap: str,
+        topic: str,
+        contents: Iterable[Content],
+        *,
+        partitions: int = 1,
+        codec: str = "none",
+        acks: int = -1,
+        idempotent: bool = False,
+        max_request_bytes: int = 1_000_000,
+    ) -> list[int]:
+        """Returns the offsets that were answered, in no certain order (with acks 0 they say nothing)."""
+
+    def receive(self, bootstrap: str, topic: str, count: int, *, start: Mapping[int, int] | None = None, partitions: int = 1) -> Iterator[Placed]:
+        """`count` records from `start` (partition -> offset; None: all partitions from the earliest offset)."""
+
+    def find_offset(self, bootstrap: str, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        """Also EARLIEST and LATEST; None if no record is that young."""
+
+
+class Confluent:
+    name = "confluent-kafka"
+    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+
+    def send(
+        self,
+        bootstrap: str,
+        topic: str,
+        contents: Iterable[Content],
+        *,
+        partitions: int = 1,
+        codec: str = "none",
+        acks: int = -1,
+        idempotent: bool = False,
+        max_request_bytes: int = 1_000_000,
+    ) -> list[int]:
+        from confluent_kafka import Producer
+
+        settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "compression.type": codec, "acks": acks, "linger.ms": 5}
+        settings |= {"enable.idempotence": idempotent, "message.max.bytes": max_request_bytes}
+        producer = Producer(settings)
+        offsets: list[int] = []
+        errors: list[Any] = []
+
+        def answered(error: Any, message: Any) -> None:
+            offsets.append(message.offset())
+            if error is not None:
+                errors.append(error)
+
+        for partition, content in zip(cycle(range(partitions)), contents, strict=False):
+            timestamp_ms, key, value, headers = content
+            more = {"partition": partition, "timestamp": timestamp_ms, "headers": list(headers), "on_delivery": answered}
+            while True:
+                try:
+                    producer.produce(topic, value, key, **more)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+            producer.poll(0)
+        left = producer.flush(PATIENCE_S)
+        if errors:
+            raise Refused(errors[0].code(), errors[0].str())
+        assert left == 0, f"{left} records were not answered"
+        return offsets
+
+    def receive(self, bootstrap: str, topic: str, count: int, *, start: Mapping[int, int] | None = None, partitions: int = 1) -> Iterator[Placed]:
+        from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, TopicPartition
+
+        places = start if start is not None else dict.fromkeys(range(partitions), EARLIEST)
+        settings = {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False, "fetch.message.max.bytes": 4_000_000}
+        consumer = Consumer(settings)
+        try:
+            consumer.assign([TopicPartition(topic, partition, offset) for partition, offset in places.items()])
+            left = count
+            while left > 0:
+                messages = consumer.consume(min(left, 1000), 1.0) or consumer.consume(min(left, 1000), PATIENCE_S)
+                if not messages:
+                    raise TooLittle(f"{count - left} of {count} records came")
+                for message in messages:
+                    assert message.error() is None, message.error()
+                    kind, timestamp_ms = message.timestamp()
+                    assert kind != TIMESTAMP_NOT_AVAILABLE
+                    headers = tuple(message.headers() or ())
+                    yield Placed(message.partition(), message.offset(), Content(timestamp_ms, message.key(), message.value(), headers))
+                left -= len(messages)
+        finally:
+            consumer.close()
+
+    def find_offset(self, bootstrap: str, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        from confluent_kafka import OFFSET_END, Consumer, TopicPartition
+
+        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
+        try:
+            if timestamp_ms in (EARLIEST, LATEST):
+                bounds = consumer.get_watermark_offsets(TopicPartition(topic, partition), PATIENCE_S)
+                return int(bounds[0 if timestamp_ms == EARLIEST else 1])
+            found = consumer.offsets_for_times([TopicPartition(topic, partition, timestamp_ms)], PATIENCE_S)[0]
+            assert found.error is None, found.error
+            return None if found.offset == OFFSET_END else int(found.offset)
+        finally:
+            consumer.close()
+
+
+class KafkaPython:
+    name = "kafka-python"
+    codecs = ("none", "gzip", "zstd")
+    """Its snappy and lz4 need python-snappy and lz4, which are not installed for the tests."""
+
+    def send(
+        self,
+        bootstrap: str,
+        topic: str,
+        contents: Iterable[Content],
+        *,
+        partitions: int = 1,
+        codec: str = "none",
+        acks: int = -1,
+        idempotent: bool = False,
+        max_request_bytes: int = 1_000_000,
+    ) -> list[int]:
+        from kafka import KafkaProducer
+        from kafka.errors import KafkaError
+
+        settings: dict[str, Any] = {"compression_type": None if codec == "none" else codec, "acks": "all" if acks == -1 else acks}
+        settings |= {"enable_idempotence": idempotent, "max_request_size": max_request_bytes, "linger_ms": 5, "batch_size": 65_536}
+        producer = KafkaProducer(bootstrap_servers=bootstrap, **settings)
+        try:
+            sent = []
+            for partition, content in zip(cycle(range(partitions)), contents, strict=False):
+                timestamp_ms, key, value, headers = content
+                sent.append(
+                    producer.send(topic, value=value, key=key, headers=list(headers), partition=partition, timestamp_ms=timestamp_ms)
+                )
+            producer.flush(PATIENCE_S)
+            return [future.get(PATIENCE_S).offset for future in sent]
+        except KafkaError as error:
+            raise Refused(getattr(error, "errno", -1), str(error)) from error
+        finally:
+            producer.close(PATIENCE_S)
+
+    def receive(self, bootstrap: str, topic: str, count: int, *, start: Mapping[int, int] | None = None, partitions: int = 1) -> Iterator[Placed]:
+        from kafka import KafkaConsumer, TopicPartition
+
+        consumer = KafkaConsumer(
+            bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, auto_offset_reset="earliest", max_poll_records=5000
+        )
+        try:
+            consumer.assign([TopicPartition(topic, partition) for partition in start or range(partitions)])
+            for partition, offset in (start or {}).items():
+                consumer.seek(TopicPartition(topic, partition), offset)
+            left, deadline = count, time.monotonic() + PATIENCE_S
+            while left > 0:
+                for records in consumer.poll(timeout_ms=1000, max_records=min(left, 5000)).values():
+                    for record in records:
+                        content = Content(record.timestamp, record.key, record.value, tuple(record.headers))
+                        yield Placed(record.partition, record.offset, content)
+                    left -= len(records)
+                    deadline = time.monotonic() + PATIENCE_S
+                if time.monotonic() > deadline:
+                    raise TooLittle(f"{count - left} of {count} records came")
+        finally:
+            consumer.close()
+
+    def find_offset(self, bootstrap: str, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        from kafka import KafkaConsumer, TopicPartition
+
+        consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=None)
+        place = TopicPartition(topic, partition)
+        try:
+            if timestamp_ms in (EARLIEST, LATEST):
+                ask = consumer.beginning_offsets if timestamp_ms == EARLIEST else consumer.end_offsets
+                return int(ask([place])[place])
+            found = consumer.offsets_for_times({place: timestamp_ms})[place]
+            return None if found is None else int(found.offset)
+        finally:
+            consumer.close()
+
+
+class AioKafka:
+    name = "aiokafka"
+    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+
+    def send(self, bootstrap: str, topic: str, contents: Iterable[Content], **settings: Any) -> list[int]:
+        return asyncio.run(self._send(bootstrap, topic, contents, **settings))
+
+    async def _send(
+        self,
+        bootstrap: str,
+        topic: str,
+        contents: Iterable[Content],
+        *,
+        partitions: int = 1,
+        codec: str = "none",
+        acks: int = -1,
+        idempotent: bool = False,
+        max_request_bytes: int = 1_000_000,
+    ) -> list[int]:
+        from aiokafka import AIOKafkaProducer
+        from aiokafka.errors import KafkaError
+
+        settings: dict[str, Any] = {"compression_type": None if codec == "none" else codec, "acks": "all" if acks == -1 else acks}
+        settings |= {"enable_idempotence": idempotent, "max_request_size": max_request_bytes, "linger_ms": 5, "max_batch_size": 65_536}
+        async with asyncio.timeout(PATIENCE_S * 5), AIOKafkaProducer(bootstrap_servers=bootstrap, **settings) as producer:
+            try:
+                sent = []
+                for partition, content in zip(cycle(range(partitions)), contents, strict=False):
+                    timestamp_ms, key, value, headers = content
+                    sent.append(
+                        await producer.send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=list(headers))
+                    )
+                answers = await asyncio.gather(*sent)
+            except KafkaError as error:
+                raise Refused(getattr(error, "errno", -1), str(error)) from error
+            return [answer.offset if answer is not None else -1 for answer in answers]
+
+    def receive(self, bootstrap: str, topic: str, count: int, *, start: Mapping[int, int] | None = None, partitions: int = 1) -> Iterator[Placed]:
+        return iter(asyncio.run(self._receive(bootstrap, topic, count, start, partitions)))
+
+    async def _receive(self, bootstrap: str, topic: str, count: int, start: Mapping[int, int] | None, partitions: int) -> list[Placed]:
+        from aiokafka import AIOKafkaConsumer, TopicPartition
+
+        consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, auto_offset_reset="earliest")
+        received: list[Placed] = []
+        async with consumer:
+            consumer.assign([TopicPartition(topic, partition) for partition in start or range(partitions)])
+            for partition, offset in (start or {}).items():
+                consumer.seek(TopicPartition(topic, partition), offset)
+            while len(received) < count:
+                before = len(received)
+                for records in (await consumer.getmany(timeout_ms=int(PATIENCE_S * 1000), max_records=count - len(received))).values():
+                    for record in records:
+                        content = Content(record.timestamp, record.key, record.value, tuple(record.headers))
+                        received.append(Placed(record.partition, record.offset, content))
+                if len(received) == before:
+                    raise TooLittle(f"{before} of {count} records came")
+        return received
+
+    def find_offset(self, bootstrap: str, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        return asyncio.run(self._find_offset(bootstrap, topic, partition, timestamp_ms))
+
+    async def _find_offset(self, bootstrap: str, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        from aiokafka import AIOKafkaConsumer, TopicPartition
+
+        place = TopicPartition(topic, partition)
+        async with AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None) as consumer:
+            if timestamp_ms in (EARLIEST, LATEST):
+                ask = consumer.beginning_offsets if timestamp_ms == EARLIEST else consumer.end_offsets
+                return int((await ask([place]))[place])
+            found = (await consumer.offsets_for_times({place: timestamp_ms}))[place]
+            return None if found is None else int(found.offset)
+
+
+DRIVERS: Mapping[str, Driver] = {driver.name: driver for driver in (Confluent(), KafkaPython(), AioKafka())}
+CODECS = Confluent.codecs
