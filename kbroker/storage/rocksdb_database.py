@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -154,7 +154,8 @@ class Rocksdb:
             try:
                 self._db = open_rdict(self.directory, AccessType.read_write())
             except Exception as error:
-                self._db = open_rdict(self.directory, AccessType.read_only(False))
+                with suppress(Exception):  # where not even its text log can be made, reading waits for space as well: see `reading`
+                    self._db = open_rdict(self.directory, AccessType.read_only(False))
                 raise NoSpace(f"{self.directory}: {error}") from error
             self._full = False
 
