@@ -36,6 +36,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -243,6 +245,33 @@ static int breaks_fd(enum fault_class class, int fd) {
     if (!fault || !__atomic_load_n(&fault->armed, __ATOMIC_ACQUIRE)) return 0;
     return breaks(class, inside_fd(fd, buffer));
 }
+
+/* A disk that refuses every write for want of space also says that it is full. */
+static int says_full(void) {
+    return recording() && fault && __atomic_load_n(&fault->armed, __ATOMIC_ACQUIRE) && fault->sticky && fault->error == ENOSPC;
+}
+
+static int fill_statvfs(int result, const struct statfs *from, struct statvfs *to) {
+    if (result) return result;
+    memset(to, 0, sizeof *to);
+    to->f_bsize = from->f_bsize, to->f_frsize = from->f_frsize ? from->f_frsize : from->f_bsize;
+    to->f_blocks = from->f_blocks, to->f_bfree = from->f_bfree, to->f_bavail = from->f_bavail;
+    to->f_files = from->f_files, to->f_ffree = from->f_ffree, to->f_favail = from->f_ffree;
+    to->f_namemax = from->f_namelen, to->f_flag = from->f_flags;
+    if (says_full()) to->f_bfree = to->f_bavail = 0;
+    return 0;
+}
+
+int statvfs(const char *path, struct statvfs *status) {
+    struct statfs raw;
+    return fill_statvfs(syscall(SYS_statfs, path, &raw), &raw, status);
+}
+int statvfs64(const char *path, struct statvfs64 *status) { return statvfs(path, (struct statvfs *)status); }
+int fstatvfs(int fd, struct statvfs *status) {
+    struct statfs raw;
+    return fill_statvfs(syscall(SYS_fstatfs, fd, &raw), &raw, status);
+}
+int fstatvfs64(int fd, struct statvfs64 *status) { return fstatvfs(fd, (struct statvfs *)status); }
 
 /* ---- open ---------------------------------------------------------------------------------------------------------- */
 

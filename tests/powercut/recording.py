@@ -78,11 +78,11 @@ def read_log(path: Path) -> Iterator[Entry]:
 class Recording:
     """One recorded directory with its log. `environment()` is for the process that is to be recorded."""
 
-    def __init__(self, directory: Path, log: Path, *, skip: tuple[str, ...] = SKIPPED) -> None:
+    def __init__(self, directory: Path, log: Path, *, skip: tuple[str, ...] = SKIPPED, faults: Faults | None = None) -> None:
         self.directory, self.log = directory.resolve(), log
         self._skip = skip
         self._fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        self.faults: Faults | None = None
+        self.faults = faults
 
     def environment(self) -> dict[str, str]:
         faults = {"KBROKER_RECORD_FAULTS": str(self.faults.path)} if self.faults else {}
@@ -137,9 +137,11 @@ class Faults:
 
     _FAULT = struct.Struct("<IIiIqqq256s")
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, attach: bool = False) -> None:
+        """`attach`: the file is there already, and the recorder looks at it."""
         self.path = path
-        path.write_bytes(bytes(self._FAULT.size))
+        if not attach:
+            path.write_bytes(bytes(self._FAULT.size))
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), self._FAULT.size)
 

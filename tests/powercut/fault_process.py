@@ -1,0 +1,148 @@
+"""A process that meets faults of the disk: it works on one store under the recorder, arms faults, and checks what the store says.
+
+    python -m tests.powercut.fault_process SCENARIO KIND ENGINE DIRECTORY FAULTS
+
+Ends with code 0 and prints, as JSON, what must be in the store afterwards: the numbers of the writes that were confirmed by a sync
+("kept") and of those that were refused ("refused"). Anything unexpected ends it with a traceback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kbroker.errors import NoSpace, StoreFailed
+from kbroker.testing.log_store_model import LOG, SETTINGS, sized_batch
+from tests.powercut.engine_process import open_store
+from tests.powercut.recording import Calls, Faults
+
+SIZE_BYTES = 3000
+WRITES = Calls.WRITE | Calls.ALLOCATE
+"""What a full disk refuses; there are always some inodes left."""
+
+
+class Store:
+    """Either kind of store, with writes that are numbered: batch `n`, or the key of `n`."""
+
+    def __init__(self, kind: str, engine: str, directory: Path) -> None:
+        self.kind, self.store = kind, self._open(kind, engine, directory)
+        self.next_batch = 0
+        if kind == "log":
+            self.store.create(LOG, SETTINGS)
+        self.kept: list[int] = []
+        self.refused: list[int] = []
+        self.number = 0
+
+    @staticmethod
+    def _open(kind: str, engine: str, directory: Path) -> Any:
+        return open_store(kind, engine, directory)
+
+    def write(self) -> None:
+        """The next write. Refused or not, its number is used up; offsets go on from the last one that was kept."""
+        self.number += 1
+        value = b"write %06d" % self.number
+        try:
+            if self.kind == "log":
+                batch = sized_batch(self.next_batch, SIZE_BYTES, timestamp_ms=self.number)
+                self.store.write([batch], now_ms=0)
+                self.next_batch += 1
+            else:
+                self.store.write([(value, value + bytes(SIZE_BYTES))])
+        except (NoSpace, StoreFailed):
+            self.refused.append(self.number)
+            raise
+
+    def write_and_sync(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.write()
+        self.store.sync()
+        self.kept += range(self.number - count + 1, self.number + 1)
+
+    def seen(self) -> list[int]:
+        return numbers_in(self.kind, self.store)
+
+
+def numbers_in(kind: str, reader: Any) -> list[int]:
+    """The numbers of the writes that a store holds, in order."""
+    from kbroker.records import iter_headers
+
+    if kind == "state":
+        return [int(key.split()[1]) for key, _ in reader.scan(b"write ")]
+    data = b"".join(reader.read(LOG, 0, max_bytes=1 << 40, end_offset=1 << 40))
+    return [header.max_timestamp_ms for _, header in iter_headers(data)]
+
+
+def expect(error: type[Exception], action: Callable[[], None]) -> None:
+    try:
+        action()
+    except error:
+        return
+    raise AssertionError(f"{error.__name__} was not raised")
+
+
+def failed_sync(store: Store, faults: Faults) -> None:
+    """After one failed sync nothing is confirmed any more, though the disk is well again; reading goes on."""
+    store.write_and_sync(3)
+    faults.arm(Calls.SYNC, errno.EIO)
+    expect(StoreFailed, store.write_and_sync)
+    assert faults.fired == 1
+    expect(StoreFailed, store.write)
+    expect(StoreFailed, store.store.sync)
+    assert store.seen()[:3] == store.kept
+
+
+def failed_write(store: Store, faults: Faults) -> None:
+    """An input/output error of a write: that write is not confirmed."""
+    store.write_and_sync(3)
+    faults.arm(Calls.WRITE, errno.EIO, keep_bytes=100)
+    with contextlib.suppress(StoreFailed):
+        store.write_and_sync()
+    assert faults.fired == 1
+    assert store.seen()[:3] == store.kept[:3]
+
+
+def full_disk(store: Store, faults: Faults) -> None:
+    """Writes are refused, reading goes on, and with space again the same store works."""
+    store.write_and_sync(3)
+    faults.arm(WRITES, errno.ENOSPC, keep_bytes=50, sticky=True)
+    while not store.refused:
+        try:
+            store.write_and_sync()
+        except NoSpace:
+            break
+        assert store.number < 30_000, "the disk never filled up"
+    assert faults.fired
+    expect(NoSpace, store.write)
+    assert store.seen() == store.kept, "reading on a full disk"
+    faults.disarm()
+    store.write_and_sync(3)
+    assert store.seen() == store.kept
+
+
+def short_writes(store: Store, faults: Faults) -> None:
+    """A write may write less than it was given, without an error: confirmed is what was written in whole."""
+    store.write_and_sync(3)
+    for keep_bytes in (1, 100, 2999):
+        faults.arm(Calls.WRITE, 0, keep_bytes=keep_bytes)
+        try:
+            store.write_and_sync()
+        except StoreFailed:
+            break
+    assert faults.fired
+    assert store.seen()[: len(store.kept)] == store.kept
+
+
+SCENARIOS = {scenario.__name__: scenario for scenario in (failed_sync, failed_write, full_disk, short_writes)}
+
+if __name__ == "__main__":
+    name, kind_name, engine_name, path, control = sys.argv[1:]
+    tested = Store(kind_name, engine_name, Path(path))
+    SCENARIOS[name](tested, Faults(Path(control), attach=True))
+    print(json.dumps({"kept": tested.kept, "refused": tested.refused}), flush=True)
+    os._exit(0)  # no tidy close: what is confirmed has to be there without it

@@ -1,0 +1,32 @@
+"""Whole brokers under replayed power cuts, judged by the history checker. `make powercut` makes the long runs: each engine is
+cut at least 200 times, as log and as state store, alone and in pairs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.crash.test_crash import PAIRS
+from tests.powercut.broker_cuts import Setup, run
+
+
+@pytest.mark.parametrize(("storage", "state_storage"), [("segment", "segment")])
+def test_nothing_confirmed_is_lost_or_undone(storage: str, state_storage: str, home: Path) -> None:
+    wrong = run(Setup(storage, state_storage), home, count=6, seed=1, load_s=2.5)
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("storage", "state_storage"), PAIRS)
+def test_nothing_confirmed_is_lost_over_many_cuts(storage: str, state_storage: str, seed: int, home: Path) -> None:
+    wrong = run(Setup(storage, state_storage), home, count=100 if storage == state_storage else 50, seed=seed, load_s=6, kills=2)
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("storage", "state_storage"), [("skips-sync:segment", "lmdb"), ("lmdb", "skips-sync:rocksdb")])
+def test_a_skipped_sync_is_caught(storage: str, state_storage: str, home: Path) -> None:
+    """(tests/powercut/test_engines.py does the same, quickly, for each engine by itself.)"""
+    assert run(Setup(storage, state_storage), home, count=40, seed=1, load_s=2.5)

@@ -1,0 +1,35 @@
+"""Disks that fail or fill up: no engine confirms what is not on disk, and a full disk is survived."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.powercut.engine_cuts import ROOT
+from tests.powercut.engine_process import open_store
+from tests.powercut.fault_process import SCENARIOS, numbers_in
+from tests.powercut.recording import Faults, Recording
+from tests.powercut.test_engines import ENGINES
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize(("kind", "engine"), ENGINES)
+def test_an_engine_on_a_bad_disk(kind: str, engine: str, scenario: str, home: Path) -> None:
+    (home / "data").mkdir()
+    recording = Recording(home / "data", home / "record.log", faults=Faults(home / "faults"))
+    command = [sys.executable, "-m", "tests.powercut.fault_process", scenario, kind, engine, str(home / "data"), str(home / "faults")]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **recording.environment()}, capture_output=True, text=True, check=False)
+    recording.close()
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    store = open_store(kind, engine, home / "data")
+    found = numbers_in(kind, store)
+    assert set(told["kept"]) <= set(found), "what was confirmed is gone"
+    if scenario == "full_disk":
+        assert not set(told["refused"]) & set(found), "what was refused came back"
+    store.close()
