@@ -206,26 +206,39 @@ class Partition:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     async def read(self, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
-        """Whole batches of [offset, end_offset) as LogReader.read gives them; from a thread where a cold read may block."""
+        """Whole batches of [offset, end_offset) as LogReader.read gives them; from a thread where a cold read may block.
+
+        Nothing is read from a deleted partition, also where it is deleted meanwhile: whoever asks again hears that it is gone.
+        """
         end_offset = min(end_offset, self.high_watermark)
-        if offset >= end_offset:
+        if offset >= end_offset or self.deleted:
             return ()
         if self._store.may_block and not self._is_near_tail(offset):
-            return await trio.to_thread.run_sync(lambda: self._store.read(self.log, offset, max_bytes=max_bytes, end_offset=end_offset))
+            return await trio.to_thread.run_sync(lambda: self._read_unless_dropped(offset, max_bytes, end_offset))
         return self._store.read(self.log, offset, max_bytes=max_bytes, end_offset=end_offset)
+
+    def _read_unless_dropped(self, offset: int, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
+        try:
+            return self._store.read(self.log, offset, max_bytes=max_bytes, end_offset=end_offset)
+        except KeyError:
+            if not self.deleted:
+                raise
+            return ()
 
     def _is_near_tail(self, offset: int) -> bool:
         return self._store.segments(self.log)[-1].base_offset <= offset
 
     def read_now(self, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
         """`read` without waiting, for small look-ups."""
+        if self.deleted:
+            return ()
         return self._store.read(self.log, offset, max_bytes=max_bytes, end_offset=min(end_offset, self.high_watermark))
 
     def segments(self) -> Sequence[SegmentInfo]:
         return self._store.segments(self.log)
 
     def find_by_timestamp(self, timestamp_ms: int) -> int | None:
-        return self._store.find_by_timestamp(self.log, timestamp_ms)
+        return None if self.deleted else self._store.find_by_timestamp(self.log, timestamp_ms)
 
     def check_readable(self, offset: int) -> None:
         """Raises OFFSET_OUT_OF_RANGE below the log start and above the high watermark."""

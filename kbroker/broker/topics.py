@@ -215,7 +215,7 @@ class Topics:
     async def move_log_start(self, partition: Partition, offset: int) -> None:
         """Everything below `offset` is gone for readers and for good on return; whole segments below it are removed."""
         async with partition.moving_log_start:
-            if offset <= partition.log_start_offset:
+            if offset <= partition.log_start_offset or partition.deleted:
                 return
             log = partition.log
             await self._state.commit([(LogStartKey(log.topic_id, log.partition).encode(), LogStart(offset).encode())])
