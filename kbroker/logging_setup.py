@@ -27,9 +27,17 @@ def set_up_logging(level: str, line_format: str, stream: TextIO | None = None) -
     logging.captureWarnings(True)
 
 
+MAX_LINE_LENGTH = 2000
+"""Of a text line without its traceback; what is longer was sent by a client to be so."""
+
+
 class TextLines(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        line = super().formatMessage(record).rstrip()  # Python's warnings end with a line feed.
+        return line if line.isprintable() and len(line) <= MAX_LINE_LENGTH else _shown(line)
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         return _utc(record)
@@ -41,6 +49,12 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)
+
+
+def _shown(line: str) -> str:
+    """Names of clients' choosing are part of some lines: they must not end the line, write another one or steer a terminal."""
+    shown = line[:MAX_LINE_LENGTH] + ("..." if len(line) > MAX_LINE_LENGTH else "")
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in shown)
 
 
 def _utc(record: logging.LogRecord) -> str:

@@ -50,6 +50,16 @@ def test_text_with_a_traceback() -> None:
     assert "ValueError: no such" in found
 
 
+def test_what_a_client_wrote_stays_in_its_line() -> None:
+    [line] = lines("info", "text", lambda: logger.warning("topic %s", "a\nERROR   forged\x1b[31m\r\u2028b"))
+    assert line.endswith(r"kbroker.test: topic a\nERROR   forged\x1b[31m\r\u2028b")
+
+
+def test_a_text_line_has_an_end() -> None:
+    [line] = lines("info", "text", lambda: logger.warning("topic %s", "x" * 1_000_000))
+    assert len(line) < 2100
+
+
 def test_json_is_one_line_whatever_happens() -> None:
     [line] = lines("info", "json", fail)
     event = json.loads(line)

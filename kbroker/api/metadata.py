@@ -1,8 +1,9 @@
 """Metadata (3), v0-13: one broker that leads everything. Unknown topics are created when the client allows it and
 auto.create.topics.enable is on: unlike Kafka, the first answer has the new topic already.
 
-By id from v10: an unknown id is UNKNOWN_TOPIC_ID with a null name. An empty list means all topics in v0, none from v1; null means
-all from v1. Authorized operations are not computed (there is no authorizer): the field says "not requested".
+By id from v12 (v10 and v11 have the field and may not use it): an unknown id is UNKNOWN_TOPIC_ID with a null name. An empty list
+means all topics in v0, none from v1; null means all from v1. Authorized operations are not computed (there is no authorizer):
+the field says "not requested".
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from kbroker.broker.topics import INTERNAL_TOPICS, Topic, check_name
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 
 NOT_REQUESTED = -(1 << 31)
+_BY_ID = 12
 
 
 async def handle(request: Request) -> Message:
@@ -36,6 +38,8 @@ async def handle(request: Request) -> Message:
 
 async def _row(request: Request, asked: Any) -> Message:
     topic_id: UUID | None = getattr(asked, "topic_id", None)
+    if request.version < _BY_ID and (asked.name is None or topic_id is not None):
+        return _error_row(asked.name or "", None, ErrorCode.invalid_request)
     if asked.name is None:
         if topic_id is None:
             return _error_row(None, None, ErrorCode.invalid_request)
