@@ -4,7 +4,8 @@ Order of a request: session and epoch, then its acknowledgements (saved before a
 may be delivered in the same answer), then acquiring, waiting up to MaxWaitMs for something to acquire. The answer merges both.
 
 Better than Kafka where no client can tell: an unknown topic id is its row's error, not the whole answer's; releases wake
-waiting fetches; a partition's records are released when it is forgotten.
+waiting fetches; records of forgotten partitions are released when the session ends (not before: a client may still acknowledge
+what it was processing when it lost the partition).
 """
 
 from __future__ import annotations
@@ -37,7 +38,6 @@ async def handle(request: Request) -> Raw:
     if plan.replaced is not None:
         share_groups.release_session(plan.replaced)
     results = await acknowledge(request, _with_acks(body.topics), is_renew_ack=is_renew_ack)
-    share_groups.release(body.group_id, body.member_id, plan.forgotten)
     rows: dict[TopicPartition, ShareFetchRow] = {}
     if plan.is_final:
         share_groups.sessions.close(body.group_id, body.member_id)

@@ -147,16 +147,24 @@ class ShareFetching:
         return total
 
     async def _acquire(self, partition: TopicPartition, loaded: LoadedSharePartition, share_bytes: int) -> bool:
+        """Acquire what is next in one share-partition. Others may do so while a read is in its thread, hence the second look."""
         engine = loaded.engine
-        if engine is None:
-            return False
-        fetch_offset = engine.next_fetch_offset()
-        wanted = self._budget + max(0, engine.end_offset - fetch_offset + 1)
-        max_bytes = min(share_bytes, max(_SMALL_READ_BYTES, self._budget * _BYTES_PER_RECORD))
-        views = await loaded.partition.read(fetch_offset, max_bytes=max_bytes, end_offset=loaded.partition.high_watermark)
-        if loaded.gone or loaded.engine is not engine:
-            return False
-        batches = _walk(views, fetch_offset, wanted)
+        end_offset = loaded.partition.high_watermark
+        while engine is not None and engine.can_acquire() and (fetch_offset := engine.next_fetch_offset()) < end_offset:
+            wanted = self._budget + max(0, engine.end_offset - fetch_offset + 1)
+            max_bytes = min(share_bytes, max(_SMALL_READ_BYTES, self._budget * _BYTES_PER_RECORD))
+            views = await loaded.partition.read(fetch_offset, max_bytes=max_bytes, end_offset=end_offset)
+            if loaded.gone:
+                return False
+            if self._take(partition, loaded, engine, fetch_offset, _walk(views, fetch_offset, wanted)):
+                return True
+            if engine.next_fetch_offset() == fetch_offset:
+                return False
+        return False
+
+    def _take(
+        self, partition: TopicPartition, loaded: LoadedSharePartition, engine: SharePartition, fetch_offset: int, batches: list[_Batch]
+    ) -> bool:
         if not batches:
             return False
         ranges = engine.acquire(
