@@ -196,11 +196,9 @@ class SegmentLogStore:
         self._written_bytes += published.size_bytes
 
     def _remove_replaced(self, segment: Segment) -> None:
-        self._forget(segment)
-        try:
+        with self._maintenance, self._removing("remove"):
+            self._forget(segment)
             self._files.remove_tree(segment.path)
-        except OSError as error:
-            self._fail("remove", error)
 
     def sync(self) -> None:
         self._check_usable()
