@@ -31,6 +31,12 @@ ENGINES = ("memory", "segment", "lmdb", "rocksdb")
 KEYS = {api.module: api.key for api in APIS.values()}
 
 
+def versions(api: str) -> range:
+    """All versions that are served, from the table that ApiVersions answers from."""
+    found = APIS[KEYS[api]]
+    return range(found.first, found.last + 1)
+
+
 class Client:
     """`client.call("create_topics", 7, topics=...)`: field names are kio's; times are milliseconds, rows are mappings."""
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from kbroker.errors import ErrorCode
-from tests.api.conftest import Client, Connect
+from tests.api.conftest import Client, Connect, versions
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -44,7 +44,7 @@ def topic_configs(client: Client, name: str) -> Any:
 OK: Row = (ErrorCode.none, None)
 
 
-@pytest.mark.parametrize("version", range(2))
+@pytest.mark.parametrize("version", versions("incremental_alter_configs"))
 async def test_every_version_alters_incrementally(connect: Connect, version: int) -> None:
     async with connect() as client:
         await client.create_topic("a", 2, {"retention.ms": "1000", "segment.ms": "9000"})
@@ -55,7 +55,7 @@ async def test_every_version_alters_incrementally(connect: Connect, version: int
         assert partition.rules.max_message_bytes == 100
 
 
-@pytest.mark.parametrize("version", range(3))
+@pytest.mark.parametrize("version", versions("alter_configs"))
 async def test_every_version_replaces(connect: Connect, version: int) -> None:
     async with connect() as client:
         await client.create_topic("a", 2, {"retention.ms": "1000", "segment.ms": "9000"})

@@ -9,7 +9,7 @@ import trio
 
 from kbroker.api.replica_assignments import MAX_PARTITIONS_PER_REQUEST
 from kbroker.errors import ErrorCode
-from tests.api.conftest import Client, Connect
+from tests.api.conftest import Client, Connect, versions
 
 Row = tuple[ErrorCode, str | None]
 
@@ -31,7 +31,7 @@ def partitions(client: Client, name: str) -> int:
     return len(topic.partitions)
 
 
-@pytest.mark.parametrize("version", range(4))
+@pytest.mark.parametrize("version", versions("create_partitions"))
 async def test_every_version_grows(connect: Connect, version: int) -> None:
     async with connect() as client:
         await client.create_topic("a", 2)

@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.api.replica_assignments import MAX_PARTITIONS_PER_REQUEST
 from kbroker.errors import ErrorCode
-from tests.api.conftest import Connect
+from tests.api.conftest import Connect, versions
 
 
 def topic(name: str, partitions: int = 1, replication: int = 1, **more: Any) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def assigned(*brokers: tuple[int, ...], first: int = 0) -> list[dict[str, Any]]:
     return [{"partition_index": index, "broker_ids": ids} for index, ids in enumerate(brokers, start=first)]
 
 
-@pytest.mark.parametrize("version", range(2, 8))
+@pytest.mark.parametrize("version", versions("create_topics"))
 async def test_every_version_creates(connect: Connect, version: int) -> None:
     async with connect() as client:
         wanted = topic("orders", 3, configs=configs(retention_ms="1000"))

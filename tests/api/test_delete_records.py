@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from kbroker.errors import ErrorCode
-from tests.api.conftest import Client, Connect
+from tests.api.conftest import Client, Connect, versions
 
 HIGH_WATERMARK = -1
 
@@ -29,7 +29,7 @@ async def five_records(client: Client) -> None:
     await client.append("a", 4000, 5000)
 
 
-@pytest.mark.parametrize("version", range(3))
+@pytest.mark.parametrize("version", versions("delete_records"))
 async def test_every_version(connect: Connect, version: int) -> None:
     async with connect() as client:
         await five_records(client)

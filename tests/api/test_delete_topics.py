@@ -11,7 +11,7 @@ import trio
 
 from kbroker.errors import ErrorCode
 from kbroker.state_records import ConfigKey, ResourceType, TopicKey, share_topic_prefix
-from tests.api.conftest import Client, Connect
+from tests.api.conftest import Client, Connect, versions
 
 
 async def delete(client: Client, *topics: tuple[str | None, UUID | None]) -> list[Any]:
@@ -19,7 +19,7 @@ async def delete(client: Client, *topics: tuple[str | None, UUID | None]) -> lis
     return list((await client.call("delete_topics", 6, topics=rows)).responses)
 
 
-@pytest.mark.parametrize("version", range(1, 7))
+@pytest.mark.parametrize("version", versions("delete_topics"))
 async def test_every_version_deletes_by_name(connect: Connect, version: int) -> None:
     async with connect() as client:
         await client.create_topic("a", 2)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from kbroker.errors import ErrorCode
-from tests.api.conftest import Connect
+from tests.api.conftest import Connect, versions
 
 UNKNOWN_OPERATIONS = -(1 << 31)
 
 
-@pytest.mark.parametrize("version", range(3))
+@pytest.mark.parametrize("version", versions("describe_cluster"))
 async def test_every_version(connect: Connect, version: int) -> None:
     async with connect() as client:
         answer = await client.call(

@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.config import CONFIGS, Scope
 from kbroker.errors import ErrorCode
-from tests.api.conftest import Client, Connect
+from tests.api.conftest import Client, Connect, versions
 from tests.api.test_alter_configs import ASSIGNMENT_INTERVAL, BROKER, GROUP, LOGGER, METRICS, OK, TOPIC, alter, resource
 
 
@@ -22,7 +22,7 @@ async def describe(
     return result
 
 
-@pytest.mark.parametrize("version", range(1, 5))
+@pytest.mark.parametrize("version", versions("describe_configs"))
 async def test_every_version_describes_a_topic(connect: Connect, version: int) -> None:
     async with connect(config={"log.segment.bytes": "2097152"}) as client:
         await client.create_topic("a", configs={"retention.ms": "1000"})

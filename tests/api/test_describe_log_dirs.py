@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kbroker.errors import ErrorCode
-from tests.api.conftest import Client, Connect
+from tests.api.conftest import Client, Connect, versions
 
 
 async def describe(client: Client, topics: list[tuple[str, list[int]]] | None, version: int = 5) -> Any:
@@ -23,7 +23,7 @@ def sizes(result: Any) -> dict[str, dict[int, int]]:
     return {topic.name: {each.partition_index: each.partition_size for each in topic.partitions} for topic in result.topics}
 
 
-@pytest.mark.parametrize("version", range(1, 6))
+@pytest.mark.parametrize("version", versions("describe_log_dirs"))
 async def test_every_version(connect: Connect, version: int) -> None:
     async with connect() as client:
         await client.create_topic("a", 2)

@@ -11,7 +11,7 @@ from crc32c import crc32c
 from kbroker.compression import Codec
 from kbroker.errors import ErrorCode
 from kbroker.records import CRC_START, Record, build_batch
-from tests.api.conftest import Client, Connect
+from tests.api.conftest import Client, Connect, versions
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 Found = tuple[ErrorCode, int, int]
@@ -35,7 +35,7 @@ async def offset(client: Client, timestamp: int, **more: Any) -> Found:
     return row.error_code, row.offset, row.timestamp
 
 
-@pytest.mark.parametrize("version", range(1, 12))
+@pytest.mark.parametrize("version", versions("list_offsets"))
 async def test_every_version(connect: Connect, version: int) -> None:
     async with connect() as client:
         await client.create_topic("a", 2)
@@ -57,7 +57,7 @@ async def test_special_timestamps_by_version(connect: Connect, timestamp: int, f
     async with connect() as client:
         await client.create_topic("a")
         await client.append("a", 1000, 2000, 2000, 500)
-        for version in range(1, 12):
+        for version in versions("list_offsets"):
             expected = found if version >= first_version else (ErrorCode.unsupported_version, -1, -1)
             assert await offset(client, timestamp, version=version) == expected, version
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kbroker.errors import ErrorCode
-from tests.api.conftest import Client, Connect
+from tests.api.conftest import Client, Connect, versions
 
 
 async def ends(client: Client, *epochs: int, current: int = -1, version: int = 4, topic: str = "a", partition: int = 0) -> list[Any]:
@@ -19,7 +19,7 @@ async def ends(client: Client, *epochs: int, current: int = -1, version: int = 4
     return [(row.error_code, row.leader_epoch, row.end_offset) for row in found.partitions]
 
 
-@pytest.mark.parametrize("version", range(2, 5))
+@pytest.mark.parametrize("version", versions("offset_for_leader_epoch"))
 async def test_every_version(connect: Connect, version: int) -> None:
     async with connect() as client:
         await client.create_topic("a")
