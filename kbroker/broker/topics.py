@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID, uuid4
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 MAX_NAME_LENGTH = 249
 _LOGS_AT_ONCE = 16
-"""A new log costs several syncs: between so many of them others' records are committed."""
+"""Creating or dropping a log costs several syncs: between so many of them others' records are committed."""
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
 
@@ -182,8 +182,7 @@ class Topics:
         rules, settings = batch_rules(topic.config), log_settings(topic.config)
         for partition in topic.partitions:
             partition.rules = rules
-            log = partition.log
-            await self._logs.perform(lambda log=log: self._log_store.create(log, settings))  # type: ignore[misc]
+        await self._for_logs(topic.topic_id, range(len(topic.partitions)), lambda log: self._log_store.create(log, settings))
 
     async def delete(self, topic: Topic, also: list[Change]) -> None:
         """Delete a topic. Gone for clients and sure to be gone after a restart when the tombstone is committed; then the logs
@@ -235,25 +234,26 @@ class Topics:
 
     async def _create_logs_and_save(self, topic: Topic, indexes: range, changes: list[Change]) -> None:
         """On a full disk nothing is left; after StoreFailed nobody knows what was saved, and recovery has to look."""
+        settings = log_settings(topic.config)
         try:
-            settings = log_settings(topic.config)
-            for first in range(indexes.start, indexes.stop, _LOGS_AT_ONCE):
-                logs = [LogId(topic.topic_id, index) for index in range(first, min(first + _LOGS_AT_ONCE, indexes.stop))]
-
-                def create_all(logs: Sequence[LogId] = logs) -> None:
-                    for log in logs:
-                        self._log_store.create(log, settings)
-
-                await self._logs.perform(create_all)
+            await self._for_logs(topic.topic_id, indexes, lambda log: self._log_store.create(log, settings))
             await self._state.commit(changes)
         except NoSpace:
             await self._drop_logs(topic.topic_id, indexes)
             raise
 
     async def _drop_logs(self, topic_id: UUID, indexes: range) -> None:
-        for index in indexes:
-            log = LogId(topic_id, index)
-            await self._logs.perform(lambda log=log: self._log_store.drop(log))  # type: ignore[misc]
+        await self._for_logs(topic_id, indexes, self._log_store.drop)
+
+    async def _for_logs(self, topic_id: UUID, indexes: range, change: Callable[[LogId], None]) -> None:
+        for first in range(indexes.start, indexes.stop, _LOGS_AT_ONCE):
+            logs = [LogId(topic_id, index) for index in range(first, min(first + _LOGS_AT_ONCE, indexes.stop))]
+
+            def change_all(logs: Sequence[LogId] = logs) -> None:
+                for log in logs:
+                    change(log)
+
+            await self._logs.perform(change_all)
 
     def _add_partitions(self, topic: Topic, count: int) -> None:
         rules = batch_rules(topic.config)
