@@ -20,6 +20,7 @@ import struct
 from collections import deque
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any, cast
 
 import trio
@@ -43,6 +44,8 @@ _SIZE_AND_CORRELATION = struct.Struct(">ii")
 _IDLE_CHECK_S = 5.0
 _GRACE_S = 10.0
 _BACKLOG = 1024
+_TURN_S = 0.01
+"""How long one connection's burst may be worked on before the others have a turn, and its answers are sent."""
 _ACCEPTS_PER_TURN = 64
 
 
@@ -179,7 +182,7 @@ class Server:
             await trio.sleep(min(_IDLE_CHECK_S, max(0.1, self._max_idle_s)))
             oldest = trio.current_time() - self._max_idle_s
             for peer in list(self._open.values()):
-                if not peer.busy and peer.last_active < oldest:
+                if (peer.is_stalled or not peer.busy) and peer.last_active < oldest:
                     logger.info("closing connection of %s: idle for connections.max.idle.ms", peer.name)
                     peer.shut_down()
 
@@ -219,7 +222,7 @@ class Server:
 class _Peer:
     """One client connection."""
 
-    __slots__ = ("_broker", "_frames", "_server", "busy", "connection", "last_active", "name", "reserved_bytes", "sock")
+    __slots__ = ("_broker", "_frames", "_server", "busy", "connection", "is_stalled", "last_active", "name", "reserved_bytes", "sock")
 
     def __init__(self, server: Server, broker: Broker, sock: socket.socket, connection_id: int, host: str) -> None:
         self._server = server
@@ -230,6 +233,8 @@ class _Peer:
         self._frames = FrameReader(server.max_frame_bytes)
         self.reserved_bytes = 0
         self.busy = False
+        self.is_stalled = False
+        """The peer reads too slowly, or not at all: its answers wait for it."""
         self.last_active = trio.current_time()
 
     async def serve(self, shared_buffer: memoryview) -> None:
@@ -254,13 +259,25 @@ class _Peer:
         """Answer every whole frame of `data`, in order."""
         ready: deque[_Response] = deque()
         frames: Iterator[bytes | memoryview] = self._frames.feed(data)
-        while (frame := next(frames, None)) is not None:
-            response, waiting = self._dispatch(frame)
-            if waiting is not None:
-                # The shared buffer is another task's as soon as this one waits: own what has not been looked at yet.
-                frames = iter([bytes(later) for later in frames])
-                response.answer = await self._send_then(ready, waiting)
-            ready.append(response)
+        is_owned = False
+        turn_ends = perf_counter() + _TURN_S
+        try:
+            while (frame := next(frames, None)) is not None:
+                response, waiting = self._dispatch(frame)
+                is_turn_over = perf_counter() > turn_ends
+                if not is_owned and (waiting is not None or is_turn_over):
+                    # The shared buffer is another task's as soon as this one waits: own what has not been looked at yet.
+                    frames, is_owned = _owned(frames), True
+                if waiting is not None:
+                    response.answer = await self._send_then(ready, waiting)
+                ready.append(response)
+                if is_turn_over:
+                    await self._send(ready)
+                    await trio.lowlevel.checkpoint()
+                    turn_ends = perf_counter() + _TURN_S
+        except (BadFrame, CloseConnection):
+            await self._send(ready)  # What came before the bad request is answered all the same.
+            raise
         await self._send(ready)
 
     async def _send_then(self, ready: deque[_Response], waiting: Coroutine[Any, Any, Answer]) -> Answer:
@@ -308,7 +325,10 @@ class _Peer:
             try:
                 sent = self.sock.sendmsg(buffers[start : start + _MAX_IOVECS])
             except BlockingIOError:
+                self.last_active = trio.current_time()
+                self.is_stalled = True
                 await trio.lowlevel.wait_writable(self.sock.fileno())
+                self.is_stalled = False
                 continue
             while start < len(buffers) and sent >= len(buffers[start]):
                 sent -= len(buffers[start])
@@ -335,6 +355,23 @@ class _Peer:
             self.sock.shutdown(socket.SHUT_RDWR)
         except OSError as error:
             logger.debug("shutting down %s: %s", self.name, error)
+
+
+def _owned(frames: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """Copies of the frames that are left. A bad one is reported where it lies, behind the good ones."""
+    copies: list[bytes] = []
+    bad: BadFrame | None = None
+    try:
+        copies.extend(bytes(frame) for frame in frames)
+    except BadFrame as error:
+        bad = error
+
+    def replay() -> Iterator[bytes | memoryview]:
+        yield from copies
+        if bad is not None:
+            raise bad
+
+    return replay()
 
 
 def bind(address: tuple[str, int]) -> socket.socket:

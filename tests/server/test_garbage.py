@@ -129,6 +129,19 @@ def test_answers_keep_the_order_of_requests(broker: RunningBroker) -> None:
             _exactly(sock, size - 4)
 
 
+@pytest.mark.parametrize("name", ["size -1", "unknown api", "empty body"])
+@pytest.mark.parametrize("waits", [False, True], ids=["after an answer", "after one that waits"])
+def test_what_came_before_a_bad_frame_is_answered(broker: RunningBroker, name: str, waits: bool) -> None:
+    good = frame(METADATA, 1, b"\x00\x00\x00\x00") if waits else frame(API_VERSIONS, 0, b"")
+    with connect(broker) as sock:
+        sock.sendall(good * 2 + BAD_FRAMES[name])
+        for _ in range(2):
+            size, correlation_id = struct.unpack(">ii", _exactly(sock, 8))
+            assert correlation_id == 7
+            _exactly(sock, size - 4)
+        assert is_closed(sock)
+
+
 def test_a_slow_sender_is_served(broker: RunningBroker) -> None:
     with connect(broker) as sock:
         for byte in frame(API_VERSIONS, 0, b""):

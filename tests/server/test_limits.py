@@ -65,6 +65,27 @@ def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
         ask(busy)
 
 
+def test_a_peer_that_never_reads_its_answers_counts_as_idle() -> None:
+    with open_test_broker(config={"connections.max.idle.ms": "300"}) as broker, connect(broker) as deaf:
+        deaf.sendall(API_VERSIONS_0 * 50_000)
+        while "idle for connections.max.idle.ms" not in broker.logs():
+            with connect(broker) as other:
+                ask(other)
+
+
+def test_a_burst_of_costly_requests_leaves_the_others_their_turn() -> None:
+    """A megabyte of requests whose answers, all made at once, would take the better part of a minute and hundreds of megabytes."""
+    describe_broker = struct.pack(">hhih", 32, 1, 7, -1) + struct.pack(">ibh", 1, 4, 1) + b"1" + b"\xff\xff\xff\xff" + b"\x01"
+    with open_test_broker() as broker, connect(broker) as greedy, connect(broker) as innocent:
+        ask(innocent)
+        before = broker.anonymous_memory_bytes()
+        greedy.sendall((struct.pack(">i", len(describe_broker)) + describe_broker) * 30_000)
+        for _ in range(20):
+            ask(innocent)
+        assert broker.anonymous_memory_bytes() - before < 50 * MEGABYTE
+        assert len(read_answer(greedy)) > 1000
+
+
 def test_frames_that_have_begun_are_bounded_and_all_end() -> None:
     """Twice what fits: the second half waits until the first is through, and everybody is answered."""
     body = b"x" * (MEGABYTE - 11)
