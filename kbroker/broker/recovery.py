@@ -24,7 +24,7 @@ from kbroker.state_records import (
     TopicKey,
     TopicState,
 )
-from kbroker.storage.spi import LogId, LogSettings, LogStore, StateStore
+from kbroker.storage.spi import LogId, LogStore, StateStore
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +69,7 @@ def load_topics(topics: Topics, log_store: LogStore, state_store: StateStore, *,
                 "restore it, or start with --adopt to go on with empty partitions"
             )
         for log in missing:
-            logger.error("topic %s partition %d had no log: created empty", record.name, log.partition)
-            log_store.create(log, LogSettings())
+            logger.error("topic %s partition %d has no log: made empty", record.name, log.partition)
         known.difference_update(logs)
         config = state_store.get(ConfigKey(ResourceType.TOPIC, record.name).encode())
         topics.add_recovered(key.topic_id, record, {} if config is None else Config.decode(config).entries)

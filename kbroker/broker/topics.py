@@ -130,8 +130,10 @@ class Topics:
     # -- start-up -----------------------------------------------------------------------------------------------------
 
     def add_recovered(self, topic_id: UUID, record: TopicRecord, configs: Mapping[str, str]) -> None:
-        """A topic that the state store knows; its logs exist."""
+        """A topic that the state store knows. Its logs are given their settings, which an engine need not keep."""
         topic = self._make(topic_id, record.name, record.created_ms, configs)
+        for index in range(record.partitions):
+            self._log_store.create(LogId(topic_id, index), log_settings(topic.config))
         self._add_partitions(topic, record.partitions)
         self._publish(topic)
 

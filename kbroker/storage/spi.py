@@ -103,7 +103,8 @@ class LogStore(LogReader, Protocol):
     """True where writes belong to one thread (LMDB): the broker then calls all of this class's methods in its commit thread."""
 
     def create(self, log: LogId, settings: LogSettings) -> None:
-        """Make an empty log that begins at offset 0; for an existing log only its settings change. Durable on return."""
+        """Make an empty log that begins at offset 0, durable on return; for an existing log only its settings change, and cost
+        nothing if they are the same. The broker tells every log's settings at its start, so they need not be kept."""
 
     def drop(self, log: LogId) -> None:
         """Remove the log and its bytes; no error if there is none. Durable on return."""

@@ -158,6 +158,18 @@ async def test_producers_are_replayed_from_the_log_after_a_crash(tmp_path: Path)
 
 
 @pytest.mark.parametrize("engine", DURABLE)
+async def test_segments_keep_their_size_after_a_restart(tmp_path: Path, engine: str) -> None:
+    async with open_broker(options(tmp_path, engine)) as broker:
+        await broker.topics.create("orders", 1, {"internal.segment.bytes": "300"})
+    async with open_broker(options(tmp_path, engine)) as broker:
+        topic = broker.topics.by_name("orders")
+        assert topic is not None
+        for index in range(6):
+            await append(topic.partitions[0], batch(index))
+        assert len(topic.partitions[0].segments()) > 1
+
+
+@pytest.mark.parametrize("engine", DURABLE)
 async def test_producer_ids_are_given_once(tmp_path: Path, engine: str) -> None:
     given: list[int] = []
     for _ in range(3):
