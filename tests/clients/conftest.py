@@ -16,6 +16,7 @@ import pytest
 
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from tests.clients.drivers import DRIVERS, Driver
+from tests.clients.share_workers import Crew, open_crew
 
 DURABLE_ENGINES = ("segment", "lmdb", "rocksdb", "sqlite")
 ENGINES = (*DURABLE_ENGINES, "memory")
@@ -64,3 +65,9 @@ def driver(request: pytest.FixtureRequest) -> Driver:
 def name(request: pytest.FixtureRequest) -> str:
     """A name for topics and groups that no other test uses."""
     return re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")
+
+
+@pytest.fixture
+def crew(broker: RunningBroker) -> Iterator[Crew]:
+    with open_crew(broker) as crew:
+        yield crew

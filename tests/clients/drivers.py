@@ -46,7 +46,9 @@ class Driver(Protocol):
     ) -> list[int]:
         """Returns the offsets that were answered, in no certain order (with acks 0 they say nothing)."""
 
-    def receive(self, bootstrap: str, topic: str, count: int, *, start: Mapping[int, int] | None = None, partitions: int = 1) -> Iterator[Placed]:
+    def receive(
+        self, bootstrap: str, topic: str, count: int, *, start: Mapping[int, int] | None = None, partitions: int = 1
+    ) -> Iterator[Placed]:
         """`count` records from `start` (partition -> offset; None: all partitions from the earliest offset)."""
 
     def find_offset(self, bootstrap: str, topic: str, partition: int, timestamp_ms: int) -> int | None:
@@ -98,7 +100,9 @@ class Confluent:
         assert left == 0, f"{left} records were not answered"
         return offsets
 
-    def receive(self, bootstrap: str, topic: str, count: int, *, start: Mapping[int, int] | None = None, partitions: int = 1) -> Iterator[Placed]:
+    def receive(
+        self, bootstrap: str, topic: str, count: int, *, start: Mapping[int, int] | None = None, partitions: int = 1
+    ) -> Iterator[Placed]:
         from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, TopicPartition
 
         places = start if start is not None else dict.fromkeys(range(partitions), EARLIEST)
@@ -173,7 +177,9 @@ class KafkaPython:
         finally:
             producer.close(PATIENCE_S)
 
-    def receive(self, bootstrap: str, topic: str, count: int, *, start: Mapping[int, int] | None = None, partitions: int = 1) -> Iterator[Placed]:
+    def receive(
+        self, bootstrap: str, topic: str, count: int, *, start: Mapping[int, int] | None = None, partitions: int = 1
+    ) -> Iterator[Placed]:
         from kafka import KafkaConsumer, TopicPartition
 
         consumer = KafkaConsumer(
@@ -248,7 +254,9 @@ class AioKafka:
                 raise Refused(getattr(error, "errno", -1), str(error)) from error
             return [answer.offset if answer is not None else -1 for answer in answers]
 
-    def receive(self, bootstrap: str, topic: str, count: int, *, start: Mapping[int, int] | None = None, partitions: int = 1) -> Iterator[Placed]:
+    def receive(
+        self, bootstrap: str, topic: str, count: int, *, start: Mapping[int, int] | None = None, partitions: int = 1
+    ) -> Iterator[Placed]:
         return iter(asyncio.run(self._receive(bootstrap, topic, count, start, partitions)))
 
     async def _receive(self, bootstrap: str, topic: str, count: int, start: Mapping[int, int] | None, partitions: int) -> list[Placed]:
