@@ -11,6 +11,9 @@ The model, stricter than any one file system and never beyond what POSIX lets on
                    directory that they concern; fsync of a file says nothing about its name. Of the rest either any subset is
                    there ("strict") or a prefix in order ("ordered", what journalling file systems do). A rename is atomic; a
                    lost unlink brings the old file back; what lies in a directory whose name was lost is gone.
+                   RocksDB alone relies on what Linux file systems do beyond POSIX (fsync of a new file keeps its name too):
+                   it renames CURRENT to name a manifest that it has synced, and syncs the directory only afterwards. For its
+                   files, and for no others, the model grants that (`names_by_fsync`).
     failed syncs   make nothing safe.
 
 Knows the recorder's log entries, and nothing of brokers and engines.
@@ -20,7 +23,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -195,9 +198,14 @@ State: TypeAlias = dict[str, Content | None]
 
 
 class Disk:
-    """Follows a log, entry by entry; `survivor` asks what is left if the power goes now. `base`: what was there before."""
+    """Follows a log, entry by entry; `survivor` asks what is left if the power goes now.
 
-    def __init__(self, base: Path | None = None) -> None:
+    `base`: what was there before. `names_by_fsync`: for which paths fsync of a file makes its name safe as well.
+    """
+
+    def __init__(self, base: Path | None = None, *, names_by_fsync: Callable[[str], bool] = lambda path: False) -> None:
+        self._names_by_fsync = names_by_fsync
+        self._named_by_fsync: set[Node] = set()
         self._now: Tree = {ROOT: {}}
         self._safe: Tree = {ROOT: {}}
         self._pending: list[tuple[_Naming, bool]] = []
@@ -238,6 +246,8 @@ class Disk:
                 self._file(entry).pending.append(_Change(entry.offset, None))
             case Op.SYNC_BEGIN:
                 self._syncs[entry.offset] = [(self._file(entry), self._file(entry).changes)]
+                if self._objects[entry.object] in self._named_by_fsync:
+                    self._name_syncs[entry.offset] = (self._objects[entry.object], self._namings)
             case Op.DIRSYNC_BEGIN:
                 self._name_syncs[entry.offset] = (self._resolve(entry.path), self._namings)
             case Op.ALLSYNC_BEGIN:
@@ -266,6 +276,8 @@ class Disk:
             node = self._new_node()
             self._files[node] = _File(Content())
             self._name(_Naming(None, (directory, name), node))
+            if self._names_by_fsync(entry.path):
+                self._named_by_fsync.add(node)
         self._objects[entry.object] = node
 
     def _synced(self, entry: Entry) -> None:
@@ -275,10 +287,10 @@ class Disk:
         for file, changes in files:
             file.make_safe(changes)
         if names is not None:
-            directory, count = names
+            node, count = names
             for place in range(count - self._folded):
                 naming, _ = self._pending[place]
-                if directory is None or naming.concerns(directory):
+                if node is None or naming.concerns(node) or (node in self._named_by_fsync and node == naming.node):
                     self._pending[place] = (naming, True)
         while self._pending and self._pending[0][1]:
             self._pending.pop(0)[0].apply(self._safe)

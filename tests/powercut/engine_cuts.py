@@ -29,16 +29,24 @@ class Work:
     seed: int
     steps: int
 
+    def names_by_fsync(self, path: str) -> bool:
+        """See the model in tests/powercut/disk.py."""
+        return self.engine.endswith("rocksdb")
+
 
 def record(work: Work, home: Path) -> list[Entry]:
     """Let a process work under the recorder until it kills itself. The directory is home/data."""
     directory, log = home / "data", home / "record.log"
     directory.mkdir()
     recording = Recording(directory, log)
-    command = [*MODULE, "work", work.kind, work.engine, str(recording.directory), str(log), str(work.seed), str(work.steps)]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **recording.environment()}, capture_output=True, text=True, check=False)
+    return _recorded(recording, "work", work.kind, work.engine, str(recording.directory), str(log), str(work.seed), str(work.steps))
+
+
+def _recorded(recording: Recording, *command: str) -> list[Entry]:
+    environment = {**os.environ, **recording.environment()}
+    done = subprocess.run([*MODULE, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     recording.close()
-    assert done.returncode == -signal.SIGKILL, f"the recorded work ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+    assert done.returncode == -signal.SIGKILL, f"the recorded process ended with {done.returncode}:\n{done.stdout}{done.stderr}"
     return list(recording.entries())
 
 
@@ -52,14 +60,14 @@ class Cut:
     marks: dict[str, object]
 
 
-def cuts(entries: list[Entry], *, count: int, seed: int) -> Iterator[Cut]:
+def cuts(work: Work, entries: list[Entry], *, count: int, seed: int) -> Iterator[Cut]:
     """`count` cuts at random moments, in the order of the log; half of them around a sync."""
     chooser = random.Random(seed)
     around = [place + shift for place, entry in enumerate(entries) if entry.op.name.endswith("SYNC_END") for shift in (0, 1, 2)]
     around = [place for place in around if place <= len(entries)]
     every = range(len(entries) + 1)
     positions = sorted(chooser.choice(around) if around and number % 2 else chooser.choice(every) for number in range(count))
-    disk, marks, position = Disk(), {"begun": 0, "done": 0, "starts": {}}, 0
+    disk, marks, position = Disk(names_by_fsync=work.names_by_fsync), {"begun": 0, "done": 0, "starts": {}}, 0
     for wanted in positions:
         for entry in entries[position:wanted]:
             disk.apply(entry)
@@ -68,6 +76,22 @@ def cuts(entries: list[Entry], *, count: int, seed: int) -> Iterator[Cut]:
         position = wanted
         state_seed = chooser.getrandbits(32)
         yield Cut(position, state_seed, disk.survivor(random.Random(state_seed)), dict(marks))
+
+
+def cut_again(work: Work, cut: Cut, home: Path) -> Cut:
+    """The power goes a second time, while the store recovers from the first."""
+    home.mkdir()
+    before = home / "before"
+    save(cut.state, before)
+    save(cut.state, home / "data")
+    recording = Recording(home / "data", home / "record.log")
+    entries = _recorded(recording, "recover", work.kind, work.engine, str(recording.directory))
+    chooser = random.Random(cut.seed)
+    disk = Disk(before, names_by_fsync=work.names_by_fsync)
+    for entry in entries[: chooser.randint(0, len(entries))]:
+        disk.apply(entry)
+    shutil.rmtree(home)
+    return Cut(cut.position, cut.seed, disk.survivor(chooser), cut.marks)
 
 
 def _note(marks: dict[str, object], mark: dict[str, int]) -> None:
@@ -113,11 +137,15 @@ class Judge:
 
 
 def run(work: Work, home: Path, *, count: int, seed: int) -> list[str]:
-    """Record once, cut `count` times; returns what went wrong, each with its cut. States that went wrong are left in `home`."""
+    """Record once, cut `count` times, and cut every fifth recovery again; returns what went wrong, each with its cut.
+
+    States that went wrong are left in `home`.
+    """
     entries = record(work, home)
     judge, wrong = Judge(), []
     try:
-        for number, cut in enumerate(cuts(entries, count=count, seed=seed)):
+        for number, first_cut in enumerate(cuts(work, entries, count=count, seed=seed)):
+            cut = first_cut if number % 5 else cut_again(work, first_cut, home / f"again-{number}")
             if verdict := judge.verdict(work, cut, home / f"cut-{number}"):
                 wrong.append(f"{work} cut at {cut.position} of {len(entries)}, state seed {cut.seed}, {cut.marks}: cut-{number}\n{verdict}")
     finally:

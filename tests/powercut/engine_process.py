@@ -1,6 +1,7 @@
-"""The two processes of an engine's power cut: one works under the recorder, one opens what a power cut left and judges.
+"""The processes of an engine's power cut: one works under the recorder, one recovers under it, one opens what is left and judges.
 
     python -m tests.powercut.engine_process work KIND ENGINE DIRECTORY LOG SEED STEPS
+    python -m tests.powercut.engine_process recover KIND ENGINE DIRECTORY
     python -m tests.powercut.engine_process judge      requests on stdin, one JSON object a line; answers on stdout
 
 KIND is "log" or "state". Both are processes of their own since a corrupt store may take its process along (SIGBUS). The worker is
@@ -51,6 +52,13 @@ def work(kind: str, engine: str, directory: Path, log: Path, seed: int, steps: i
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def recover(kind: str, engine: str, directory: Path) -> None:
+    """Only open what a power cut left, so that the next one can come in between."""
+    store = open_store(kind, engine, directory)
+    assert store is not None
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def judge(kind: str, engine: str, directory: Path, seed: int, steps: int, marks: script.Marks) -> None:
     """Raises AssertionError, or whatever the engine raises."""
     store = open_store(kind, engine, directory)
@@ -81,6 +89,7 @@ def judge_requests() -> None:
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "work": lambda kind, engine, directory, log, seed, steps: work(kind, engine, Path(directory), Path(log), int(seed), int(steps)),
+    "recover": lambda kind, engine, directory: recover(kind, engine, Path(directory)),
     "judge": judge_requests,
 }
 

@@ -118,6 +118,14 @@ def test_a_new_name_needs_its_directory_synced() -> None:
     assert names(create("f"), write(A), sync(), sync_names()) == {"f"}
 
 
+def test_a_file_whose_fsync_keeps_its_name() -> None:
+    disk = Disk(names_by_fsync=lambda path: path == "f")
+    for each in flat(create("f"), sync(), create("g", 2), sync(2)):
+        disk.apply(each)
+    found = {" ".join(disk.survivor(random.Random(seed))) for seed in range(STATES)}
+    assert found == {"f", "f g"}
+
+
 def test_syncfs_covers_everything() -> None:
     whole = [entry(Op.ALLSYNC_BEGIN, offset=5), entry(Op.ALLSYNC_END, offset=5)]
     assert seen(flat(entry(Op.MKDIR, "d"), create("d/f"), write(A), whole)) == {(("d", None), ("d/f", A))}
