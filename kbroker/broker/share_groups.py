@@ -129,7 +129,7 @@ class ShareGroups:
         return loaded
 
     async def _load(self, loaded: LoadedSharePartition) -> None:
-        group_id, _ = loaded.key
+        group_id, (topic_id, index) = loaded.key
         try:
             engine = await load_share_partition(
                 self._persister, group_id, loaded.partition, self._settings(group_id), lambda: self._reset_policy(group_id)
@@ -138,7 +138,14 @@ class ShareGroups:
             loaded.error = error if error.code is ErrorCode.offset_not_available else client_error(error.code, error.message)
             self._forget(loaded)
             return
+        except Exception as error:
+            # A batch or a state that cannot be read concerns this queue alone; raised from here it would end the broker.
+            logger.exception("share-partition %s:%s-%d cannot be loaded", group_id, topic_id, index)
+            loaded.error = client_error(ErrorCode.unknown_server_error, str(error))
+            self._forget(loaded)
+            return
         if not loaded.gone:
+            engine.settings = self._settings(group_id)  # They may have been altered while the state was read.
             loaded.engine = engine
             loaded.waiters.wake_all()
 
@@ -212,7 +219,12 @@ class ShareGroups:
             for save in saves
         ]
         with trio.CancelScope(shield=True):
-            written = await self._persister.write(group_id, requests)
+            try:
+                written = await self._persister.write(group_id, requests)
+            except Exception:
+                # Left pending, the records could neither be acknowledged nor acquired by anybody until a restart.
+                logger.exception("the persister failed to save share state of group %s", group_id)
+                written = [Result(request.partition, ErrorCode.unknown_server_error) for request in requests]
         return {result.partition: self._settle(save, result) for save, result in zip(saves, written, strict=True)}
 
     def _settle(self, save: _Save, result: Result) -> KafkaError | None:

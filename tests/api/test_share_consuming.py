@@ -9,9 +9,12 @@ from uuid import UUID
 
 import pytest
 import trio
+from crc32c import crc32c
 
+from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode
-from kbroker.records import iter_headers
+from kbroker.records import Record, build_batch, iter_headers
+from kbroker.share.persister import TopicPartition
 from tests.api.conftest import Client, Connect
 
 GROUP = "g1"
@@ -440,3 +443,46 @@ async def test_latest_is_decided_once(connect: Connect) -> None:
     async with connect(engine="segment") as client:
         await client.append("orders", 4)
         assert acquired(await Member(client, "M1").fetch([key], wait_ms=5000)) == [(2, 3, 1)]
+
+
+async def test_a_batch_that_cannot_be_read_fails_its_share_partition_only(connect: Connect) -> None:
+    """Payloads are opaque to Produce; share.auto.offset.reset=by_duration is the first to open them."""
+    batch = bytearray(build_batch([Record(0, wall_clock_ms(), None, b"x", ())]))
+    batch[22] |= 1  # it says gzip, and is not
+    batch[17:21] = crc32c(memoryview(batch)[21:]).to_bytes(4, "big")
+    async with connect() as client:
+        topic = await client.create_topic("orders")
+        await client.append_raw("orders", bytes(batch))
+        await set_up_group(client, {"share.auto.offset.reset": "by_duration:PT1H"})
+        await initialize(client, topic.topic_id, 1)
+        failed = await Member(client, "m").fetch([(topic.topic_id, 0)], wait_ms=10)
+        assert rows(failed)[topic.topic_id, 0].error_code == ErrorCode.unknown_server_error
+        await set_up_group(client, {"share.auto.offset.reset": "earliest"})
+        assert acquired(await Member(client, "n").fetch([(topic.topic_id, 0)], wait_ms=5000)) == [(0, 0, 1)]
+
+
+async def test_settings_altered_while_a_share_partition_loads(connect: Connect) -> None:
+    async with connect() as client:
+        key = await prepare(client, 1)
+        client.broker.share_groups.find_or_load(GROUP, TopicPartition(*key))
+        await set_up_group(client, {"share.record.lock.duration.ms": "20000"})
+        await Member(client, "m").fetch([key], wait_ms=5000)
+        loaded = client.broker.share_groups.find(GROUP, TopicPartition(*key))
+        assert loaded is not None
+        assert loaded.engine is not None
+        assert loaded.engine.settings.lock_duration_ms == 20_000
+
+
+async def test_a_persister_that_raises_leaves_no_record_pending(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(group_id: str, requests: object) -> None:
+        raise OSError("no way to the persister")
+
+    async with connect() as client:
+        key = await prepare(client, 1)
+        member = Member(client, "m")
+        assert acquired(await member.fetch([key], wait_ms=5000)) == [(0, 0, 1)]
+        with monkeypatch.context() as broken:
+            broken.setattr(client.broker.persister, "write", fail)
+            refused = await member.acknowledge({key: [(0, 0, [ACCEPT])]})
+            assert rows(refused)[key].error_code == ErrorCode.unknown_server_error
+        assert rows(await member.acknowledge({key: [(0, 0, [ACCEPT])]}))[key].error_code == 0
