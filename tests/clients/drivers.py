@@ -257,26 +257,36 @@ class AioKafka:
     def receive(
         self, bootstrap: str, topic: str, count: int, *, start: Mapping[int, int] | None = None, partitions: int = 1
     ) -> Iterator[Placed]:
-        return iter(asyncio.run(self._receive(bootstrap, topic, count, start, partitions)))
+        with asyncio.Runner() as runner:
+            consumer = runner.run(self._start_consumer(bootstrap, topic, start or {}, partitions))
+            try:
+                left = count
+                while left > 0:
+                    records = runner.run(self._poll(consumer, left))
+                    if not records:
+                        raise TooLittle(f"{count - left} of {count} records came")
+                    yield from records
+                    left -= len(records)
+            finally:
+                runner.run(consumer.stop())
 
-    async def _receive(self, bootstrap: str, topic: str, count: int, start: Mapping[int, int] | None, partitions: int) -> list[Placed]:
+    async def _start_consumer(self, bootstrap: str, topic: str, start: Mapping[int, int], partitions: int) -> Any:
         from aiokafka import AIOKafkaConsumer, TopicPartition
 
         consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, auto_offset_reset="earliest")
-        received: list[Placed] = []
-        async with consumer:
-            consumer.assign([TopicPartition(topic, partition) for partition in start or range(partitions)])
-            for partition, offset in (start or {}).items():
-                consumer.seek(TopicPartition(topic, partition), offset)
-            while len(received) < count:
-                before = len(received)
-                for records in (await consumer.getmany(timeout_ms=int(PATIENCE_S * 1000), max_records=count - len(received))).values():
-                    for record in records:
-                        content = Content(record.timestamp, record.key, record.value, tuple(record.headers))
-                        received.append(Placed(record.partition, record.offset, content))
-                if len(received) == before:
-                    raise TooLittle(f"{before} of {count} records came")
-        return received
+        await consumer.start()
+        consumer.assign([TopicPartition(topic, partition) for partition in start or range(partitions)])
+        for partition, offset in start.items():
+            consumer.seek(TopicPartition(topic, partition), offset)
+        return consumer
+
+    async def _poll(self, consumer: Any, most: int) -> list[Placed]:
+        fetched = await consumer.getmany(timeout_ms=int(PATIENCE_S * 1000), max_records=min(most, 5000))
+        return [
+            Placed(record.partition, record.offset, Content(record.timestamp, record.key, record.value, tuple(record.headers)))
+            for records in fetched.values()
+            for record in records
+        ]
 
     def find_offset(self, bootstrap: str, topic: str, partition: int, timestamp_ms: int) -> int | None:
         return asyncio.run(self._find_offset(bootstrap, topic, partition, timestamp_ms))

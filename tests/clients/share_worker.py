@@ -6,7 +6,8 @@ Commands are lines on stdin, events are JSON lines on stdout; share_workers.py i
 
     subscribe TOPIC...      subscribe and begin to poll
     accept|release|reject   what to do with each record of a poll, those held back at the moment first
-    obey                    the record's value says it: "accept…", "reject…", or "release N…": release the first N deliveries
+    obey                    the record's value says it: "accept…", "reject…", "release N…" (release the first N deliveries, then
+                            accept) or "hold N…" (release the first N, then hold)
     hold                    from the next poll on that brings something: acknowledge nothing and poll no more until told otherwise
     close                   leave in good order, with whatever is held
 
@@ -56,7 +57,8 @@ class Orders:
 
     def wait_while_holding(self) -> None:
         with self.changed:
-            self.changed.wait_for(lambda: self.verdict != "hold" or self.closing)
+            held = self.verdict
+            self.changed.wait_for(lambda: self.verdict != held or self.closing)
 
     def wait_for_topics(self) -> None:
         with self.changed:
@@ -90,7 +92,7 @@ class Worker:
             messages = list(self.consumer.poll(_POLL_S))
             for message in messages:
                 self.report(message, asked_at)
-            if messages and self.orders.verdict == "hold":
+            if any(self.must_hold(message) for message in messages):
                 say("holding")
                 self.orders.wait_while_holding()
             if self.explicit and messages and not self.orders.closing:
@@ -113,6 +115,12 @@ class Worker:
             asked_at=asked_at,
         )
 
+    def must_hold(self, message: Message) -> bool:
+        if self.orders.verdict == "obey":
+            word, *more = (message.value() or b"").decode().split()
+            return word == "hold" and (message.delivery_count() or 0) > int(more[0])
+        return self.orders.verdict == "hold"
+
     def acknowledge(self, messages: list[Message]) -> None:
         for message in messages:
             self.consumer.acknowledge(message, AcknowledgeType[self.verdict_on(message)])
@@ -122,8 +130,8 @@ class Worker:
         if self.orders.verdict != "obey":
             return self.orders.verdict.upper()
         word, *more = (message.value() or b"").decode().split()
-        if word == "release":
-            return "RELEASE" if message.delivery_count() <= int(more[0]) else "ACCEPT"
+        if word in ("release", "hold"):
+            return "RELEASE" if (message.delivery_count() or 0) <= int(more[0]) else "ACCEPT"
         return word.upper()
 
 
