@@ -5,7 +5,7 @@ Commits are synced: unsynced LMDB came back corrupt from power cuts. No write ma
 
 Sub-database handles. A handle is opened in a write transaction (py-lmdb gives up those opened in a read one), so LMDB's own writer lock
 keeps openings, creations and drops apart. Handles stay open, as opening costs more than reading; dropping one waits with
-`forget` until no read uses it. py-lmdb cannot close a handle: at MAX_HANDLES the environment is opened again, which closes all.
+`forget` until no read uses it. py-lmdb cannot close a handle: at `max_handles` the environment is opened again, which closes all.
 
 This module must not know what is stored.
 """
@@ -33,11 +33,9 @@ Transaction: TypeAlias = "lmdb.Transaction[memoryview]"
 T = TypeVar("T")
 
 DATA = "data.mdb"
-MAX_HANDLES = 32_768
 MAX_READERS = 1024
 SPARE_TRANSACTIONS = 8
 SMALLEST_MAP_BYTES = 1 << 30
-LARGEST_MAP_BYTES = 1 << 44
 
 NEARLY_FULL_BYTES = 16 << 20
 
@@ -66,8 +64,9 @@ class LmdbStatistics:
 class LmdbEnvironment:
     """Get one with `open_environment`, give it back with `close`."""
 
-    def __init__(self, directory: Path, *, read_only: bool, map_bytes: int) -> None:
+    def __init__(self, directory: Path, *, read_only: bool, map_bytes: int, max_handles: int) -> None:
         self.directory = directory
+        self._max_handles = max_handles
         self.read_only = read_only
         self.users = 1
         self._lock = SharedLock()
@@ -76,7 +75,7 @@ class LmdbEnvironment:
         self._handles: dict[bytes, Handle] = {}
         self._created: dict[bytes, Handle] = {}  # by the write transaction that is open
         self._failed: str | None = None
-        self._env, self._map_bytes = _open(directory, read_only, map_bytes)
+        self._env, self._map_bytes = _open(directory, read_only, map_bytes, max_handles)
 
     def read(self, work: Callable[[Transaction], T]) -> T:
         """What `work` gives for a read transaction over one moment. Values are views that die with it; `work` may run again."""
@@ -163,6 +162,7 @@ class LmdbEnvironment:
 
     def forget(self, names: Iterable[bytes]) -> None:
         """Before sub-databases are dropped, and after readers can no longer find their names: waits for the reads under way."""
+        self._env.reader_check()  # what dead readers pin would not be reused
         with self._lock.alone():
             for name in names:
                 self._handles.pop(name, None)
@@ -170,7 +170,7 @@ class LmdbEnvironment:
     def _open_handle(self, name: bytes) -> None:
         """A sub-database that is gone meanwhile is left to `work`, which then looks for it no more."""
         with self._opening:
-            if len(self._handles) >= MAX_HANDLES - 64:
+            if len(self._handles) >= self._max_handles - 64:
                 self._open_again()
             try:
                 self._handles[name] = self._env.open_db(name, create=False)
@@ -183,7 +183,7 @@ class LmdbEnvironment:
         with self._writing, self._lock.alone():
             self._env.close()
             self._handles.clear()
-            self._env, self._map_bytes = _open(self.directory, self.read_only, self._map_bytes)
+            self._env, self._map_bytes = _open(self.directory, self.read_only, self._map_bytes, self._max_handles)
 
     def statistics(self) -> LmdbStatistics:
         info = self._env.info()
@@ -206,7 +206,7 @@ _table_lock = threading.Lock()
 _open_environments: dict[tuple[int, Path], LmdbEnvironment] = {}
 
 
-def open_environment(directory: Path, *, read_only: bool, map_bytes: int = LARGEST_MAP_BYTES) -> LmdbEnvironment:
+def open_environment(directory: Path, *, read_only: bool, map_bytes: int, max_handles: int) -> LmdbEnvironment:
     """The environment of `directory`, made if it is not read-only. OperatorError when it cannot be opened."""
     files = Files()
     if not read_only:
@@ -218,7 +218,8 @@ def open_environment(directory: Path, *, read_only: bool, map_bytes: int = LARGE
         if found is None:
             if not read_only:
                 _create(directory, files)
-            found = _open_environments[key] = LmdbEnvironment(directory, read_only=read_only, map_bytes=map_bytes)
+            found = LmdbEnvironment(directory, read_only=read_only, map_bytes=map_bytes, max_handles=max_handles)
+            _open_environments[key] = found
         elif found.read_only and not read_only:
             raise OperatorError(f"{directory} is already open in this process, read-only: close that reader first")
         else:
@@ -242,12 +243,12 @@ def _create(directory: Path, files: Files) -> None:
     files.remove_tree(temporary)
 
 
-def _open(directory: Path, read_only: bool, map_bytes: int) -> tuple[lmdb.Environment, int]:
+def _open(directory: Path, read_only: bool, map_bytes: int, max_handles: int) -> tuple[lmdb.Environment, int]:
     """Smaller maps are tried where the system refuses a large one; the file grows with its content, whatever the map's size."""
     while True:
         try:
             env = lmdb.open(
-                str(directory), map_size=map_bytes, max_dbs=MAX_HANDLES, max_readers=MAX_READERS, max_spare_txns=SPARE_TRANSACTIONS,
+                str(directory), map_size=map_bytes, max_dbs=max_handles, max_readers=MAX_READERS, max_spare_txns=SPARE_TRANSACTIONS,
                 readonly=read_only, create=not read_only, sync=True, metasync=True, writemap=False, lock=True,
             )  # fmt: skip
         except (lmdb.Error, OSError) as error:

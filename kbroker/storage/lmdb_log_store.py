@@ -26,12 +26,14 @@ from kbroker.errors import NoSpace
 from kbroker.storage import chunked_log
 from kbroker.storage.chunked_log import LogChange, LogState
 from kbroker.storage.chunks import Segment, find_in_chunks, join, read_chunks
-from kbroker.storage.lmdb_environment import LARGEST_MAP_BYTES, LmdbEnvironment, LmdbStatistics, Transaction, open_environment
+from kbroker.storage.lmdb_environment import LmdbEnvironment, LmdbStatistics, Transaction, open_environment
 from kbroker.storage.spi import LogBounds, LogId, LogSettings, SegmentInfo, StampedBatch
 
 T = TypeVar("T")
 
 META = b"meta"
+MAP_BYTES = 1 << 44
+MAX_HANDLES = 32_768
 SMALLEST_TOUCHED_BYTES = 32 << 10
 GARBAGE_PREFIX = b"G"
 _OFFSET = struct.Struct(">Q")
@@ -283,8 +285,9 @@ class LmdbLogStore(LmdbLogReader):
 
 def open_store(directory: Path, options: Mapping[str, str], owner_epoch: int) -> LmdbLogStore:
     """Option `map_size`: the most the file can grow to, in bytes (default 16 TiB; the file holds only what is stored)."""
-    return LmdbLogStore(open_environment(directory, read_only=False, map_bytes=int(options.get("map_size", LARGEST_MAP_BYTES))))
+    map_bytes = int(options.get("map_size", MAP_BYTES))
+    return LmdbLogStore(open_environment(directory, read_only=False, map_bytes=map_bytes, max_handles=MAX_HANDLES))
 
 
 def open_reader(directory: Path) -> LmdbLogReader:
-    return LmdbLogReader(open_environment(directory, read_only=True))
+    return LmdbLogReader(open_environment(directory, read_only=True, map_bytes=MAP_BYTES, max_handles=MAX_HANDLES))

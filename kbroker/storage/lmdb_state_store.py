@@ -160,8 +160,9 @@ class LmdbStateStore(LmdbStateReader):
 
 def open_store(directory: Path, options: Mapping[str, str], owner_epoch: int) -> LmdbStateStore:
     """Option `map_size`: the most the file can grow to, in bytes (default 1 TiB; the file holds only what is stored)."""
-    return LmdbStateStore(open_environment(directory, read_only=False, map_bytes=int(options.get("map_size", MAP_BYTES))))
+    map_bytes = int(options.get("map_size", MAP_BYTES))
+    return LmdbStateStore(open_environment(directory, read_only=False, map_bytes=map_bytes, max_handles=0))
 
 
 def open_reader(directory: Path) -> LmdbStateReader:
-    return LmdbStateReader(open_environment(directory, read_only=True, map_bytes=MAP_BYTES))
+    return LmdbStateReader(open_environment(directory, read_only=True, map_bytes=MAP_BYTES, max_handles=0))

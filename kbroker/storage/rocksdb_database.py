@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import TypeAlias
 
 from rocksdict import (
@@ -30,6 +31,7 @@ from rocksdict import (
     Rdict,
     RdictIter,
     WriteBatch,
+    WriteOptions,
 )
 
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
@@ -40,15 +42,18 @@ META = "meta"
 """The column family for small keys; the default one holds the bulk."""
 
 WRITE_BUFFER_BYTES = 16 << 20
-META_BUFFER_BYTES = 1 << 20
+META_BUFFER_BYTES = 4 << 20
 BLOCK_CACHE_BYTES = 8 << 20
 MAX_WAL_BYTES = 64 << 20
 ROOM_TO_REOPEN_BYTES = 32 << 20
+STALL_SECONDS = 0.002
+MAX_STALLS = 30_000
 
 Fill: TypeAlias = Callable[[WriteBatch, ColumnFamily], None]
 
 _FULL = ("No space left on device", "Disk quota exceeded", "File too large")
 _AT_SYNC = ("While fsync", "While fdatasync")
+_STALLED = "Write stall"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ class Rocksdb:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._files = Files()
+        self._pause = Event()  # never set
         self._lock = SharedLock()
         self._failed: str | None = None
         self._full = False
@@ -94,13 +100,25 @@ class Rocksdb:
         self.check()
         if self._full:
             self._open_again()
+        for _ in range(MAX_STALLS):
+            if self._write(fill):
+                return
+            # RocksDB's own waiting for memtables to be written out holds the GIL, and on a full disk it was seen never to end.
+            self._pause.wait(STALL_SECONDS)
+        raise self._fail(f"writes are held up for more than {MAX_STALLS * STALL_SECONDS:.0f} s")
+
+    def _write(self, fill: Fill) -> bool:
+        """False when RocksDB wants the writer to wait."""
         assert self._db is not None
         batch = WriteBatch(raw_mode=True)
         fill(batch, self._db.get_column_family_handle(META))
         try:
-            self._db.write(batch)
+            self._db.write(batch, _no_waiting)
         except Exception as error:
+            if _STALLED in str(error):
+                return False
             raise self._failure(error) from error
+        return True
 
     def sync(self) -> None:
         self.check()
@@ -119,8 +137,11 @@ class Rocksdb:
     def _sync_wal_files(self) -> None:
         """What RocksDB does no more once it is full: earlier writes are in the WAL files and must still reach the disk."""
         try:
-            for path in self.directory.glob("*.log"):
-                descriptor = self._files.open(path, os.O_RDONLY)
+            for name, _, _ in wal_and_current(self.directory):
+                try:
+                    descriptor = self._files.open(self.directory / name, os.O_RDONLY)
+                except FileNotFoundError:  # its content is in a table by now, which RocksDB synced before it removed this file
+                    continue
                 try:
                     self._files.fdatasync(descriptor)
                 finally:
@@ -143,7 +164,7 @@ class Rocksdb:
         """NoSpace while it cannot be done."""
         file_system = os.statvfs(self.directory)
         free_bytes = file_system.f_bavail * file_system.f_frsize
-        wal_bytes = sum(path.stat().st_size for path in self.directory.glob("*.log"))
+        wal_bytes = sum(size_bytes for _, size_bytes, _ in wal_and_current(self.directory))
         room_bytes = wal_bytes + min(ROOM_TO_REOPEN_BYTES, file_system.f_blocks * file_system.f_frsize // 8)
         if free_bytes < room_bytes:
             raise NoSpace(f"{self.directory}: {free_bytes} bytes are free, {room_bytes} are needed to go on")
@@ -221,6 +242,8 @@ def _options(write_buffer_bytes: int) -> Options:
     return options
 
 
+_no_waiting = WriteOptions()
+_no_waiting.no_slowdown = True
 _block_cache = Cache(BLOCK_CACHE_BYTES)  # one for all databases of the process
 
 
@@ -242,6 +265,7 @@ def wal_and_current(directory: Path) -> Sequence[tuple[str, int, int]]:
     with os.scandir(directory) as listing:
         for entry in listing:
             if entry.name.endswith(".log") or entry.name == "CURRENT":
-                status = entry.stat()
-                found.append((entry.name, status.st_size, status.st_ino))
+                with suppress(FileNotFoundError):  # removed meanwhile, as its content was written to a table
+                    status = entry.stat()
+                    found.append((entry.name, status.st_size, status.st_ino))
     return sorted(found)

@@ -11,8 +11,7 @@ import lmdb
 import pytest
 
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
-from kbroker.storage import lmdb_environment
-from kbroker.storage.lmdb_environment import open_environment
+from kbroker.storage import lmdb_log_store
 from kbroker.storage.lmdb_log_store import LmdbLogStore
 from kbroker.storage.lmdb_store import LOG_STORE, STATE_STORE
 from kbroker.storage.spi import LogId, LogSettings
@@ -87,7 +86,7 @@ def test_what_was_removed_but_not_freed_is_freed_at_the_next_open(tmp_path: Path
 
 def test_handles_are_given_back_before_they_run_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More segments are read than handles may be open."""
-    monkeypatch.setattr(lmdb_environment, "MAX_HANDLES", 100)
+    monkeypatch.setattr(lmdb_log_store, "MAX_HANDLES", 100)
     store = LOG_STORE.open(tmp_path, {}, 1)
     store.create(LOG, LogSettings(segment_bytes=1))
     written = [batch(offset, timestamp_ms=offset) for offset in range(200)]
@@ -242,7 +241,7 @@ def test_store_and_readers_of_one_process_share_the_environment(tmp_path: Path) 
 
 def test_a_directory_without_an_environment_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="cannot open the LMDB environment"):
-        open_environment(tmp_path / "none", read_only=True)
+        LOG_STORE.open_reader(tmp_path / "none")
 
 
 @pytest.mark.parametrize("length", [479, 480, 481, 482, 511, 512, 3000])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from rocksdict import AccessType, Rdict
+from rocksdict import AccessType, Rdict, WriteBatch, WriteOptions
 
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.storage import rocksdb_database
@@ -110,6 +110,39 @@ def test_a_failed_write_stops_all_writes(store: RocksdbLogStore) -> None:
     with pytest.raises(StoreFailed):
         store.write([batch(0)], now_ms=0)
     assert store.bounds(LOG) == (0, 0)
+
+
+class HeldUpRdict(FailingRdict):
+    """Holds up `count` writes before it lets them through."""
+
+    def __init__(self, db: Rdict, count: int) -> None:
+        super().__init__(db)
+        self.count = count
+
+    def write(self, batch: WriteBatch, options: WriteOptions) -> None:
+        assert options.no_slowdown
+        if self.count:
+            self.count -= 1
+            raise Exception("Result incomplete: Write stall")
+        self._db.write(batch, options)
+
+
+@pytest.mark.parametrize("count", [1, 5, 10])
+def test_a_held_up_write_is_tried_again(store: RocksdbLogStore, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """As when memtables fill faster than they are written out. Left to RocksDB, a full disk held a write up for good."""
+    monkeypatch.setattr(rocksdb_database, "MAX_STALLS", 10)
+    database = store._database
+    real = database._db
+    assert real is not None
+    database._db = HeldUpRdict(real, count)  # type: ignore[assignment]
+    if count < 10:
+        store.write([batch(0)], now_ms=0)
+        assert read_all(store) == batch(0).data
+    else:
+        with pytest.raises(StoreFailed, match="held up"):
+            store.write([batch(0)], now_ms=0)
+        assert store.bounds(LOG) == (0, 0)
+    database._db = real
 
 
 def test_what_was_written_before_the_disk_was_full_is_still_synced(store: RocksdbLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
