@@ -151,6 +151,17 @@ class StateStoreContract:
         store.write([(key, b"x") for key in keys])
         assert [key for key, _ in store.scan(b"")] == keys
 
+    def test_keys_longer_than_that(self, store: StateStore, directory: Path) -> None:
+        """A client chooses the names of groups: a long one must not stop the store."""
+        keys = sorted(b"k" * length + end for length in (400, 511, 512, 2000, 30_000) for end in (b"", b"\0", b"a", b"\xff"))
+        store.write([(key, b"%d" % len(key)) for key in reversed(keys)])
+        assert [key for key, _ in store.scan(b"k")] == keys
+        assert [key for key, _ in store.scan(b"k" * 1999)] == [key for key in keys if key.startswith(b"k" * 1999)]
+        store.write([(keys[0], None), (keys[-1], None)])
+        with self.reopened(store, directory) as again:
+            assert list(again.scan(b"")) == [(key, b"%d" % len(key)) for key in keys[1:-1]]
+            assert again.get(keys[5]) == b"%d" % len(keys[5])
+
     def test_a_value_of_1_mb(self, store: StateStore, directory: Path) -> None:
         large = bytes(range(256)) * 4096
         store.write([(b"large", large), (b"small", b"1")])
