@@ -33,8 +33,7 @@ async def handle(request: Request) -> Raw:
         return Raw((packed,))
     results = await acknowledge(request, body.topics, is_renew_ack=getattr(body, "is_renew_ack", False))
     if plan.is_final:
-        share_groups.sessions.close(body.group_id, body.member_id)
-        share_groups.release_session(plan.session)
+        share_groups.close_session(plan.session)
     rows: dict[UUID, list[ShareAcknowledgeRow]] = {}
     if any(row.acknowledgement_batches for topic in body.topics for row in topic.partitions):
         for partition, refused in results.items():

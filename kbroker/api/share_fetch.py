@@ -40,11 +40,10 @@ async def handle(request: Request) -> Raw:
     results = await acknowledge(request, _with_acks(body.topics), is_renew_ack=is_renew_ack)
     rows: dict[TopicPartition, ShareFetchRow] = {}
     if plan.is_final:
-        share_groups.sessions.close(body.group_id, body.member_id)
-        share_groups.release_session(plan.session)
+        share_groups.close_session(plan.session)
     elif not is_renew_ack and limits.max_records > 0 and limits.max_bytes != 0:
         fetching = ShareFetching(request.broker, request.connection, body.group_id, body.member_id, limits)
-        rows = _due_rows(plan, await fetching.run(plan.partitions))
+        rows = _due_rows(plan, await fetching.run(plan.partitions, lambda: share_groups.sessions.is_current(plan)))
     if not plan.is_final and not share_groups.sessions.is_current(plan):
         return _refusal(request, KafkaError(ErrorCode.invalid_share_session_epoch))
     return Raw(_answer(request, rows, results))

@@ -6,7 +6,7 @@ handed out as they lie in the store; the client keeps to the acquired ranges.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -63,8 +63,13 @@ class ShareFetching:
         self._budget = limits.max_records
         self._has_failed_load = False
 
-    async def run(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, ShareFetchRow]:
-        """A row for every partition that is loaded or failed. Raises PeerGone without holding anything."""
+    async def run(self, partitions: Sequence[TopicPartition], is_current: Callable[[], bool]) -> dict[TopicPartition, ShareFetchRow]:
+        """A row for every partition that is loaded or failed. Raises PeerGone without holding anything.
+
+        Nothing is acquired once `is_current` is false (the session was used, replaced or ended elsewhere): the answer will be an
+        error, and the client would never see the records.
+        """
+        self._is_current = is_current
         until = trio.current_time() + self._limits.max_wait_ms / 1000
         waiter = Waiter()
         watched: dict[TopicPartition, LoadedSharePartition] = {}
@@ -73,9 +78,9 @@ class ShareFetching:
                 waiter.rearm()
                 expired = trio.current_time() >= until
                 lost_one = self._find(partitions, waiter, watched)
-                acquired = await self._attempt(watched, expired=expired)
+                acquired = is_current() and await self._attempt(watched, expired=expired)
                 nothing_to_wait_for = not watched and not self._has_failed_load
-                if acquired or expired or lost_one or nothing_to_wait_for or self._broker.closing:
+                if acquired or expired or lost_one or nothing_to_wait_for or self._broker.closing or not is_current():
                     return self._rows
                 await self._connection.park(waiter, until)
         finally:
@@ -154,7 +159,7 @@ class ShareFetching:
             wanted = self._budget + max(0, engine.end_offset - fetch_offset + 1)
             max_bytes = min(share_bytes, max(_SMALL_READ_BYTES, self._budget * _BYTES_PER_RECORD))
             views = await loaded.partition.read(fetch_offset, max_bytes=max_bytes, end_offset=end_offset)
-            if loaded.gone:
+            if loaded.gone or not self._is_current():
                 return False
             if self._take(partition, loaded, engine, fetch_offset, _walk(views, fetch_offset, wanted)):
                 return True

@@ -293,6 +293,11 @@ class ShareGroups:
     def release_session(self, session: ShareSession) -> None:
         self.release(*session.key, session.to_release)
 
+    def close_session(self, session: ShareSession) -> None:
+        """The member ends its session, unless it has a newer one by now."""
+        if self.sessions.close(session):
+            self.release_session(session)
+
     def connection_closed(self, connection_id: int) -> None:
         for session in self.sessions.connection_closed(connection_id):
             self.release_session(session)

@@ -96,14 +96,12 @@ class FetchPlan:
     """What a ShareFetch request may do. `epoch` is the request's.
 
     `partitions` in the order to fetch them. `replaced`: the session that epoch 0 put an end to; release its records now.
-    `forgotten`: release the member's records there once the request's acknowledgements are done. `is_final`: no fetching; after
-    the acknowledgements, release what the session holds and close() it.
+    `is_final`: no fetching; after the acknowledgements, close() the session and release what it holds.
     """
 
     session: ShareSession
     epoch: int
     partitions: tuple[TopicPartition, ...] = ()
-    forgotten: tuple[TopicPartition, ...] = ()
     replaced: ShareSession | None = None
     is_final: bool = False
 
@@ -138,7 +136,6 @@ class ShareSessions:
         self.max_sessions = max_sessions
         self._sessions: dict[SessionKey, ShareSession] = {}
         self._by_connection: dict[Hashable, dict[SessionKey, ShareSession]] = {}
-        self._per_group: dict[str, int] = {}
         self._evictions = 0
         self._refused = 0
 
@@ -168,7 +165,7 @@ class ShareSessions:
             return FetchPlan(session, epoch, is_final=True)
         session._add(add, row_due=True)
         session._forget(forget)
-        return FetchPlan(session, epoch, tuple(session.fetch_order(epoch)), tuple(dict.fromkeys(forget)))
+        return FetchPlan(session, epoch, tuple(session.fetch_order(epoch)))
 
     def acknowledge(self, group_id: str, member_id: str, epoch: int, *, acknowledged: Iterable[TopicPartition] = ()) -> AcknowledgePlan:
         """Use or end a session by ShareAcknowledge. The partitions `acknowledged` are not added to the session.
@@ -186,12 +183,13 @@ class ShareSessions:
         session = plan.session
         return self._sessions.get(session.key) is session and session.epoch == next_epoch(plan.epoch)
 
-    def close(self, group_id: str, member_id: str) -> ShareSession | None:
-        """Take the session out of the table; its records are the caller's to release."""
-        session = self._sessions.get(SessionKey(group_id, member_id))
-        if session is not None:
-            self._remove(session)
-        return session
+    def close(self, session: ShareSession) -> bool:
+        """Take the session out of the table; its records are the caller's to release. False if it is not there any more: its
+        connection has ended, or the member has a newer session, which keeps the member's records."""
+        if self._sessions.get(session.key) is not session:
+            return False
+        self._remove(session)
+        return True
 
     def connection_closed(self, connection_id: Hashable) -> list[ShareSession]:
         """Take out every session that this connection created and that was not replaced since, whoever used it last."""
@@ -200,16 +198,6 @@ class ShareSessions:
             self._remove(session)
         self._evictions += len(closed)
         return closed
-
-    def group_has_sessions(self, group_id: str) -> bool:
-        return group_id in self._per_group
-
-    def clear(self) -> list[ShareSession]:
-        """End all sessions (share groups were switched off)."""
-        sessions = list(self._sessions.values())
-        for session in sessions:
-            self._remove(session)
-        return sessions
 
     def statistics(self) -> ShareSessionsStatistics:
         partitions = sum(len(session._row_due) for session in self._sessions.values())
@@ -228,7 +216,6 @@ class ShareSessions:
         session._add(add, row_due=False)
         self._sessions[key] = session
         self._by_connection.setdefault(connection_id, {})[key] = session
-        self._per_group[key.group_id] = self._per_group.get(key.group_id, 0) + 1
         return FetchPlan(session, INITIAL_EPOCH, tuple(session.fetch_order(INITIAL_EPOCH)), replaced=replaced)
 
     def _expect(self, key: SessionKey, epoch: int) -> ShareSession:
@@ -248,11 +235,6 @@ class ShareSessions:
         del of_connection[session.key]
         if not of_connection:
             del self._by_connection[session.connection_id]
-        left = self._per_group[session.key.group_id] - 1
-        if left:
-            self._per_group[session.key.group_id] = left
-        else:
-            del self._per_group[session.key.group_id]
 
 
 def next_epoch(epoch: int) -> int:

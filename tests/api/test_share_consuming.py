@@ -382,6 +382,25 @@ async def test_epoch_0_over_an_open_session_releases_its_records(connect: Connec
         assert acquired(await member.fetch([key], epoch=0, wait_ms=5000)) == [(0, 1, 2)]
 
 
+async def test_a_waiting_fetch_of_a_replaced_session_acquires_nothing(connect: Connect) -> None:
+    async with connect() as client:
+        key = await prepare(client)
+        old, new = Member(client, "M1"), Member(client.another(2), "M1")
+        answers: list[Any] = []
+
+        async def wait() -> None:
+            answers.append(await old.fetch([key], wait_ms=60_000))
+
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                await new.fetch([key])
+        assert answers[0].error_code == ErrorCode.invalid_share_session_epoch
+        await client.append("orders", 5)
+        assert acquired(await new.fetch([key], wait_ms=5000)) == [(0, 0, 1)]
+
+
 async def test_a_forgotten_partition_is_released_with_the_session_and_not_before(connect: Connect) -> None:
     """A client that loses a partition while it works on a record may still acknowledge that."""
     async with connect() as client:

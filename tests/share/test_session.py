@@ -62,7 +62,7 @@ def test_session_trace() -> None:
     c.fails(WRONG_EPOCH, 2)
     assert plan.session.epoch == 3
     plan = c.fetch(3, B1, forget=[B1], has_acks=True)
-    assert (plan.partitions, plan.forgotten, plan.session.epoch) == ((A0,), (B1,), 4)
+    assert (plan.partitions, plan.session.epoch) == ((A0,), 4)
     c.fails(ErrorCode.invalid_request, 0, A0, has_acks=True)
     assert c.sessions.acknowledge("g", "m", 4).session.epoch == 5  # the session survived that
     plan = c.fetch(0, A0)
@@ -70,7 +70,7 @@ def test_session_trace() -> None:
     assert plan.replaced is not None
     last = c.sessions.acknowledge("g", "m", -1)
     assert last.is_final
-    assert c.sessions.close("g", "m") is last.session
+    assert c.sessions.close(last.session)
     c.ack_fails(NOT_FOUND, -1)
     c.fails(NOT_FOUND, 1)
 
@@ -141,8 +141,7 @@ class TestTable:
 
     def test_a_slot_is_free_after_close_and_after_disconnect(self) -> None:
         c = Client(max_sessions=1)
-        c.fetch(0, member="a")
-        c.sessions.close("g", "a")
+        c.sessions.close(c.fetch(0, member="a").session)
         c.fetch(0, member="b", connection="d")
         c.sessions.connection_closed("d")
         c.fetch(0, member="c")
@@ -156,27 +155,13 @@ class TestTable:
         assert c.sessions.statistics().sessions == 3
         assert c.sessions.statistics().partitions == 3
 
-    def test_groups(self) -> None:
+    def test_a_session_that_was_replaced_is_not_closed(self) -> None:
         c = Client()
-        assert not c.sessions.group_has_sessions("g")
-        c.fetch(0, member="a")
-        c.fetch(0, member="b")
-        c.fetch(0, member="b")
-        c.sessions.close("g", "a")
-        assert c.sessions.group_has_sessions("g")
-        assert not c.sessions.group_has_sessions("h")
-        c.sessions.connection_closed("c")
-        assert not c.sessions.group_has_sessions("g")
-
-    def test_close_of_nothing(self) -> None:
-        assert Client().sessions.close("g", "m") is None
-
-    def test_clear(self) -> None:
-        c = Client()
-        plans = [c.fetch(0, A0), c.fetch(0, A0, member="n")]
-        assert c.sessions.clear() == [plan.session for plan in plans]
-        assert c.sessions.statistics().sessions == 0
-        assert c.sessions.connection_closed("c") == []
+        old = c.fetch(0, A0).session
+        new = c.fetch(0, A0, connection="d").session
+        assert not c.sessions.close(old)
+        assert c.sessions.close(new)
+        assert not c.sessions.close(new)
 
 
 class TestConnections:
@@ -206,8 +191,7 @@ class TestConnections:
 
     def test_closed_before_the_connection(self) -> None:
         c = Client()
-        c.fetch(0, A0)
-        c.sessions.close("g", "m")
+        c.sessions.close(c.fetch(0, A0).session)
         assert c.sessions.connection_closed("c") == []
         assert c.sessions.statistics().evictions == 0
 
