@@ -44,6 +44,7 @@ class Configs:
         self._stored: dict[str, Mapping[str, str]] = {}
         self._groups: dict[str, GroupConfig] = {}
         self._without_own = GroupConfig({}, config)
+        self._share_settings: dict[GroupConfig, ShareSettings] = {}  # asked for at every fetch
         self.altering = trio.Lock()
         self.on_group_changed: Callable[[str | None], None] = lambda _: None
 
@@ -88,6 +89,7 @@ class Configs:
         self.on_group_changed(group_id)
 
     def _put_group(self, group_id: str, entries: Mapping[str, str]) -> None:
+        self._share_settings.clear()
         if not entries:
             self._stored.pop(group_id, None)
             self._groups.pop(group_id, None)
@@ -99,12 +101,15 @@ class Configs:
 
     def share_settings(self, group_id: str) -> ShareSettings:
         config = self.group(group_id)
-        return ShareSettings(
+        if (known := self._share_settings.get(config)) is not None:
+            return known
+        self._share_settings[config] = settings = ShareSettings(
             delivery_count_limit=config["share.delivery.count.limit"],
             lock_duration_ms=config["share.record.lock.duration.ms"],
             max_record_locks=config["share.partition.max.record.locks"],
             renew_enabled=config["share.renew.acknowledge.enable"],
         )
+        return settings
 
     def group_settings(self, group_id: str) -> ShareGroupSettings:
         config = self.group(group_id)
@@ -133,6 +138,7 @@ class Configs:
             self._broker.set_dynamic(self._broker.dynamic_default, entries)
         else:
             self._broker.set_dynamic(entries, self._broker.dynamic)
+        self._share_settings.clear()
         self.on_group_changed(None)
 
     async def _save(self, key: ConfigKey, entries: Mapping[str, str]) -> None:

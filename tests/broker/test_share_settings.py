@@ -1,0 +1,53 @@
+"""The share settings that fetches ask for again and again: what was altered holds from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+import trio
+
+from kbroker.broker.configs import Configs
+from kbroker.broker.group_commit import GroupCommit
+from kbroker.config import BrokerConfig
+from kbroker.storage.memory_store import MemoryStateStore
+from kbroker.storage.spi import Change
+
+LOCK = "share.record.lock.duration.ms"
+BROKER_LOCK = "group.share.record.lock.duration.ms"
+
+
+class Commits:
+    """A group commit that saves at once."""
+
+    def __init__(self, store: MemoryStateStore) -> None:
+        self._store = store
+
+    async def commit(self, items: Sequence[Change]) -> None:
+        self._store.write(items)
+
+
+@pytest.fixture
+def configs() -> Configs:
+    store = MemoryStateStore({})
+    return Configs(BrokerConfig.load((), {}), store, cast(GroupCommit[Change], Commits(store)))
+
+
+def test_a_group_of_its_own_settings(configs: Configs) -> None:
+    before = configs.share_settings("g")
+    trio.run(configs.set_group, "g", {LOCK: "20000"})
+    assert configs.share_settings("g").lock_duration_ms == 20_000
+    assert configs.share_settings("other") == before
+    trio.run(configs.set_group, "g", {LOCK: "25000"})
+    assert configs.share_settings("g").lock_duration_ms == 25_000
+    trio.run(configs.set_group, "g", {})
+    assert configs.share_settings("g") == before
+
+
+def test_the_brokers_settings(configs: Configs) -> None:
+    trio.run(configs.set_group, "g", {LOCK: "20000"})
+    assert configs.share_settings("other").lock_duration_ms == 30_000
+    trio.run(configs.set_broker, "", {BROKER_LOCK: "40000"})
+    assert configs.share_settings("other").lock_duration_ms == 40_000
+    assert configs.share_settings("g").lock_duration_ms == 20_000
