@@ -5,17 +5,10 @@ from __future__ import annotations
 from kbroker.api.metadata import NOT_REQUESTED
 from kbroker.broker.connection import Message, Request
 from kbroker.coordinator.share_group_api import DescribedGroup
-from kbroker.errors import ErrorCode
 
 
 def handle(request: Request) -> Message:
-    group_ids = request.body.group_ids
-    described = iter(request.broker.group_coordinator.coordinator.describe([group_id for group_id in group_ids if group_id]))
-    return {"groups": [_row(next(described) if group_id else _invalid()) for group_id in group_ids]}
-
-
-def _invalid() -> DescribedGroup:
-    return DescribedGroup("", ErrorCode.invalid_group_id, "The group id must not be empty.")
+    return {"groups": [_row(group) for group in request.broker.group_coordinator.coordinator.describe(request.body.group_ids)]}
 
 
 def _row(group: DescribedGroup) -> Message:

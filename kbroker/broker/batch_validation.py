@@ -9,7 +9,18 @@ from dataclasses import dataclass
 
 from kbroker.compression import Codec, CorruptPayload
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.records import CRC_START, HEADER_SIZE, LENGTH_END, MAGIC, NO_PRODUCER_ID, BatchHeader, crc_is_valid, iter_records, read_header
+from kbroker.records import (
+    CRC_START,
+    HEADER_SIZE,
+    LENGTH_END,
+    MAGIC,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    BatchHeader,
+    crc_is_valid,
+    iter_records,
+    read_header,
+)
 
 _MAGIC_AT = 16
 UNLIMITED_MS = (1 << 63) - 1
@@ -95,7 +106,7 @@ def _check_timestamps(records: bytes, header: BatchHeader, rules: BatchRules, no
         return
     oldest = now_ms - rules.timestamp_before_max_ms
     try:
-        too_old = any(record.timestamp_ms < oldest for record in iter_records(records))
+        too_old = any(NO_TIMESTAMP != record.timestamp_ms < oldest for record in iter_records(records))
     except CorruptPayload as error:
         raise KafkaError(ErrorCode.invalid_record, str(error)) from error
     if too_old:

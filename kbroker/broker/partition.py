@@ -21,8 +21,6 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.records import NO_PRODUCER_ID, BatchHeader, stamp, stamp_log_append_time
 from kbroker.storage.spi import LogId, LogStore, SegmentInfo, StampedBatch
 
-_TAIL_BYTES = 8 << 20
-
 
 class EpochEntry(NamedTuple):
     """A leader epoch and the first offset that was written in it."""

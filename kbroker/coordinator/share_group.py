@@ -25,7 +25,7 @@ If the initialisation failed or took too long the member gets what there is, per
 `now_ms` is wall-clock time that never jumps back: sessions hang on it, and it goes into the records.
 
 Which topics there are is asked of `topics` at every heartbeat: topics created or grown are noticed by their version. A deleted
-topic is told by `topic_deleted`. Checks of the API layer come before: share.version, authorization, member id length (5.1).
+topic is told by `topic_deleted`. Checks of the API layer come before: share.version, authorization.
 
 This module must not know how share-partitions are initialised, where records are kept, or which connection a member has.
 """

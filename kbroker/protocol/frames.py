@@ -31,8 +31,8 @@ class FrameReader:
         return int.from_bytes(self._partial[:_SIZE_BYTES], "big") if len(self._partial) >= _SIZE_BYTES else 0
 
     def feed(self, data: memoryview) -> Iterator[memoryview]:
-        """The whole frames (without their sizes), read-only. A frame is valid until the next step of the iterator is asked
-        for or `detach` is called; whatever is left at the end is kept. Raises BadFrame."""
+        """The whole frames (without their sizes), read-only. A frame is valid as long as `data` is, and until
+        the next step of the iterator; whatever is left at the end is kept. Raises BadFrame."""
         position = 0
         if self._partial:
             position = yield from self._complete_partial(data)

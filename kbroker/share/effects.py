@@ -25,7 +25,7 @@ class AcquiredRange(NamedTuple):
 
 
 class AckBatch(NamedTuple):
-    """One AcknowledgementBatch of a request; one type for all offsets or one per offset. Validated (1.5.4) before."""
+    """One AcknowledgementBatch of a request; one type for all offsets or one per offset. Checked by ack_validation before."""
 
     first_offset: int
     last_offset: int

@@ -11,7 +11,7 @@ from crc32c import crc32c
 from kbroker.broker.batch_validation import UNLIMITED_MS, BatchRules, validate
 from kbroker.compression import Codec
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.records import CRC_START, ProducerInfo, Record, build_batch
+from kbroker.records import CRC_START, NO_TIMESTAMP, ProducerInfo, Record, build_batch
 
 NOW_MS = 1_700_000_000_000
 RULES = BatchRules()
@@ -94,3 +94,4 @@ def test_timestamps(codec: Codec) -> None:
     too_old = build_batch([Record(0, NOW_MS, None, b""), Record(0, NOW_MS - 1001, None, b"")], codec=codec)
     assert code_of(too_old, old) is ErrorCode.invalid_timestamp
     validate(too_old, BatchRules(timestamp_before_max_ms=1000, log_append_time=True), NOW_MS)
+    validate(build_batch([Record(0, NO_TIMESTAMP, None, b"")], codec=codec), old, NOW_MS)
