@@ -127,22 +127,23 @@ class Broker:
         self.share_groups.wake_all()
 
     async def save_producers(self, *, only_large_tails: bool) -> None:
-        """Save the producer state of partitions that were written to."""
+        """Save the producer state of partitions that were written to. What cannot be saved is replayed from the log."""
         oldest_ms = wall_clock_ms() - self.config["producer.id.expiration.ms"]
         for partition in list(self.topics.partitions()):
             if partition.deleted or partition.bytes_since_snapshot < (SNAPSHOT_BYTES if only_large_tails else 1):
                 continue
             changes = snapshot_changes(partition, self.state_store, oldest_ms)
             if changes:
-                await self.state.commit(changes)
+                try:
+                    await self.state.commit(changes)
+                except (NoSpace, StoreFailed) as error:
+                    logger.warning("producer state was not saved: %s", error)
+                    return
 
     async def run_producer_snapshots(self) -> None:
         while True:
             await trio.sleep(_PRODUCER_CHECK_S)
-            try:
-                await self.save_producers(only_large_tails=True)
-            except (NoSpace, StoreFailed) as error:
-                logger.warning("producer state was not saved: %s", error)
+            await self.save_producers(only_large_tails=True)
 
 
 @asynccontextmanager
@@ -185,8 +186,7 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
                 yield
                 workers.cancel_scope.cancel()
             await broker.persister.aclose()
-            if not broker.state.failed:
-                await broker.save_producers(only_large_tails=False)
+            await broker.save_producers(only_large_tails=False)
         finally:
             broker.logs.close()
             broker.state.close()

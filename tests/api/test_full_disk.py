@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import pytest
 
 from kbroker.errors import ErrorCode, NoSpace, StoreFailed
+from kbroker.records import ProducerInfo, Record, build_batch
 from tests.api.conftest import Client, Connect
 
 ERRORS = [NoSpace("the disk is full"), StoreFailed("sync failed")]
@@ -94,3 +95,18 @@ async def test_share_state(connect: Connect, error: Exception) -> None:
             assert await initialize() is ErrorCode.coordinator_not_available
         expected = ErrorCode.none if isinstance(error, NoSpace) else ErrorCode.coordinator_not_available
         assert await initialize() is expected
+
+
+@pytest.mark.parametrize("error", ERRORS)
+async def test_the_end_of_the_broker(connect: Connect, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """What it would save of its producers is in the log as well."""
+
+    def refuse(changes: object) -> NoReturn:
+        raise error
+
+    async with connect() as client:
+        await client.create_topic("a")
+        await client.append_raw("a", build_batch([Record(0, 1000, None, b"x", ())], producer=ProducerInfo(7, 0, 0)))
+        commits: Any = client.broker.state
+        commits._write = refuse
+    assert f"producer state was not saved: {error}" in caplog.text
