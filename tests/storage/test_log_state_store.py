@@ -92,11 +92,11 @@ def test_the_log_stays_short_and_says_the_same(tmp_path: Path) -> None:
     assert isinstance(store, LogStateStore)
     largest = 0
     reader = STATE_STORE.open_reader(tmp_path)
-    for seed in range(40):
+    for seed in range(16):
         overwrite(store, 50, model, random.Random(seed))
         largest = max(largest, store.statistics().log_bytes)
         assert dict(store.scan(b"")) == dict(reader.scan(b"")) == model
-    assert store.statistics().rewrites >= 5
+    assert store.statistics().rewrites >= 2
     assert largest < 60_000
     reader.close()
     store.close()
