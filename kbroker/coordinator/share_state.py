@@ -311,7 +311,11 @@ class ShareStateCoordinator:
             if len(group_id.encode()) > MAX_GROUP_ID_BYTES:
                 raise KafkaError(ErrorCode.invalid_request, f"The group id must not be longer than {MAX_GROUP_ID_BYTES} bytes.")
             prefix = share_partition_prefix(group_id, *partition)
-            entry = _Entry(key, prefix, load(self._scan(prefix)))
+            try:
+                state = load(self._scan(prefix))
+            except ValueError as error:  # One row's: what was decided for the rows before it is still to be saved.
+                raise KafkaError(ErrorCode.unknown_server_error, f"The stored state cannot be read: {error}") from error
+            entry = _Entry(key, prefix, state)
             if entry.state:
                 self._entries[key] = entry
         elif entry.unsaved and decision:

@@ -19,7 +19,15 @@ from kbroker.share.persister import (
     TopicPartition,
     WriteRequest,
 )
-from kbroker.state_records import MAX_GROUP_ID_BYTES, GroupKey, RecordType, ShareStateKey, parse_key
+from kbroker.state_records import (
+    MAX_GROUP_ID_BYTES,
+    GroupKey,
+    RecordType,
+    ShareStateKey,
+    parse_key,
+    share_partition_prefix,
+    share_state_number,
+)
 from kbroker.storage.memory_store import MemoryStateStore
 
 A, K, R = 0, 2, 4
@@ -473,3 +481,17 @@ def test_saved_after_a_failure_is_the_callers_mistake(share: Share) -> None:
     share.coordinator.failed(first)
     with pytest.raises(AssertionError, match="an earlier change of it had failed"):
         share.coordinator.confirm(second)
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\x00", b"\xff" * 40])
+def test_a_stored_state_that_cannot_be_read_is_its_own_rows_error(garbage: bytes) -> None:
+    share = Share()
+    for partition in (P, Q):
+        share.initialize(5, 100, partition)
+    share.store.write([(share_partition_prefix("g", *Q) + share_state_number(0), garbage)])
+    share.restart()
+    requests = [WriteRequest(partition, 5, 7, 100, 0, [StateBatch(100, 104, K, 1)]) for partition in (P, Q)]
+    outcome = share.save(share.coordinator.write("g", requests, now_ms=3000))
+    assert [result.code for result in outcome.results] == [ErrorCode.none, ErrorCode.unknown_server_error]
+    share.restart()
+    assert share.read(7).batches == (StateBatch(100, 104, K, 1),)
