@@ -157,9 +157,11 @@ class GroupCommit(Generic[Item]):
 
     async def _work(self) -> None:
         while True:
-            if self._queue:
+            if self._sync_is_due:  # Before the queue: under load that is never empty where writing is a wait for the thread.
+                await self._sync_in_background()
+            elif self._queue:
                 await self._work_on(self._queue)
-            elif self._sync_is_due or (self._closing and self._dirty.is_set()):
+            elif self._closing and self._dirty.is_set():
                 await self._sync_in_background()
             elif self._closing:
                 return

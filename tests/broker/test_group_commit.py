@@ -218,3 +218,20 @@ async def test_nothing_to_write_is_done_after_everything_before_it() -> None:
         await commits.commit([])
     assert notes == ["a", "empty"]
     assert store.groups == [["a"]]
+
+
+async def test_durability_os_is_synced_under_load_too() -> None:
+    """Whenever a write in the thread ends, the next one is queued already."""
+    store = FakeStore()
+    async with committing(store, in_thread=True, durability="os") as commits:
+
+        def write_on(_: Exception | None) -> None:
+            if not store.has_synced.is_set():
+                commits.submit(["a"], write_on)
+
+        write_on(None)
+        with trio.move_on_after(10):
+            await store.has_synced.wait()
+        is_synced = bool(store.synced)
+        store.has_synced.set()
+    assert is_synced
