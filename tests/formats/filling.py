@@ -1,0 +1,148 @@
+"""What a stored data directory holds, and what a broker that opens it must show: one description for writer and test.
+
+    queue   one partition, read by the share group "workers": records accepted, rejected, released and then accepted, released, untouched
+    log     three partitions, a batch of every codec, several segments, its beginning deleted, records kept for ever
+    gone    deleted
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import AcknowledgeType, Consumer, Message, Producer, ShareConsumer, TopicPartition
+
+from kbroker.client import admin
+from kbroker.client.rpc import Connection
+from kbroker.testing.broker import RunningBroker
+
+GROUP = "workers"
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+BROKER_CONFIG = {
+    "share.coordinator.snapshot.update.records.per.snapshot": "4",  # snapshots and updates, both, although the state is small
+    "log.segment.bytes": "1048576",  # segment files have their full length from the start
+}
+
+_KEPT_FOR_EVER = {"retention.ms": "-1"}
+_SMALL_SEGMENTS = {"internal.segment.bytes": "2000", "message.timestamp.type": "LogAppendTime"}
+_PATIENCE_S = 60.0
+
+
+def fill(broker: RunningBroker) -> dict[str, int]:
+    """Returns what is left in the queue: how often it has been delivered, by value."""
+    broker.create_topic("queue", config=_KEPT_FOR_EVER)
+    broker.create_topic("log", partitions=3, config={**_KEPT_FOR_EVER, **_SMALL_SEGMENTS})
+    broker.create_topic("gone")
+    broker.set_group_config(GROUP, {"share.auto.offset.reset": "earliest", "share.record.lock.duration.ms": "60000"})
+    for codec in CODECS:
+        _send(broker, "log", [f"{codec} {number} {'x' * 40}" for number in range(60)], partitions=3, codec=codec)
+    _send(broker, "queue", [f"{kind} - {number}" for number in range(8) for kind in ("accept", "reject", "once", "release")])
+    left = _work(broker)
+    _send(broker, "queue", [f"untouched - {number}" for number in range(8)])
+    with broker.connect() as connection:
+        row = {"partition_index": 2, "offset": 15}
+        connection.call("delete_records", topics=[{"name": "log", "partitions": [row]}], timeout=10_000)
+        admin.delete_topic(connection, "gone")
+    return {**left, **{f"untouched - {number}": 0 for number in range(8)}}
+
+
+def _send(broker: RunningBroker, topic: str, values: list[str], *, partitions: int = 1, codec: str = "none") -> None:
+    settings = {"bootstrap.servers": broker.bootstrap, "linger.ms": 20, "batch.num.messages": 10, "enable.idempotence": True}
+    producer = Producer({**settings, "compression.type": codec})
+    for number, value in enumerate(values):
+        producer.produce(topic, value.encode(), f"key {number}".encode(), partition=number % partitions, headers=[("h", b"\x00")])
+    assert producer.flush(_PATIENCE_S) == 0
+
+
+@contextmanager
+def _share_consumer(broker: RunningBroker) -> Iterator[ShareConsumer]:
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": GROUP}
+    with ShareConsumer({**settings, "share.acknowledgement.mode": "explicit"}) as consumer:
+        consumer.subscribe(["queue"])
+        yield consumer
+
+
+def _work(broker: RunningBroker) -> dict[str, int]:
+    """Release "once" and "release", accept "once" when it comes again; until every "release" has been released twice."""
+    left = {f"release - {number}": 0 for number in range(8)}
+    done = 0
+    with _share_consumer(broker) as consumer:
+        while done < 24 or min(left.values()) < 2:
+            for message in consumer.poll(_PATIENCE_S):
+                value, count = _text(message), message.delivery_count() or 0
+                verdict = value.split(" ")[0]
+                if verdict == "once":
+                    verdict = "release" if count == 1 else "accept"
+                done += verdict != "release"
+                if value in left:
+                    left[value] = count
+                consumer.acknowledge(message, AcknowledgeType[verdict.upper()])
+            assert all(error is None for error in consumer.commit_sync(_PATIENCE_S).values())
+    return left
+
+
+def _text(message: Message) -> str:
+    assert message.error() is None, message.error()
+    return (message.value() or b"").decode()
+
+
+def look(broker: RunningBroker) -> dict[str, Any]:
+    """What a broker shows of its directory, as JSON; changes nothing."""
+    with broker.connect() as connection:
+        topics = admin.topics(connection)
+        return {
+            "topics": {topic.name: {"id": str(topic.topic_id), "partitions": len(topic.partitions)} for topic in topics},
+            "offsets": {topic.name: _bounds(connection, topic) for topic in topics},
+            "configs": {topic.name: _configs(connection, admin.ResourceType.TOPIC, topic.name) for topic in topics}
+            | {GROUP: _configs(connection, admin.ResourceType.GROUP, GROUP)},
+            "groups": [group.group_id for group in admin.groups(connection)],
+            "records": {topic.name: _records(broker, topic.name, _bounds(connection, topic)) for topic in topics},
+        }
+
+
+def _bounds(connection: Connection, topic: admin.Topic) -> list[list[int]]:
+    """Earliest and next offset of each partition."""
+    places = (admin.EARLIEST, admin.LATEST)
+    earliest, latest = (admin.list_offsets(connection, topic.name, topic.partitions, place) for place in places)
+    return [[earliest[partition], latest[partition]] for partition in topic.partitions]
+
+
+def _configs(connection: Connection, kind: admin.ResourceType, name: str) -> Mapping[str, str | None]:
+    """Those that were set for the resource itself; what the broker adds is not in the directory."""
+    entries = admin.describe_configs(connection, kind, name)
+    return {entry.name: entry.value for entry in entries if admin.SOURCES[entry.source] in ("topic", "group")}
+
+
+def _records(broker: RunningBroker, topic: str, bounds: list[list[int]]) -> list[list[Any]]:
+    """[partition, offset, timestamp, key, value] of every record."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "unused", "enable.auto.commit": False})
+    records: list[list[Any]] = []
+    try:
+        consumer.assign([TopicPartition(topic, partition, earliest) for partition, (earliest, _) in enumerate(bounds)])
+        while len(records) < sum(end - earliest for earliest, end in bounds):
+            message = consumer.poll(_PATIENCE_S)
+            assert message is not None, f"{topic}: only {len(records)} records came"
+            assert message.headers() == [("h", b"\x00")]
+            records.append(
+                [message.partition(), message.offset(), message.timestamp()[1], (message.key() or b"").decode(), _text(message)]
+            )
+    finally:
+        consumer.close()
+    return sorted(records)
+
+
+def drain(broker: RunningBroker) -> dict[str, list[int]]:
+    """Accept what is left of the queue; returns delivery counts by value. A new record, sent for the purpose, marks the end."""
+    _send(broker, "queue", ["the end"])
+    counts: dict[str, list[int]] = {}
+    with _share_consumer(broker) as consumer:
+        while "the end" not in counts:
+            messages = list(consumer.poll(_PATIENCE_S))
+            assert messages, f"nothing more came after {counts}"
+            for message in messages:
+                counts.setdefault(_text(message), []).append(message.delivery_count() or 0)
+                consumer.acknowledge(message)
+            consumer.commit_sync(_PATIENCE_S)
+    del counts["the end"]
+    return counts

@@ -1,0 +1,54 @@
+"""Write data directories of this version as test data: run once for every format version, and commit what it writes.
+
+    python -m tests.formats.write tests/formats/v1
+
+For each engine one directory of a broker that was stopped and one of a broker that was killed. NAME.tar.xz holds the directory as
+`data`, and as `expected.json` what a broker showed of it and what its queue has left. What lies in tests/formats/vN is never
+written again once a release can have made such directories.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tarfile
+from pathlib import Path
+
+from kbroker.testing.broker import open_test_broker
+from tests.formats.filling import BROKER_CONFIG, fill, look
+
+PAIRS = {"segment": "segment", "lmdb": "lmdb", "rocksdb": "rocksdb", "segment+lmdb": "lmdb"}
+ENDINGS = ("stopped", "killed")
+
+
+def write(target: Path, name: str, state_storage: str, ending: str) -> None:
+    with open_test_broker(storage=name.split("+")[0], state_storage=state_storage, config=BROKER_CONFIG) as broker:
+        left = fill(broker)
+        broker.restart()
+        seen = look(broker)
+        if ending == "killed":
+            broker.kill()
+        else:
+            broker.stop()
+        expected = broker.log_file.with_name("expected.json")
+        expected.write_text(json.dumps({"seen": seen, "left": left}))
+        with tarfile.open(target / f"{name}-{ending}.tar.xz", "w:xz", preset=9) as tar:
+            for each in (broker.data_dir, expected):
+                tar.add(each, arcname=each.name, filter=_kept)
+
+
+def _kept(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Without the owner, and without RocksDB's own diary, which nobody reads again and which names the machine."""
+    if Path(entry.name).name.startswith("LOG"):
+        return None
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    return entry
+
+
+if __name__ == "__main__":
+    directory = Path(sys.argv[1])
+    directory.mkdir(parents=True, exist_ok=True)
+    for each, state in PAIRS.items():
+        for end in ENDINGS:
+            write(directory, each, state, end)
