@@ -7,6 +7,7 @@ in the same step for every group concerned. Whoever waits for an initialisation 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TypeVar
 from uuid import UUID
 
@@ -26,7 +27,7 @@ from kbroker.coordinator.share_group_api import (
     InitializeSharePartitions,
     Outcome,
 )
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, StoreFailed
 from kbroker.share.persister import Persister
 from kbroker.state_records import GroupKey, group_prefix
 from kbroker.storage.spi import Change, StateStore
@@ -97,13 +98,21 @@ class GroupCoordinator:
             nonlocal saved
             if error is not None:
                 saved = False
-                for group_id in outcome.group_ids:
-                    self.coordinator.reload(group_id, self._store.scan(group_prefix(group_id)), now_ms=self._clock.now_ms())
+                self._reload(outcome.group_ids)
             pending.part_done()
 
         self._commits.submit(outcome.changes, done)
         await pending.wait()
         return saved
+
+    def _reload(self, group_ids: Sequence[str]) -> None:
+        for group_id in group_ids:
+            try:
+                records = list(self._store.scan(group_prefix(group_id)))
+            except StoreFailed as error:  # Nothing is saved any more either: the group stays as it is until the restart.
+                logger.warning("group %s could not be read again after a failed save: %s", group_id, error)
+                continue
+            self.coordinator.reload(group_id, records, now_ms=self._clock.now_ms())
 
     # -- heartbeats ---------------------------------------------------------------------------------------------------
 

@@ -110,3 +110,16 @@ async def test_the_end_of_the_broker(connect: Connect, error: Exception, caplog:
         commits: Any = client.broker.state
         commits._write = refuse
     assert f"producer state was not saved: {error}" in caplog.text
+
+
+async def test_joining_where_the_state_cannot_even_be_read(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(prefix: bytes) -> NoReturn:
+        raise StoreFailed("closed")
+
+    async with connect() as client:
+        fields = {"group_id": "g", "member_id": "M1", "member_epoch": 0, "rack_id": None, "subscribed_topic_names": ["a"]}
+        with refusing(client, StoreFailed("sync failed")), monkeypatch.context() as unreadable:
+            unreadable.setattr(client.broker.state_store, "scan", fail)
+            answer = await client.call("share_group_heartbeat", 1, **fields)
+        assert answer.error_code == ErrorCode.coordinator_not_available
+        assert (await client.call("list_groups", 5, states_filter=(), types_filter=())).error_code == 0
