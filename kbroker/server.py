@@ -315,9 +315,12 @@ class _Peer:
         if not ready:
             return
         buffers: list[Buffer] = []
-        while ready:
-            buffers += await ready.popleft().buffers()
-        await self._send_buffers([memoryview(buffer) for buffer in buffers if len(buffer)])
+        try:
+            while ready:
+                buffers += await ready.popleft().buffers()
+        finally:
+            # Also when an acks=0 batch was refused, which ends the connection: earlier answers of the burst are good.
+            await self._send_buffers([memoryview(buffer) for buffer in buffers if len(buffer)])
 
     async def _send_buffers(self, buffers: list[memoryview]) -> None:
         start = 0

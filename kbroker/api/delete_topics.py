@@ -81,6 +81,6 @@ async def delete_topic(broker: Broker, name: str | None, topic_id: UUID | None) 
         finally:
             if broker.topics.by_id(topic.topic_id) is None:
                 broker.share_groups.forget_topic(topic.partitions)
-        await broker.group_coordinator.topic_deleted(topic.topic_id)
-        await broker.share_state.topic_deleted(topic.topic_id)
+                await broker.group_coordinator.topic_deleted(topic.topic_id)
+                await broker.share_state.topic_deleted(topic.topic_id)
     return topic

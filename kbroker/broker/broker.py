@@ -11,9 +11,10 @@ import gc
 import logging
 import resource
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import trio
 
@@ -36,7 +37,7 @@ from kbroker.clock import wall_clock_ms
 from kbroker.config import BrokerConfig
 from kbroker.coordinator.share_group import ShareGroupCoordinator
 from kbroker.coordinator.share_state import ShareStateCoordinator
-from kbroker.errors import NoSpace, StoreFailed
+from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.share.persister import Persister
 from kbroker.state_records import GENERATION
 from kbroker.storage.data_dir import DataDirectory
@@ -151,23 +152,50 @@ async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
     """A broker that is recovered and ready to serve; closed, with everything synced, on exit. Raises OperatorError."""
     _prepare_process()
     with DataDirectory.open(options.data_dir, options.storage, options.state_storage) as directory:
-        state_store = plugins.state_store_factory(options.state_storage).open(directory.state_path, {}, 0)
+        with _starting(options.data_dir):
+            state_store = plugins.state_store_factory(options.state_storage).open(directory.state_path, {}, 0)
         try:
-            log_store = plugins.log_store_factory(options.storage).open(directory.log_path, {}, 0)
+            with _starting(options.data_dir):
+                log_store = plugins.log_store_factory(options.storage).open(directory.log_path, {}, 0)
             try:
-                is_first_start = state_store.get(GENERATION.encode()) is None
-                check_stores(log_store, state_store, is_first_start=is_first_start, adopt=options.adopt)
-                generation = raise_generation(state_store)
-                broker = Broker(options, directory.cluster_id, generation, log_store, state_store)
-                broker.configs.load()
-                load_topics(broker.topics, log_store, state_store, adopt=options.adopt)
-                broker.group_coordinator.load()
+                with _starting(options.data_dir):
+                    broker = _recover(options, directory.cluster_id, log_store, state_store)
                 async with _running(broker):
                     yield broker
             finally:
                 log_store.close()
         finally:
             state_store.close()
+
+
+@contextmanager
+def _starting(data_dir: Path) -> Iterator[None]:
+    """What the stores say before the broker runs is for a person: a disk without space or that fails, and values that are damaged."""
+    try:
+        yield
+    except NoSpace as error:
+        raise OperatorError(f"no space on the disk of {data_dir}: {_one_line(error)}; make room and start again") from error
+    except (StoreFailed, OSError, ValueError) as error:
+        logger.debug("start-up ended here", exc_info=True)
+        raise OperatorError(
+            f"cannot use what is in {data_dir}: {_one_line(error)}; look at it with `kbroker storage inspect --check`, "
+            "and restore it from a backup if it is damaged"
+        ) from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _recover(options: StartOptions, cluster_id: str, log_store: LogStore, state_store: StateStore) -> Broker:
+    is_first_start = state_store.get(GENERATION.encode()) is None
+    check_stores(log_store, state_store, is_first_start=is_first_start, adopt=options.adopt)
+    generation = raise_generation(state_store)
+    broker = Broker(options, cluster_id, generation, log_store, state_store)
+    broker.configs.load()
+    load_topics(broker.topics, log_store, state_store, adopt=options.adopt)
+    broker.group_coordinator.load()
+    return broker
 
 
 @asynccontextmanager

@@ -39,6 +39,8 @@ JOIN_PATIENCE_S = 5.0
 """How long a joining member waits for its share-partitions before it gets what there is."""
 _SESSION_CHECK_S = 1.0
 _SAVE_FAILED = HeartbeatReply(ErrorCode.coordinator_not_available)
+_BEING_DELETED = HeartbeatReply(ErrorCode.coordinator_load_in_progress)
+"""Clients back off and come again."""
 
 
 class SessionClock:
@@ -71,6 +73,7 @@ class GroupCoordinator:
         self._commits = commits
         self._clock = SessionClock()
         self._initialized: dict[str, trio.Event] = {}
+        self._being_deleted: set[str] = set()
 
     def load(self) -> None:
         """Take in the stored groups. Topics that are gone (a deletion that recovery finished) are told on the first `run`."""
@@ -117,6 +120,8 @@ class GroupCoordinator:
     # -- heartbeats ---------------------------------------------------------------------------------------------------
 
     async def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
+        if request.group_id in self._being_deleted:
+            return _BEING_DELETED
         outcome = self.coordinator.heartbeat(request, now_ms=self._clock.now_ms(), topics=self._topics)
         if not await self._save(outcome):
             return _SAVE_FAILED
@@ -143,7 +148,17 @@ class GroupCoordinator:
     # -- deletion -----------------------------------------------------------------------------------------------------
 
     async def delete_group(self, group_id: str) -> ErrorCode:
-        """DeleteGroups for one group: its share state first, then its records."""
+        """DeleteGroups for one group: its share state first, then its records. Nobody can join meanwhile: the state that a new
+        member's share-partitions get must not be what is deleted here."""
+        if group_id in self._being_deleted:
+            return ErrorCode.coordinator_load_in_progress
+        self._being_deleted.add(group_id)
+        try:
+            return await self._delete_group(group_id)
+        finally:
+            self._being_deleted.discard(group_id)
+
+    async def _delete_group(self, group_id: str) -> ErrorCode:
         outcome = self.coordinator.delete(group_id, self._topics)
         if not await self._save(outcome):
             return ErrorCode.coordinator_not_available

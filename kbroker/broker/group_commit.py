@@ -203,6 +203,8 @@ class GroupCommit(Generic[Item]):
 
     async def _perform(self, operation: _Operation) -> None:
         try:
+            if self._failure is not None:
+                raise self._failure
             result: outcome.Outcome[Any] = outcome.Value(await self._thread.call(operation.call))
         except Exception as error:
             self._note(error)

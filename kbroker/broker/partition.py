@@ -7,6 +7,7 @@ durability `os`; readers see nothing else) and `log_start_offset`.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -17,9 +18,11 @@ from kbroker.broker.batch_validation import BatchRules, validate
 from kbroker.broker.group_commit import GroupCommit
 from kbroker.broker.producer_state import ProducerStates
 from kbroker.broker.waiting import OnDone, Waiters
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.records import NO_PRODUCER_ID, BatchHeader, stamp, stamp_log_append_time
 from kbroker.storage.spi import LogId, LogStore, SegmentInfo, StampedBatch
+
+logger = logging.getLogger(__name__)
 
 
 class EpochEntry(NamedTuple):
@@ -207,13 +210,18 @@ class Partition:
         """Whole batches of [offset, end_offset) as LogReader.read gives them; from a thread where a cold read may block.
 
         Nothing is read from a deleted partition, also where it is deleted meanwhile: whoever asks again hears that it is gone.
+        Raises KAFKA_STORAGE_ERROR for what the store cannot read.
         """
         end_offset = min(end_offset, self.high_watermark)
         if offset >= end_offset or self.deleted:
             return ()
-        if self._store.may_block and not self._is_near_tail(offset):
-            return await trio.to_thread.run_sync(lambda: self._read_unless_dropped(offset, max_bytes, end_offset))
-        return self._store.read(self.log, offset, max_bytes=max_bytes, end_offset=end_offset)
+        try:
+            if self._store.may_block and not self._is_near_tail(offset):
+                return await trio.to_thread.run_sync(lambda: self._read_unless_dropped(offset, max_bytes, end_offset))
+            return self._store.read(self.log, offset, max_bytes=max_bytes, end_offset=end_offset)
+        except StoreFailed as error:
+            logger.error("%s-%d cannot be read at offset %d: %s", self.topic_name, self.log.partition, offset, error)
+            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
 
     def _read_unless_dropped(self, offset: int, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
         try:

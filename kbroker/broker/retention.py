@@ -53,7 +53,7 @@ async def apply_retention(topics: Topics, partition: Partition, config: TopicCon
     if start <= partition.log_start_offset:
         return False
     logger.info("retention: %s-%d now starts at %d", partition.topic_name, partition.log.partition, start)
-    await topics.move_log_start(partition, start)
+    await topics.move_log_start(partition, start, to_free_space=True)
     return True
 
 

@@ -7,6 +7,7 @@ handed out as they lie in the store; the client keeps to the acquired ranges.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +17,7 @@ from kbroker.broker.connection import Connection
 from kbroker.broker.deadlines import now_ms
 from kbroker.broker.share_groups import LoadedSharePartition
 from kbroker.broker.waiting import Waiter
-from kbroker.errors import KafkaError
+from kbroker.errors import KafkaError, StoreFailed
 from kbroker.protocol.hot import ShareFetchRow
 from kbroker.records import iter_headers
 from kbroker.share.effects import AcquiredRange
@@ -133,7 +134,10 @@ class ShareFetching:
         for partition, loaded in usable:
             if self._budget <= 0:
                 break
-            acquired_any |= await self._acquire(partition, loaded, share_bytes)
+            try:
+                acquired_any |= await self._acquire(partition, loaded, share_bytes)
+            except KafkaError as error:  # It cannot be read: heard of at once beside others' records, else after MaxWaitMs.
+                self._rows[partition] = _error_row(partition, error)
         return acquired_any
 
     def _follow_log_start(self, loaded: LoadedSharePartition, engine: SharePartition) -> None:
@@ -145,10 +149,11 @@ class ShareFetching:
         total = 0
         for _, loaded in usable:
             assert loaded.engine is not None
-            views = loaded.partition.read_now(
-                loaded.engine.next_fetch_offset(), max_bytes=share_bytes, end_offset=loaded.partition.high_watermark
-            )
-            total += sum(map(len, views))
+            with suppress(StoreFailed):  # Reported when it is really read.
+                views = loaded.partition.read_now(
+                    loaded.engine.next_fetch_offset(), max_bytes=share_bytes, end_offset=loaded.partition.high_watermark
+                )
+                total += sum(map(len, views))
         return total
 
     async def _acquire(self, partition: TopicPartition, loaded: LoadedSharePartition, share_bytes: int) -> bool:

@@ -224,7 +224,9 @@ class ShareGroups:
             except Exception:
                 # Left pending, the records could neither be acknowledged nor acquired by anybody until a restart.
                 logger.exception("the persister failed to save share state of group %s", group_id)
-                written = [Result(request.partition, ErrorCode.unknown_server_error) for request in requests]
+                written = []
+        if len(written) != len(requests):
+            written = [Result(request.partition, ErrorCode.unknown_server_error) for request in requests]
         return {result.partition: self._settle(save, result) for save, result in zip(saves, written, strict=True)}
 
     def _settle(self, save: _Save, result: Result) -> KafkaError | None:

@@ -200,6 +200,7 @@ class Topics:
         except Exception:
             for partition in topic.partitions:
                 partition.deleted = False
+                partition.waiters.wake_all()
             raise
         del self._by_name[topic.name]
         del self._by_id[topic.topic_id]
@@ -213,13 +214,21 @@ class Topics:
         await self._drop_logs(topic_id, range(partitions))
         await self._state.commit([*removal_of(self._state_store, topic_id, partitions), *also])
 
-    async def move_log_start(self, partition: Partition, offset: int) -> None:
-        """Everything below `offset` is gone for readers and for good on return; whole segments below it are removed."""
+    async def move_log_start(self, partition: Partition, offset: int, *, to_free_space: bool = False) -> None:
+        """Everything below `offset` is gone for readers and for good on return; whole segments below it are removed.
+
+        `to_free_space` (retention): `offset` is where a segment begins. Then a full disk that cannot take the record of the new
+        start does not keep the segments from going: the log itself tells where it begins.
+        """
         async with partition.moving_log_start:
             if offset <= partition.log_start_offset or partition.deleted:
                 return
             log = partition.log
-            await self._state.commit([(LogStartKey(log.topic_id, log.partition).encode(), LogStart(offset).encode())])
+            try:
+                await self._state.commit([(LogStartKey(log.topic_id, log.partition).encode(), LogStart(offset).encode())])
+            except NoSpace:
+                if not to_free_space:
+                    raise
             partition.log_start_offset = offset
             if not partition.deleted:
                 await self._logs.perform(lambda: self._log_store.trim(log, offset))
