@@ -189,14 +189,25 @@ def tormented(broker: RunningBroker, home: Path, seed: int, *, one_log: Path | N
         torment.close()
 
 
-def broker_of(home: Path, storage: str, state_storage: str, *, command: Sequence[str] | None = None) -> RunningBroker:
+def broker_of(
+    home: Path, storage: str, state_storage: str, *, command: Sequence[str] | None = None, durability: str = "disk"
+) -> RunningBroker:
     """`command` LAUNCHER knows the engines that are broken on purpose."""
-    return RunningBroker(home, storage=storage, state_storage=state_storage, config=BROKER_CONFIG, command=command)
+    return RunningBroker(home, storage=storage, state_storage=state_storage, config=BROKER_CONFIG, command=command, durability=durability)
 
 
-def run(home: Path, storage: str, state_storage: str, *, rounds: int, seed: int, command: Sequence[str] | None = None) -> Report:
+def run(
+    home: Path,
+    storage: str,
+    state_storage: str,
+    *,
+    rounds: int,
+    seed: int,
+    command: Sequence[str] | None = None,
+    durability: str = "disk",
+) -> Report:
     """Torment a broker for some rounds and judge. `home`: an empty directory, which keeps all histories and logs."""
-    with tormented(broker_of(home, storage, state_storage, command=command), home, seed) as torment:
+    with tormented(broker_of(home, storage, state_storage, command=command, durability=durability), home, seed) as torment:
         for _ in range(rounds):
             torment.round()
         torment.finish()

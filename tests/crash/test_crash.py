@@ -36,6 +36,13 @@ def test_nothing_is_lost_over_many_rounds(storage: str, state_storage: str, seed
     assert report.statistics.excused <= report.statistics.records * 0.01
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ENGINES)
+def test_kill_9_takes_nothing_even_without_syncs(engine: str, tmp_path: Path) -> None:
+    report = run(tmp_path, engine, engine, rounds=20, seed=6, durability="os")
+    assert report.ok, str(report)
+
+
 @pytest.mark.parametrize("state_storage", ["drops-writes:lmdb", "answers-early:segment"])
 def test_a_broken_state_store_is_caught(state_storage: str, tmp_path: Path) -> None:
     """A kill shows the fault only if it comes before a later write covers the lost one, hence the further attempts."""

@@ -75,8 +75,12 @@ class Content:
 
     @classmethod
     def load(cls, path: Path) -> Content:
-        content = cls()
-        content.write(0, path.read_bytes())
+        """Page by page, and only those that are not zeros: engines allocate a great deal ahead."""
+        content = cls(path.stat().st_size)
+        with path.open("rb") as file:
+            for page, data in enumerate(iter(lambda: file.read(PAGE), b"")):
+                if data.strip(b"\0"):
+                    content.pages[page] = data.ljust(PAGE, b"\0")
         return content
 
 
