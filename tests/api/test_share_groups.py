@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import trio
+
 from kbroker.errors import ErrorCode
-from tests.api.conftest import Connect
+from kbroker.share.persister import ReadRequest, TopicPartition
+from tests.api.conftest import Client, Connect
 
 
 async def test_a_member_joins_and_is_described(connect: Connect) -> None:
@@ -28,3 +33,51 @@ async def test_groups_that_are_not_there(connect: Connect) -> None:
             ("", ErrorCode.invalid_group_id, "", "simple"),
             ("no", ErrorCode.group_id_not_found, "", "simple"),
         ]
+
+
+async def join(client: Client, member_id: str) -> Any:
+    return await client.call(
+        "share_group_heartbeat", 1, group_id="g", member_id=member_id, member_epoch=0, rack_id=None, subscribed_topic_names=["orders"]
+    )
+
+
+async def test_many_join_at_once_and_all_have_their_assignment_at_once(connect: Connect, every_engine: str) -> None:
+    async with connect(engine=every_engine) as client:
+        await client.create_topic("orders")
+        answers: list[Any] = []
+
+        async def one(member_id: str) -> None:
+            answers.append(await join(client, member_id))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(8):
+                nursery.start_soon(one, f"M{number}")
+        assert [answer.error_code for answer in answers] == [0] * 8
+        assert all(answer.assignment.topic_partitions[0].partitions == (0,) for answer in answers)
+
+
+async def test_nobody_joins_a_group_that_is_being_deleted(connect: Connect, every_engine: str) -> None:
+    """Its share state is deleted while the member's would be made: one of them would be lost."""
+    async with connect(engine=every_engine) as client:
+        await client.create_topic("orders")
+        await join(client, "M1")
+        leave = {"group_id": "g", "member_id": "M1", "member_epoch": -1, "rack_id": None, "subscribed_topic_names": None}
+        await client.call("share_group_heartbeat", 1, **leave)
+        codes: dict[str, int] = {}
+
+        async def delete() -> None:
+            codes["delete"] = (await client.call("delete_groups", 2, groups_names=["g"])).results[0].error_code
+
+        async def come() -> None:
+            codes["join"] = (await join(client, "M2")).error_code
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(delete)
+            nursery.start_soon(come)
+        assert sorted(codes.values()) in ([0, ErrorCode.coordinator_load_in_progress], [0, ErrorCode.non_empty_group])
+        assert (await join(client, "M3")).error_code == 0
+        topic = client.broker.topics.by_name("orders")
+        assert topic is not None
+        partition = TopicPartition(topic.topic_id, 0)
+        (summary,) = await client.broker.share_state.read_summary("g", [ReadRequest(partition, 0)])
+        assert summary.state_epoch > 0, "initialised"
