@@ -92,6 +92,15 @@ def _produce(producer: object, partition: int, value: bytes, failed: list[object
         return
 
 
+def read_all(directory: Path) -> None:
+    """Bring the files into the page cache."""
+    for path in directory.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                while file.read(1 << 20):
+                    pass
+
+
 def evict(directory: Path) -> None:
     """Take the files out of the page cache, as after the machine was started: the next reader waits for the disk. Linux."""
     os.sync()

@@ -21,7 +21,7 @@ import click
 from rich.console import Console
 
 from kbroker.client.broker_process import RunningBroker
-from perf.big_directory import NoRoom, big_directory, evict
+from perf.big_directory import NoRoom, big_directory, evict, read_all
 from perf.figures import Results, Setting, as_json, show
 from perf.load_one_at_a_time import Style, Work, fill_topic, run_consumers
 from perf.measured_broker import cpu_s, idle_memory_mb, measured_broker, start_ms
@@ -62,37 +62,48 @@ def measure_starts(plan: Plan, results: Results) -> None:
                 broker.stop()
 
 
-def measure_big_starts(plan: Plan, results: Results) -> None:
-    """Starts on a directory of 2 GiB: files in the page cache, evicted from it, and after a kill."""
+def measure_big_starts(plan: Plan, results: Results, *, cold: bool) -> None:
+    """Starts on a directory of 2 GiB: after a clean stop, after a kill, and at the very end with its files out of the page cache."""
+    homes = _big_homes(plan, results)
+    settings = [setting for setting in plan.settings if setting.engine in homes]
+    for repeat in range(plan.repeats):
+        plan.say(f"start on the big directory {repeat + 1} of {plan.repeats}")
+        for setting in settings:
+            broker = measured_broker(homes[setting.engine], *setting)
+            with _killed_at_last(broker):
+                results.add(setting, ready_big=start_ms(broker))
+                results.add(setting, memory_big=idle_memory_mb(broker))
+                broker.kill()
+                results.add(setting, ready_big_killed=start_ms(broker))
+                broker.stop()
+    for setting in settings if cold else ():
+        plan.say(f"start on the big directory, files not cached: {setting}")
+        broker = measured_broker(homes[setting.engine], *setting)
+        evict(broker.data_dir)
+        with _killed_at_last(broker):
+            results.add(setting, ready_big_cold=start_ms(broker))
+            broker.stop()
+
+
+def _big_homes(plan: Plan, results: Results) -> dict[str, Path]:
+    """By engine; stopped in good order, files in the page cache."""
     homes = {}
     for engine in dict.fromkeys(setting.engine for setting in plan.settings):
         if engine == "memory":
             continue
-        plan.say(f"directory of {plan.big_bytes >> 20} MiB on {engine}: building it unless the cache has it")
+        plan.say(f"directory of {plan.big_bytes >> 20} MiB on {engine}: built unless the cache has it, then read once")
         try:
-            homes[engine] = big_directory(plan.cache, engine, plan.big_bytes)
+            home = big_directory(plan.cache, engine, plan.big_bytes)
         except NoRoom as error:
             results.notes.append(str(error))
-    for repeat in range(plan.repeats):
-        plan.say(f"start on the big directory {repeat + 1} of {plan.repeats}")
-        for setting in plan.settings:
-            if setting.engine in homes:
-                _big_starts(homes[setting.engine], setting, results)
-
-
-def _big_starts(home: Path, setting: Setting, results: Results) -> None:
-    broker = measured_broker(home, *setting)
-    with _killed_at_last(broker):
-        start_ms(broker)
-        broker.stop()
-        results.add(setting, ready_big=start_ms(broker))
-        results.add(setting, memory_big=idle_memory_mb(broker))
-        broker.kill()
-        results.add(setting, ready_big_killed=start_ms(broker))
-        broker.stop()
-        evict(broker.data_dir)
-        results.add(setting, ready_big_cold=start_ms(broker))
-        broker.stop()
+            continue
+        broker = measured_broker(home, engine, "os")
+        with _killed_at_last(broker):
+            broker.start()
+            broker.stop()
+        read_all(broker.data_dir)
+        homes[engine] = home
+    return homes
 
 
 def measure_work(plan: Plan, results: Results, parts: Sequence[str]) -> None:
@@ -170,6 +181,7 @@ def _killed_at_last(broker: RunningBroker) -> Iterator[None]:
 @click.option("--seconds", default=3.0, show_default=True, help="Length of one window of work.")
 @click.option("--records", default=60_000, show_default=True, help="Records in the topic; must last for one window.")
 @click.option("--big-mib", default=2048, show_default=True, help="Size of the big directory.")
+@click.option("--cold", is_flag=True, help="Also start on the big directory with its files out of the page cache (slow).")
 @click.option("--cache-dir", type=click.Path(path_type=Path), help="Where big directories are kept.  [default: the temporary directory]")
 @click.option("--kafka", nargs=2, type=float, help="Your Kafka's records/s with 1 and with 8 consumers.  [default: 600 550]")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write every reading there.")
@@ -182,6 +194,7 @@ def main(
     seconds: float,
     records: int,
     big_mib: int,
+    cold: bool,
     cache_dir: Path | None,
     kafka: tuple[float, float] | None,
     json_file: Path | None,
@@ -199,7 +212,7 @@ def main(
         if "start" in parts:
             measure_starts(plan, results)
         if "big" in parts:
-            measure_big_starts(plan, results)
+            measure_big_starts(plan, results, cold=cold)
         if {"first", "rate"} & set(parts):
             measure_work(plan, results, parts)
     show(results, console)
