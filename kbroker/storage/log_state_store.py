@@ -222,8 +222,11 @@ class LogStateStore:
         start_offset, self._end_offset = self._log.bounds(LOG)
         offset = start_offset
         while offset < self._end_offset:
-            changes, offset = _read(self._log, offset, self._end_offset)
+            changes, next_offset = _read(self._log, offset, self._end_offset)
+            if not changes:
+                raise StoreFailed(f"state log: nothing can be read from offset {offset} on, although it ends at {self._end_offset}")
             self._map.apply(changes)
+            offset = next_offset
         self._log_bytes = self._size_of_log()
 
     def get(self, key: bytes) -> bytes | None:

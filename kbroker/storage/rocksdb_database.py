@@ -81,15 +81,20 @@ class Rocksdb:
         try:
             self._db = open_rdict(directory, AccessType.read_write())
         except Exception as error:  # rocksdict raises plain Exception for everything
-            raise OperatorError(f"{directory}: cannot open the RocksDB database: {error}") from error
+            raise OperatorError(f"{directory}: cannot open the RocksDB database: {' '.join(str(error).split())}") from error
 
     @contextmanager
     def reading(self) -> Iterator[Rdict]:
-        """The database for a moment's reading. Iterators and snapshots must be gone on leaving."""
+        """The database for a moment's reading. Iterators and snapshots must be gone on leaving. StoreFailed for damaged blocks."""
         with self._lock:
             if self._db is None:
                 raise StoreFailed(f"{self.directory}: closed, or it could not be opened again after a full disk")
-            yield self._db
+            try:
+                yield self._db
+            except Exception as error:
+                if type(error) is not Exception:  # rocksdict raises plain Exception for everything
+                    raise
+                raise StoreFailed(f"{self.directory}: {error}") from error
 
     def check(self) -> None:
         if self._failed is not None:

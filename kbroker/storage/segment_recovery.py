@@ -170,6 +170,8 @@ def _open_segment(path: Path, saved: SavedIndexes | None, found: Recovery, files
     index = None if saved is None else saved.get((path.parent.name, int(path.name)))
     if index is not None and index.size_bytes <= size:
         return Segment(path, files, handles, index=index, sealed=False, capacity=size)
+    if index is not None:
+        logger.error("%s was cut from outside: it has %d bytes and held batches up to byte %d", path / DATA, size, index.size_bytes)
     index = SegmentIndex.empty()
     _read_and_cut(path, index, found, files)
     segment = Segment(path, files, handles, index=index, sealed=False, capacity=size)
