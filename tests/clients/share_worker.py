@@ -92,10 +92,11 @@ class Worker:
             messages = list(self.consumer.poll(_POLL_S))
             for message in messages:
                 self.report(message, asked_at)
-            if any(self.must_hold(message) for message in messages):
+            held = any(self.must_hold(message) for message in messages)
+            if held:
                 say("holding")
                 self.orders.wait_while_holding()
-            if self.explicit and messages and not self.orders.closing:
+            if self.explicit and messages and not (held and self.orders.closing):
                 self.acknowledge([message for message in messages if message.error() is None])
         self.consumer.close()
         say("closed")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -71,6 +72,11 @@ class ShareWorker:
     @property
     def accepted_places(self) -> set[tuple[str, int, int]]:
         return {each.place for each in self.acknowledged if each.code == 0}
+
+    @property
+    def accepted_values(self) -> set[str | None]:
+        places = self.accepted_places
+        return {delivery.value for delivery in self.deliveries if delivery.place in places}
 
     @property
     def seconds_to_first_record(self) -> float:
@@ -156,10 +162,13 @@ class Crew:
         return self.start(1, group, mode=mode, max_poll_records=max_poll_records)[0]
 
     def until(self, what: str, condition: Callable[[], bool]) -> None:
-        """Wait for events until the condition holds; fails when a worker ends by itself or nothing helps."""
+        """Look again after every event, and now and then; fails when nothing helps."""
+        deadline = time.monotonic() + PATIENCE_S
         with self.changed:
-            if self.changed.wait_for(condition, PATIENCE_S):
-                return
+            while time.monotonic() < deadline:
+                if condition():
+                    return
+                self.changed.wait(0.1)
         state = [
             f"worker {number}: {len(worker.deliveries)} deliveries, {len(worker.acknowledged)} acknowledged, errors {worker.errors[-3:]}, "
             f"ended: {worker.has_ended}, log: {worker.log[-1500:]}"
