@@ -16,6 +16,8 @@ from tests.clients.workload import Content, Placed
 
 PATIENCE_S = 60.0
 EARLIEST, LATEST = -2, -1
+QUICK_RECONNECT: Mapping[str, Any] = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 500}
+"""Tests of restarts would wait for seconds otherwise; the other clients have their own names for it."""
 
 
 class Refused(Exception):
@@ -75,7 +77,7 @@ class Confluent:
 
         settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "compression.type": codec, "acks": acks, "linger.ms": 5}
         settings |= {"enable.idempotence": idempotent, "message.max.bytes": max_request_bytes}
-        producer = Producer(settings)
+        producer = Producer(settings | QUICK_RECONNECT)
         offsets: list[int] = []
         errors: list[Any] = []
 
@@ -107,7 +109,7 @@ class Confluent:
 
         places = start if start is not None else dict.fromkeys(range(partitions), EARLIEST)
         settings = {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False, "fetch.message.max.bytes": 4_000_000}
-        consumer = Consumer(settings)
+        consumer = Consumer(settings | QUICK_RECONNECT)
         try:
             consumer.assign([TopicPartition(topic, partition, offset) for partition, offset in places.items()])
             left = count
@@ -162,6 +164,7 @@ class KafkaPython:
 
         settings: dict[str, Any] = {"compression_type": None if codec == "none" else codec, "acks": "all" if acks == -1 else acks}
         settings |= {"enable_idempotence": idempotent, "max_request_size": max_request_bytes, "linger_ms": 5, "batch_size": 65_536}
+        settings |= {"reconnect_backoff_max_ms": 500}
         producer = KafkaProducer(bootstrap_servers=bootstrap, **settings)
         try:
             sent = []
@@ -182,9 +185,9 @@ class KafkaPython:
     ) -> Iterator[Placed]:
         from kafka import KafkaConsumer, TopicPartition
 
-        consumer = KafkaConsumer(
-            bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, auto_offset_reset="earliest", max_poll_records=5000
-        )
+        settings: dict[str, Any] = {"enable_auto_commit": False, "auto_offset_reset": "earliest", "max_poll_records": 5000}
+        settings |= {"reconnect_backoff_max_ms": 500}
+        consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=None, **settings)
         try:
             consumer.assign([TopicPartition(topic, partition) for partition in start or range(partitions)])
             for partition, offset in (start or {}).items():
