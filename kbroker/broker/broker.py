@@ -163,9 +163,9 @@ async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
                 async with _running(broker):
                     yield broker
             finally:
-                log_store.close()
+                _close(log_store)
         finally:
-            state_store.close()
+            _close(state_store)
 
 
 @contextmanager
@@ -181,6 +181,13 @@ def _starting(data_dir: Path) -> Iterator[None]:
             f"cannot use what is in {data_dir}: {_one_line(error)}; look at it with `kbroker storage inspect --check`, "
             "and restore it from a backup if it is damaged"
         ) from error
+
+
+def _close(store: LogStore | StateStore) -> None:
+    try:
+        store.close()
+    except StoreFailed as error:
+        raise OperatorError(f"stopped, but not in good order: {_one_line(error)}; the next start recovers as after a crash") from error
 
 
 def _one_line(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,15 @@ async def test_blocks_that_rocksdb_cannot_read_are_an_error_of_their_partition(c
         assert await fetch(client, "orders", 2) == {0: (ErrorCode.none, True), 1: (ErrorCode.none, True)}
         assert await share_fetch(client, "damaged") == [(ErrorCode.kafka_storage_error, False)]
         assert await share_fetch(client, "orders") == [(ErrorCode.none, True), (ErrorCode.none, True)]
+
+
+@pytest.mark.parametrize("engine", ["segment", "lmdb", "rocksdb"])
+async def test_a_directory_that_is_gone_at_the_end(connect: Connect, tmp_path: Path, engine: str) -> None:
+    """An engine may find that it cannot close in good order; that is for the operator, and no bug."""
+    with suppress(OperatorError):
+        async with connect(engine) as client:
+            await client.create_topic("orders")
+            (tmp_path / engine).rename(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").rename(tmp_path / engine)
+    async with connect(engine) as client:
+        assert client.partition("orders").high_watermark == 0
