@@ -137,7 +137,7 @@ class Judge:
 
 
 def run(work: Work, home: Path, *, count: int, seed: int) -> list[str]:
-    """Record once, cut `count` times, and cut every fifth recovery again; returns what went wrong, each with its cut.
+    """Record once, cut `count` times, and cut every tenth recovery again; returns what went wrong, each with its cut.
 
     States that went wrong are left in `home`.
     """
@@ -145,7 +145,7 @@ def run(work: Work, home: Path, *, count: int, seed: int) -> list[str]:
     judge, wrong = Judge(), []
     try:
         for number, first_cut in enumerate(cuts(work, entries, count=count, seed=seed)):
-            cut = first_cut if number % 5 else cut_again(work, first_cut, home / f"again-{number}")
+            cut = first_cut if number % 10 != 9 else cut_again(work, first_cut, home / f"again-{number}")
             if verdict := judge.verdict(work, cut, home / f"cut-{number}"):
                 wrong.append(f"{work} cut at {cut.position} of {len(entries)}, state seed {cut.seed}, {cut.marks}: cut-{number}\n{verdict}")
     finally:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 from uuid import UUID
 
@@ -93,6 +94,7 @@ class Logs:
         return next(model for number, model in self.logs.items() if log_id(number) == batch.log)
 
 
+@cache
 def log_script(seed: int, steps: int) -> list[Step]:
     """Starts with two logs; keeps at least one alive."""
     chooser, logs, made = random.Random(seed), Logs(), 0
@@ -203,6 +205,7 @@ def go_on_with_logs(store: LogStore) -> None:
         assert read_all(store, batch.log, batch.base_offset) == bytes(batch.data), "a recovered log does not take what is appended"
 
 
+@cache
 def state_script(seed: int, steps: int) -> list[Sequence[Change] | None]:
     """Writes, with None for a sync."""
     chooser = random.Random(seed)

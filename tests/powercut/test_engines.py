@@ -47,7 +47,7 @@ def test_the_recorder_sees_every_byte(kind: str, engine: str, home: Path) -> Non
 
 @pytest.mark.parametrize(("kind", "engine"), ENGINES)
 def test_synced_data_survives_power_cuts(kind: str, engine: str, home: Path) -> None:
-    wrong = run(Work(kind, engine, seed=1, steps=100), home, count=30, seed=1)
+    wrong = run(Work(kind, engine, seed=1, steps=80), home, count=20, seed=1)
     assert not wrong, "\n".join(wrong)
 
 
@@ -62,25 +62,17 @@ def test_synced_data_survives_many_power_cuts(kind: str, engine: str, seed: int,
 @pytest.mark.parametrize(("kind", "engine"), [("log", "segment"), ("log", "rocksdb"), ("state", "segment"), ("state", "rocksdb")])
 def test_a_skipped_sync_is_caught(kind: str, engine: str, home: Path) -> None:
     """LMDB is not among them: its commits are synced whether or not sync() is called."""
-    wrong = run(Work(kind, f"skips-sync:{engine}", seed=1, steps=60), home, count=30, seed=1)
+    wrong = run(Work(kind, f"skips-sync:{engine}", seed=1, steps=60), home, count=12, seed=1)
     assert wrong
 
 
 @pytest.mark.parametrize("fault", ["drops-writes", "answers-early"])
 def test_a_lost_state_write_is_caught(fault: str, home: Path) -> None:
-    wrong = run(Work("state", f"{fault}:lmdb", seed=1, steps=60), home, count=20, seed=1)
+    wrong = run(Work("state", f"{fault}:lmdb", seed=1, steps=60), home, count=10, seed=1)
     assert wrong
-
-
-def test_segment_recovery_leaves_no_hole_and_opens_nothing_twice(home: Path) -> None:
-    """Once wrong: a segment whose `follows` was lost counted as synced, and one that recovery removed was opened again."""
-    for seed in (1, 2):
-        (home / str(seed)).mkdir()
-        wrong = run(Work("log", "segment", seed=seed, steps=150), home / str(seed), count=60, seed=seed)
-        assert not wrong, "\n".join(wrong)
 
 
 def test_lmdb_survives_a_power_cut_while_it_is_made(home: Path) -> None:
     """Once wrong: a new environment had its name before its first two pages were on disk, and could never be opened again."""
-    wrong = run(Work("state", "lmdb", seed=1, steps=2), home, count=100, seed=1)
+    wrong = run(Work("state", "lmdb", seed=1, steps=1), home, count=25, seed=1)
     assert not wrong, "\n".join(wrong)
