@@ -14,6 +14,7 @@ refused as well and can roll back; the next entry starts afresh. StoreFailed ref
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 from collections import deque
@@ -30,6 +31,9 @@ from kbroker.errors import NoSpace, StoreFailed
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
+
+_REPORT_EVERY_S = 10.0
+"""How often a full disk is reported: thousands of writes may be refused in a second, and the log may lie on that disk."""
 
 
 class CommitThread:
@@ -106,6 +110,8 @@ class GroupCommit(Generic[Item]):
         self._dirty = trio.Event()  # set with durability 'os': something was written that no sync is announced for
         self._sync_is_due = False
         self._failure: StoreFailed | None = None
+        self._is_reported_full = False
+        self._next_report = -math.inf
         self._counts = dict.fromkeys(("groups", "entries", "syncs", "refused"), 0)
 
     # -- asking -------------------------------------------------------------------------------------------------------
@@ -222,6 +228,9 @@ class GroupCommit(Generic[Item]):
             self._note(error)
             self._refuse(group, error)
             return
+        if self._is_reported_full:
+            self._is_reported_full = False
+            logger.warning("%s store: there is space again, %d writes were refused since the start", self.name, self._counts["refused"])
         self._counts["groups"] += 1
         self._counts["entries"] += len(group)
         self._counts["syncs"] += self._sync_each
@@ -267,7 +276,9 @@ class GroupCommit(Generic[Item]):
         if isinstance(error, StoreFailed) and self._failure is None:
             self._failure = error
             logger.critical("%s store failed and takes no more writes until the broker is restarted: %s", self.name, error)
-        elif isinstance(error, NoSpace):
+        elif isinstance(error, NoSpace) and trio.current_time() >= self._next_report:
+            self._next_report = trio.current_time() + _REPORT_EVERY_S
+            self._is_reported_full = True
             logger.error("%s store: no space on the disk, writes are refused: %s", self.name, error)
 
     def _refuse(self, group: list[_Entry], error: Exception) -> None:

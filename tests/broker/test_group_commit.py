@@ -149,6 +149,20 @@ async def test_no_space_refuses_the_group_and_all_behind_it_and_then_goes_on() -
     assert store.synced == ["a", "e"]
 
 
+async def test_a_full_disk_is_reported_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    store = FakeStore()
+    async with committing(store) as commits:
+        for _ in range(100):
+            store.fail_write = NoSpace("full")
+            with pytest.raises(NoSpace):
+                await commits.commit(["a"])
+        for _ in range(3):
+            await commits.commit(["b"])
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+    assert "100 writes were refused" in caplog.records[1].getMessage()
+
+
 async def test_a_failed_sync_ends_all_writing() -> None:
     store = FakeStore()
     async with committing(store) as commits:
