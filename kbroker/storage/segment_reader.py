@@ -176,9 +176,11 @@ class SegmentLogReader:
         if not segments or segments[-1].sealed:
             return True
         follows = read_follows(segment.path, self._files)
-        if follows is not None and segments[-1].end_offset < follows:
+        if follows is None:  # not written yet, or lost in a power cut that nobody has recovered from
+            follows = segment.base_offset
+        if segments[-1].end_offset < follows:
             self._read_on(segments[-1])
-        return follows is None or segments[-1].end_offset >= follows
+        return segments[-1].end_offset >= follows
 
 
 def log_name(log: LogId) -> str:
