@@ -151,12 +151,15 @@ class Broker:
 async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
     """A broker that is recovered and ready to serve; closed, with everything synced, on exit. Raises OperatorError."""
     _prepare_process()
+    # All that is asked for must exist before the directory is made: it notes its engines for good.
+    log_stores, state_stores = plugins.log_store_factory(options.storage), plugins.state_store_factory(options.state_storage)
+    plugins.persister_factory(options.config["kbroker.persister"])
     with DataDirectory.open(options.data_dir, options.storage, options.state_storage) as directory:
         with _starting(options.data_dir):
-            state_store = plugins.state_store_factory(options.state_storage).open(directory.state_path, {}, 0)
+            state_store = state_stores.open(directory.state_path, {}, 0)
         try:
             with _starting(options.data_dir):
-                log_store = plugins.log_store_factory(options.storage).open(directory.log_path, {}, 0)
+                log_store = log_stores.open(directory.log_path, {}, 0)
             try:
                 with _starting(options.data_dir):
                     broker = _recover(options, directory.cluster_id, log_store, state_store)

@@ -66,16 +66,25 @@ def start(
     Prints one line on stdout when it accepts connections; everything else is logged on stderr.
     """
     _check_addresses(listen, advertise)
+    from kbroker import plugins
     from kbroker.broker.options import StartOptions
     from kbroker.config import BrokerConfig
     from kbroker.errors import OperatorError
     from kbroker.logging_setup import set_up_logging
 
     try:
-        lines = config_file.read_text().splitlines() if config_file is not None else []
+        lines = config_file.read_text("utf-8").splitlines() if config_file is not None else []
         config = BrokerConfig.load(lines, dict(configs))
+        for group, name in (
+            (plugins.LOG_STORE, storage),
+            (plugins.STATE_STORE, state_storage or storage),
+            (plugins.PERSISTER, config["kbroker.persister"]),
+        ):
+            plugins.load(group, name)
     except OperatorError as error:
         raise CommandFailed(str(error), USAGE) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandFailed(f"cannot read {config_file}: {error}", USAGE) from error
     options = StartOptions(
         data_dir=data_dir,
         storage=storage,

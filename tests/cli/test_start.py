@@ -103,9 +103,21 @@ def test_a_data_directory_of_another_engine(tmp_path: Path) -> None:
     assert "start with --storage lmdb" in err
 
 
-@pytest.mark.parametrize("arguments", [("--storage", "floppy"), ("--state-storage", "floppy")])
-def test_an_unknown_engine(tmp_path: Path, arguments: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "installed"),
+    [(("--storage", "floppy"), "segment"), (("--state-storage", "floppy"), "segment"), (("--config", "kbroker.persister=floppy"), "noop")],
+)
+def test_what_is_not_installed_is_refused_before_the_directory_is_made(tmp_path: Path, arguments: tuple[str, str], installed: str) -> None:
+    """A directory notes its engines for good: the next start, with the right one, must find none."""
     code, err = refused("--data-dir", tmp_path / "data", *arguments)
-    assert code == DATA_DIRECTORY
+    assert code == USAGE
     assert "floppy" in err
-    assert "segment" in err
+    assert installed in err
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_config_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "server.properties").write_bytes(b"\xff\xfenum.partitions=3")
+    code, err = refused("--data-dir", tmp_path / "data", "--config-file", tmp_path / "server.properties")
+    assert code == USAGE
+    assert "server.properties" in err
