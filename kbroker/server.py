@@ -213,7 +213,7 @@ class Server:
         self._broker.start_closing()
         for peer in list(self._open.values()):
             if not peer.busy:
-                peer.shut_down()
+                peer.shut_down(socket.SHUT_RD)
         with trio.move_on_after(grace_s):
             while self._open:
                 await self._emptied.park()
@@ -352,10 +352,13 @@ class _Peer:
                 return
             await trio.sleep_forever()
 
-    def shut_down(self) -> None:
-        """End the connection from this side; its task notices by reading the end of the stream."""
+    def shut_down(self, how: int = socket.SHUT_RDWR) -> None:
+        """End the connection from this side; its task notices by reading the end of the stream.
+
+        With SHUT_RD it first answers what it finds there: a request that has arrived is done, so its answer must be able to leave.
+        """
         try:
-            self.sock.shutdown(socket.SHUT_RDWR)
+            self.sock.shutdown(how)
         except OSError as error:
             logger.debug("shutting down %s: %s", self.name, error)
 
