@@ -155,16 +155,21 @@ def test_share_consumers_go_on_over_a_restart(engine: str, ending: str) -> None:
         ended_at = time.monotonic()
         broker.start()
         send(broker, "queue", numbered(1000, start=3000), partitions=2, batch=20)
-        crew.until("all are accepted", lambda: len(set[Any]().union(*(worker.accepted_places for worker in workers))) == 4000)
+        crew.until("all are answered", lambda: len({each.place for worker in workers for each in worker.acknowledged}) == 4000)
         crew.check_what_was_done_stays_done(since=ended_at)
         assert crew.counts().keys() == {*numbered(4000)}
         for worker in workers:
             worker.close()
+        accepted = {place for worker in workers for place in worker.accepted_places}
+        unanswered = {each.place for worker in workers for each in worker.acknowledged} - accepted
+        print(f"{len(unanswered)} acknowledgements were under way when the broker ended")
+        assert len(unanswered) <= 3 * 2 * 20, "three consumers, at most a batch of each partition"
         witness = crew.start_one("group")
         witness.tell("subscribe", "queue")
         send(broker, "queue", ["last 0", "last 1"], partitions=2)
         crew.until_delivered(["last 0", "last 1"])
-        assert {*witness.values} == {"last 0", "last 1"}, "nothing else was left"
+        others = {delivery.place for delivery in witness.deliveries if delivery.value not in ("last 0", "last 1")}
+        assert others <= unanswered, "something was left, or came again"
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
