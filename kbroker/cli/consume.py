@@ -11,7 +11,7 @@ import click
 
 from kbroker.cli.clients import MAX_MESSAGE_BYTES, ClientErrors, client_settings, print_record, require_topics
 from kbroker.cli.exits import CommandFailed
-from kbroker.cli.params import Address, bootstrap_option
+from kbroker.cli.params import COUNT, INDEX, Address, bootstrap_option
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -41,9 +41,9 @@ class Start(click.ParamType[int]):
 @click.command()
 @click.argument("topic")
 @click.option("--from", "start", type=Start(), default="earliest", show_default=True, help="Where to begin, in every partition.")
-@click.option("--partition", "-p", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this partition; may be repeated.")
-@click.option("--max-messages", "-n", type=click.IntRange(min=1), help="End after this many records.")
-@click.option("--timeout-ms", type=click.IntRange(min=1), help="End when no record has come for this long.  [default: wait forever]")
+@click.option("--partition", "-p", "partitions", type=INDEX, multiple=True, help="Only this partition; may be repeated.")
+@click.option("--max-messages", "-n", type=COUNT, help="End after this many records.")
+@click.option("--timeout-ms", type=COUNT, help="End when no record has come for this long.  [default: wait forever]")
 @click.option("--key-separator", "-k", metavar="TEXT", help="Print the key and TEXT before each value.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per record.")
 @bootstrap_option

@@ -10,6 +10,9 @@ import click
 if TYPE_CHECKING:
     from kbroker.client.rpc import Connection
 
+COUNT = click.IntRange(1, (1 << 31) - 1)
+"""What goes into an int32 of the protocol, or of a client's setting."""
+INDEX = click.IntRange(0, (1 << 31) - 1)
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,6 +61,20 @@ class NameValue(click.ParamType[tuple[str, str]]):
         if not equals or not name.strip():
             self.fail(f"{value!r} is not NAME=VALUE", param, context)
         return name.strip(), content.strip()
+
+
+def not_empty(context: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Callback for an option that may be left out, but must not be empty if it is there."""
+    if value == "":
+        raise click.BadParameter("must not be empty", context, param)
+    return value
+
+
+def not_blank(context: click.Context, param: click.Parameter, value: str) -> str:
+    """Callback for an id."""
+    if not value.strip():
+        raise click.BadParameter("must not be empty", context, param)
+    return value
 
 
 def bootstrap_option(function: F) -> F:

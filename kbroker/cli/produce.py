@@ -11,7 +11,7 @@ import click
 
 from kbroker.cli.clients import MAX_MESSAGE_BYTES, ClientErrors, client_settings
 from kbroker.cli.exits import CommandFailed
-from kbroker.cli.params import Address, bootstrap_option
+from kbroker.cli.params import COUNT, INDEX, Address, bootstrap_option, not_empty
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -39,10 +39,12 @@ class Outcome:
 @click.command()
 @click.argument("topic")
 @click.argument("file", type=click.File("rb"), default="-")
-@click.option("--key-separator", "-k", metavar="TEXT", help="What comes before the first TEXT in a line is the record's key.")
-@click.option("--partition", "-p", type=click.IntRange(min=0), help="Send everything to this partition.")
+@click.option(
+    "--key-separator", "-k", metavar="TEXT", callback=not_empty, help="What comes before the first TEXT in a line is the record's key."
+)
+@click.option("--partition", "-p", type=INDEX, help="Send everything to this partition.")
 @click.option("--compression", type=click.Choice(CODECS), default="none", show_default=True, help="Codec of the record batches.")
-@click.option("--timeout-ms", type=click.IntRange(min=1), default=30_000, show_default=True, help="How long to try to send a record.")
+@click.option("--timeout-ms", type=COUNT, default=30_000, show_default=True, help="How long to try to send a record.")
 @bootstrap_option
 def produce(
     topic: str,

@@ -14,7 +14,7 @@ import click
 
 from kbroker.cli.clients import ClientErrors, client_settings, print_record, require_topics
 from kbroker.cli.exits import CommandFailed, say
-from kbroker.cli.params import Address, bootstrap_option, connect
+from kbroker.cli.params import COUNT, Address, bootstrap_option, connect, not_blank
 from kbroker.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ _MAX_POLL_RECORDS = 500
 
 @click.command("share-consume")
 @click.argument("topic")
-@click.option("--group", "-g", required=True, help="The share group; made when it does not exist.")
+@click.option("--group", "-g", required=True, callback=not_blank, help="The share group; made when it does not exist.")
 @click.option("--from", "start", type=click.Choice(["earliest", "latest"]), help="Where a new group begins.  [default: earliest]")
-@click.option("--max-messages", "-n", type=click.IntRange(min=1), help="End after this many records.")
-@click.option("--timeout-ms", type=click.IntRange(min=1), help="End when no record has come for this long.  [default: wait forever]")
+@click.option("--max-messages", "-n", type=COUNT, help="End after this many records.")
+@click.option("--timeout-ms", type=COUNT, help="End when no record has come for this long.  [default: wait forever]")
 @click.option("--release", "verdict", flag_value="RELEASE", help="Give every record back after printing it: it will be delivered again.")
 @click.option("--reject", "verdict", flag_value="REJECT", help="Reject every record after printing it: it is not delivered again.")
 @click.option("--key-separator", "-k", metavar="TEXT", help="Print the key and TEXT before each value.")

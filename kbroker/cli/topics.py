@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.params import Address, NameValue, bootstrap_option, connect, json_option
+from kbroker.cli.params import COUNT, Address, NameValue, bootstrap_option, connect, json_option
 from kbroker.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def topics() -> None:
 
 @topics.command()
 @click.argument("topic")
-@click.option("--partitions", "-p", type=click.IntRange(min=1), help="Number of partitions; default: the broker's num.partitions.")
+@click.option("--partitions", "-p", type=COUNT, help="Number of partitions; default: the broker's num.partitions.")
 @click.option("--config", "configs", type=NameValue(), multiple=True, help="A topic config; may be repeated.")
 @click.option("--if-not-exists", is_flag=True, help="Succeed without a change where the topic exists.")
 @bootstrap_option

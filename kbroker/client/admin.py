@@ -101,7 +101,8 @@ def topics(connection: Connection, names: Sequence[str] | None = None) -> list[T
     answer = connection.call("metadata", topics=wanted, allow_auto_topic_creation=False, **_NO_AUTHORIZED_OPERATIONS)
     found = []
     for row in answer.topics:
-        check(row.error_code, f"topic {row.name}")
+        is_unknown = row.error_code is ErrorCode.unknown_topic_or_partition
+        check(row.error_code, f"there is no topic {row.name}" if is_unknown else f"topic {row.name!r}: {row.error_code.name}")
         partitions = tuple(sorted(p.partition_index for p in row.partitions))
         found.append(Topic(row.name, row.topic_id, partitions, row.is_internal))
     return sorted(found)

@@ -52,6 +52,12 @@ WRONG_USAGE = [
     (["start", "--listen", "0.0.0.0:9092"], "say with --advertise"),
     (["start", "--config-file", "/no/such/file"], "does not exist"),
     (["demo", "--orders", "0"], "0 is not in the range"),
+    (["topics", "create", "t", "--partitions", str(1 << 31)], "is not in the range"),
+    (["produce", "t", "--partition", str(1 << 31)], "is not in the range"),
+    (["produce", "t", "--timeout-ms", str(1 << 31)], "is not in the range"),
+    (["produce", "t", "--key-separator", ""], "must not be empty"),
+    (["consume", "t", "--partition", str(1 << 31)], "is not in the range"),
+    (["share-consume", "t", "-g", " "], "must not be empty"),
 ]
 
 
