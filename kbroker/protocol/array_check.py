@@ -2,7 +2,11 @@
 
 kio's native decoder reserves room for as many elements as a request announces, and the process is aborted when there is not that
 much memory: one frame of 20 bytes would take the broker down. So the counts of a body are compared with the bytes that are left
-before it is decoded. Nothing else is checked here; everything else the decoder refuses by itself.
+before it is decoded.
+
+It also refuses tagged fields that it does not know, although whoever reads a message has to skip them (KIP-482: newer clients may add
+some to a version that exists). The walk notes where they lie, and they are cut out before decoding. Nothing else is checked here;
+everything else the decoder refuses by itself.
 
 For each message a short program is made from kio's schema, once: consecutive fields of fixed size become one skip.
 
@@ -67,27 +71,57 @@ Step: TypeAlias = int | _Text | _Array | _Struct | _Tags
 Program: TypeAlias = Sequence[Step]
 
 
-def check_arrays(schema: type[Any], frame: Buffer, at: int) -> None:
-    """Raises ValueError if an array of the message of `schema` at `at` cannot be as long as it says, or the frame ends too soon."""
+class Edit(NamedTuple):
+    """Bytes of a frame to be replaced."""
+
+    start: int
+    end: int
+    replacement: bytes
+
+
+def check_arrays(schema: type[Any], frame: Buffer, at: int) -> list[Edit]:
+    """Raises ValueError if an array of the message of `schema` at `at` cannot be as long as it says, or the frame ends too soon.
+
+    Returns what takes the unknown tagged fields out, in order; mostly nothing.
+    """
+    edits: list[Edit] = []
     try:
-        _run(_program_of(schema), frame, at)
+        _run(_program_of(schema), frame, at, edits)
     except IndexError as error:
         raise ValueError("the frame ends within a field") from error
+    return edits
 
 
-def _run(program: Program, frame: Buffer, at: int) -> int:
+def skip_tags(frame: Buffer, at: int) -> int:
+    """The end of the tag section at `at`, whatever it holds. Raises ValueError."""
+    try:
+        return _check_tags(_Tags({}), frame, at, [])
+    except IndexError as error:
+        raise ValueError("the frame ends within its header") from error
+
+
+def edited(frame: Buffer, edits: Sequence[Edit]) -> bytes:
+    parts: list[Buffer] = []
+    at = 0
+    for edit in edits:
+        parts += (frame[at : edit.start], edit.replacement)
+        at = edit.end
+    return b"".join((*parts, frame[at:]))
+
+
+def _run(program: Program, frame: Buffer, at: int, edits: list[Edit]) -> int:
     for step in program:
         if type(step) is int:
             at += step
         elif type(step) is _Text:
             at = _skip_text(step, frame, at)
         elif type(step) is _Array:
-            at = _check_array(step, frame, at)
+            at = _check_array(step, frame, at, edits)
         elif type(step) is _Struct:
             present = frame[at] < 0x80
-            at = _run(step.program, frame, at + 1) if present else at + 1
+            at = _run(step.program, frame, at + 1, edits) if present else at + 1
         elif type(step) is _Tags:
-            at = _check_tags(step, frame, at)
+            at = _check_tags(step, frame, at, edits)
     return at
 
 
@@ -103,7 +137,7 @@ def _skip_text(step: _Text, frame: Buffer, at: int) -> int:
     return at + length - 1 if length else at
 
 
-def _check_array(step: _Array, frame: Buffer, at: int) -> int:
+def _check_array(step: _Array, frame: Buffer, at: int, edits: list[Edit]) -> int:
     if step.compact:
         count, at = _uvarint(frame, at)
         count -= 1
@@ -118,21 +152,38 @@ def _check_array(step: _Array, frame: Buffer, at: int) -> int:
     if len(element) == 1 and type(element[0]) is int:
         return at + count * element[0]
     for _ in range(count):
-        at = _run(element, frame, at)
+        at = _run(element, frame, at, edits)
     return at
 
 
-def _check_tags(step: _Tags, frame: Buffer, at: int) -> int:
+def _check_tags(step: _Tags, frame: Buffer, at: int, edits: list[Edit]) -> int:
+    begin = at
     count, at = _uvarint(frame, at)
+    unknown: list[Edit] = []
+    after_count = at
     for _ in range(count):
+        field = at
         tag, at = _uvarint(frame, at)
         size, at = _uvarint(frame, at)
-        if tag in step.known:
-            _run(step.known[tag], frame[: at + size], at)
-        at += size
-        if at > len(frame):
+        end = at + size
+        if end > len(frame):
             raise ValueError("a tagged field ends beyond the frame")
+        if tag in step.known:
+            _check_known(step.known[tag], frame, at, end)
+        else:
+            unknown.append(Edit(field, end, b""))
+        at = end
+    if unknown:
+        edits += (Edit(begin, after_count, _to_uvarint(count - len(unknown))), *unknown)
     return at
+
+
+def _check_known(program: Program, frame: Buffer, at: int, end: int) -> None:
+    """A tagged field bears its size: what is unknown within it cannot simply be cut out, and no client has sent such a thing yet."""
+    within: list[Edit] = []
+    _run(program, frame[:end], at, within)
+    if within:
+        raise ValueError("an unknown tagged field within a tagged field")
 
 
 def _uvarint(frame: Buffer, at: int) -> tuple[int, int]:
@@ -146,6 +197,14 @@ def _uvarint(frame: Buffer, at: int) -> tuple[int, int]:
         shift += 7
         if shift > 28:
             raise ValueError("a varint of more than five bytes")
+
+
+def _to_uvarint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*encoded, value))
 
 
 def _program_of(schema: Any) -> Program:

@@ -24,7 +24,7 @@ from kio.static.primitive import TZAware, i32, i32Timedelta, i64, i64Timedelta
 from kio.static.protocol import Entity
 
 from kbroker.errors import ErrorCode
-from kbroker.protocol.array_check import check_arrays
+from kbroker.protocol.array_check import check_arrays, edited, skip_tags
 
 Message: TypeAlias = Mapping[str, Any]
 """A response as handlers give it: kio's field names; times as int milliseconds; nested rows as mappings or objects."""
@@ -72,14 +72,6 @@ def _request_reader(api_key: int, version: int) -> tuple[type[Any], bool, Callab
     return schema, schema.__header_schema__.__version__ >= 2, cast(Any, entity_reader(schema))
 
 
-@cache
-def _tag_section_reader() -> Any:
-    """Reads what follows the client id in a header v2 (a tag section) with the reader of an empty flexible entity."""
-    from kio.schema.response_header.v1.header import ResponseHeader
-
-    return entity_reader(ResponseHeader)
-
-
 def read_request(head: RequestHead, frame: bytes | memoryview) -> Any:
     """The request entity of a frame. Raises ValueError (kio's errors among them) when the body cannot be parsed.
 
@@ -89,11 +81,9 @@ def read_request(head: RequestHead, frame: bytes | memoryview) -> Any:
     at = head.end
     try:
         if has_tags:
-            # A response header v1 is a correlation id and a tag section: read one that starts four bytes earlier.
-            _, size = _tag_section_reader()(frame, at - 4)
-            at += size - 4
-        check_arrays(schema, frame, at)
-        entity, _ = reader(frame, at)
+            at = skip_tags(frame, at)
+        edits = check_arrays(schema, frame, at)
+        entity, _ = reader(edited(frame, edits) if edits else frame, at)
     except (SerialError, ValueError, LookupError, struct.error, OverflowError, TypeError) as error:
         raise ValueError(f"body cannot be parsed: {error}") from error
     return entity

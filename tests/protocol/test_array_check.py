@@ -58,7 +58,9 @@ def test_the_program_ends_where_the_message_ends(api_key: int, version: int, cou
     buffer = io.BytesIO()
     entity_writer(schema)(buffer, build(schema, sample(schema, count)))
     body = buffer.getvalue()
-    assert _run(_program(schema), body, 0) == len(body)
+    edits: list[Any] = []
+    assert _run(_program(schema), body, 0, edits) == len(body)
+    assert not edits
 
 
 @pytest.mark.parametrize(
@@ -76,3 +78,37 @@ def test_nested_counts_are_refused() -> None:
     body = struct.pack(">hhii", -1, -1, 1000, 1) + struct.pack(">h", 1) + b"t" + struct.pack(">i", 1 << 30)
     with pytest.raises(ValueError, match="an array of"):
         check_arrays(schema, body, 0)
+
+
+UNKNOWN = b"\xc8\x01\x03abc"
+"""Tag 200 with three bytes."""
+
+
+def topic_row(name: bytes, tags: bytes) -> bytes:
+    return b"\x00" * 16 + bytes([len(name) + 1]) + name + tags
+
+
+def test_unknown_tagged_fields_are_skipped_wherever_they_are() -> None:
+    """KIP-482: in the header, in rows, at the end, one or many."""
+    many = b"\x81\x01" + b"".join(bytes([0x80 | tag & 0x7F, 1 + (tag >> 7), 0]) for tag in range(129))
+    rows = topic_row(b"a", b"\x01" + UNKNOWN) + topic_row(b"b", b"\x00") + topic_row(b"c", many)
+    body = b"\x04" + rows + b"\x01\x00" + b"\x02\x32\x00" + UNKNOWN
+    frame = struct.pack(">hhih", 3, 12, 7, -1) + b"\x01" + UNKNOWN + body
+    entity = read_request(read_request_head(frame), memoryview(frame))
+    assert [row.name for row in entity.topics] == ["a", "b", "c"]
+    assert (entity.allow_auto_topic_creation, entity.include_topic_authorized_operations) == (True, False)
+
+
+def test_a_known_tagged_field_beside_an_unknown_one() -> None:
+    """Fetch v12 has its cluster id as tag 0."""
+    body = struct.pack(">iiiibii", -1, 0, 0, 0, 0, 0, -1) + b"\x01\x01\x01" + b"\x02" + b"\x00\x03\x03id" + UNKNOWN
+    frame = struct.pack(">hhih", 1, 12, 7, -1) + b"\x00" + body
+    assert read_request(read_request_head(frame), frame).cluster_id == "id"
+
+
+@pytest.mark.parametrize("tags", [b"\x01", b"\x01\x32", b"\x01\x32\x05abc", b"\xff\xff\xff\xff\x0f"])
+def test_tags_that_end_beyond_the_frame_are_refused(tags: bytes) -> None:
+    for frame in (b"\x00\x01\x01\x00" + tags, tags):
+        whole = struct.pack(">hhih", 3, 12, 7, -1) + frame
+        with pytest.raises(ValueError, match=r"beyond the frame|ends within"):
+            read_request(read_request_head(whole), whole)
