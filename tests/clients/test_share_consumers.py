@@ -202,17 +202,19 @@ def test_the_first_record_comes_soon_after_subscribing(crew: Crew, broker: Runni
     assert len(set(places)) == len(places)
 
 
-def test_several_topics_and_partitions(crew: Crew, broker: RunningBroker, name: str) -> None:
+@pytest.mark.parametrize("count", [2000, pytest.param(100_000, marks=pytest.mark.full)])
+def test_several_topics_and_partitions(crew: Crew, broker: RunningBroker, count: int, name: str) -> None:
     first, second = f"{name}-1", f"{name}-2"
     prepare(broker, first, partitions=4, group=name)
     broker.create_topic(second, partitions=3)
     workers = crew.start(3, name, max_poll_records=50)
     for worker in workers:
         worker.tell("subscribe", first, second)
-    sent = numbered(2000)
-    send(broker, first, sent[:1000], partitions=4)
-    send(broker, second, sent[1000:], partitions=3)
-    crew.until("all are accepted", lambda: sum(len(worker.accepted_places) for worker in workers) == 2000)
+    sent = numbered(count)
+    send(broker, first, sent[: count // 2], partitions=4)
+    send(broker, second, sent[count // 2 :], partitions=3)
+    crew.until("all are answered", lambda: sum(len(worker.acknowledged) for worker in workers) == count)
+    assert {each.code for worker in workers for each in worker.acknowledged} == {0}
     crew.check_each_once(sent)
     assert members_assigned(broker, name) == {*((first, index) for index in range(4)), *((second, index) for index in range(3))}
 
