@@ -37,14 +37,14 @@ def test_lives_of_a_broker() -> None:
 def test_a_broker_that_does_not_start_says_why() -> None:
     with pytest.raises(BrokerStartFailed, match="no-such-engine") as caught, open_test_broker(storage="no-such-engine"):
         pass
-    assert caught.value.exit_code == 4
+    assert caught.value.exit_code == 2, "wrong usage"
 
 
 def test_two_brokers_on_one_directory(tmp_path: Path) -> None:
     with open_test_broker(data_dir=tmp_path / "data"):
         with pytest.raises(BrokerStartFailed, match="in use") as caught, open_test_broker(data_dir=tmp_path / "data"):
             pass
-        assert caught.value.exit_code == 4
+        assert caught.value.exit_code == 2, "wrong usage"
 
 
 def test_an_address_in_use() -> None:
