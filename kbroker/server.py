@@ -14,6 +14,7 @@ import inspect
 import logging
 import math
 import os
+import select
 import signal
 import socket
 import struct
@@ -42,6 +43,8 @@ RECEIVE_BYTES = 1 << 20
 _MAX_IOVECS = 1000
 _SIZE_AND_CORRELATION = struct.Struct(">ii")
 _IDLE_CHECK_S = 5.0
+_HANG_UP_CHECK_S = 1.0
+_END_OF_STREAM = getattr(select, "POLLRDHUP", select.POLLHUP)
 _GRACE_S = 10.0
 _BACKLOG = 1024
 _TURN_S = 0.01
@@ -340,7 +343,8 @@ class _Peer:
                 buffers[start] = buffers[start][sent:]
 
     async def _hang_up(self) -> None:
-        """Returns when the peer has closed its side. Bytes of a later request end the watch: they are not ours to read yet."""
+        """Returns when the peer has closed its side. Behind bytes of a later request, which are not ours to read yet, the end of
+        the stream wakes nobody: then it is looked for from time to time, or a fetch that waits for days would be held as long."""
         while True:
             await trio.lowlevel.wait_readable(self.sock.fileno())
             try:
@@ -350,7 +354,11 @@ class _Peer:
                 continue
             except OSError:
                 return
-            await trio.sleep_forever()
+            break
+        ended = select.poll()
+        ended.register(self.sock.fileno(), _END_OF_STREAM)
+        while not ended.poll(0):  # noqa: ASYNC110 - the kernel tells nobody
+            await trio.sleep(_HANG_UP_CHECK_S)
 
     def shut_down(self, how: int = socket.SHUT_RDWR) -> None:
         """End the connection from this side; its task notices by reading the end of the stream.

@@ -258,7 +258,7 @@ class ShareGroups:
     async def _save_and_report(self, save: _Save) -> None:
         group_id, partition = save.loaded.key
         error = (await self._save(group_id, [save]))[partition]
-        if error is not None:
+        if error is not None and not save.loaded.partition.deleted:
             logger.warning("state of share-partition %s:%s-%d was not saved: %s", group_id, partition.topic_id, partition.partition, error)
 
     def acquired(self, loaded: LoadedSharePartition) -> None:

@@ -128,6 +128,29 @@ def test_a_stopping_broker_answers_what_waits(tmp_path: Path) -> None:
         assert broker.wait() == 0
 
 
+def test_a_client_that_leaves_with_requests_behind_a_waiting_one_is_noticed() -> None:
+    """The fetch may wait for 24 days; the next client gets the place all the same."""
+    topic = b"\x00\x06orders" + struct.pack(">iiqi", 1, 0, 0, 1000)
+    body = struct.pack(">iiiib", -1, (1 << 31) - 1, 1, 1000, 0) + struct.pack(">i", 1) + topic
+    with open_test_broker(config={"max.connections": "2"}) as broker:
+        broker.create_topic("orders")
+        with connect(broker) as other:
+            ask(other)
+            with connect(broker) as sock:
+                ask(sock)
+                sock.sendall(struct.pack(">ihhih", 10 + len(body), 1, 4, 7, -1) + body)
+                for _ in range(2):
+                    ask(other)  # Now the fetch has been read, and what follows stays in the socket.
+                sock.sendall(API_VERSIONS_0)
+            while True:
+                try:
+                    with connect(broker) as sock:
+                        ask(sock)
+                        break
+                except (AssertionError, ConnectionError):
+                    ask(other)
+
+
 def test_sd_notify(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         notify.bind(str(tmp_path / "notify"))
