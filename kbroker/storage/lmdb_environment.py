@@ -13,6 +13,7 @@ This module must not know what is stored.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +28,8 @@ from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.storage.directory import make_directory
 from kbroker.storage.files import Files
 from kbroker.storage.shared_lock import SharedLock
+
+logger = logging.getLogger(__name__)
 
 Handle: TypeAlias = lmdb._Database  # py-lmdb names the type only this way
 Transaction: TypeAlias = "lmdb.Transaction[memoryview]"
@@ -259,4 +262,19 @@ def _open(directory: Path, read_only: bool, map_bytes: int, max_handles: int) ->
                 raise OperatorError(f"{directory}: reading needs permission to write lock.mdb there: use the broker's user") from error
             raise OperatorError(f"{directory}: cannot open the LMDB environment: {error}") from error
         env.reader_check()  # slots of readers that were killed pin old pages
+        _check_length(env, directory)
         return env, map_bytes
+
+
+def _check_length(env: lmdb.Environment, directory: Path) -> None:
+    """LMDB maps its file without a look at its length, and a page in use beyond the end is a SIGBUS without a word: have said why.
+
+    Not refused, because the last pages may be missing in good order, where one commit allocated and freed them. Not filled with
+    zeros, because LMDB ends the process for some of those."""
+    size_bytes = (directory / DATA).stat().st_size
+    needed_bytes = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    if size_bytes < needed_bytes:
+        logger.error(
+            "%s has %d bytes, its pages need %d: if a bus error (SIGBUS) follows, the file was cut; restore it from a backup",
+            directory / DATA, size_bytes, needed_bytes,
+        )  # fmt: skip
