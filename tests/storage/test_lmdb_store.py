@@ -136,6 +136,139 @@ def test_a_small_map_is_a_full_disk(tmp_path: Path) -> None:
 
 def test_a_smaller_map_is_taken_where_a_large_one_is_refused(tmp_path: Path) -> None:
     program = (
+        "import resource, sys; from pathlib import Path; resource.setrlimit(resource.RLIMIT_AS, (1 << 33, 1 << 33));"
+        "from kbroker.storage.lmdb_store import STATE_STORE; store = STATE_STORE.open(Path(sys.argv[1]), {}, 1);"
+        "store.write([(b'a', b'1')]); print(store.get(b'a'), store.statistics().map_bytes)"
+    )
+    shown = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == ["b'1'", str(1 << 32)]
+
+
+class _FailingEnvironment:
+    """An lmdb.Environment whose write transactions fail."""
+
+    def __init__(self, env: lmdb.Environment, errors: list[Exception]) -> None:
+        self._env = env
+        self._errors = errors
+
+    def begin(self, write: bool = False, **rest: object) -> object:
+        if write:
+            raise self._errors.pop(0)
+        return self._env.begin(**rest)  # type: ignore[call-overload]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._env, name)
+
+
+def test_any_other_error_stops_all_writes(store: LmdbLogStore) -> None:
+    store.create(LOG, SETTINGS)
+    store.write([batch(0)], now_ms=0)
+    real = store._env._env
+    store._env._env = _FailingEnvironment(real, [lmdb.Error("mdb_txn_commit: Input/output error")])  # type: ignore[assignment]
+    with pytest.raises(StoreFailed, match="Input/output error"):
+        store.write([batch(1)], now_ms=0)
+    store._env._env = real
+    for again in (
+        lambda: store.write([batch(1)], now_ms=0),
+        store.sync,
+        lambda: store.trim(LOG, 1),
+        lambda: store.truncate(LOG, 0),
+        lambda: store.drop(LOG),
+        lambda: store.create(OTHER, SETTINGS),
+    ):
+        with pytest.raises(StoreFailed, match="Input/output error"):
+            again()
+    assert store.bounds(LOG) == (0, 1)
+    assert read_all(store) == batch(0).data
+
+
+def test_a_full_disk_that_broke_the_environment_stops_all_writes(store: LmdbLogStore) -> None:
+    """LMDB panics when it could not write its meta page: whatever the first error was, nothing more may be written."""
+    store.create(LOG, SETTINGS)
+    real = store._env._env
+    errors: list[Exception] = [lmdb.DiskError("mdb_txn_commit"), lmdb.PanicError("mdb_txn_begin")]
+    store._env._env = _FailingEnvironment(real, errors)  # type: ignore[assignment]
+    with pytest.raises(StoreFailed):
+        store.write([batch(0)], now_ms=0)
+    store._env._env = real
+    with pytest.raises(StoreFailed):
+        store.write([batch(0)], now_ms=0)
+
+
+def test_a_reader_in_another_process_follows_a_live_store(store: LmdbLogStore, tmp_path: Path) -> None:
+    """Also over trims: names of dropped sub-databases are looked up no more."""
+    store.create(LOG, LogSettings(segment_bytes=1000))
+    program = (
+        "import sys; from pathlib import Path; from kbroker.storage.lmdb_store import LOG_STORE;"
+        "reader = LOG_STORE.open_reader(Path(sys.argv[1]))\n"
+        "for _ in sys.stdin:\n"
+        " log = next(iter(reader.logs())); start, end = reader.bounds(log)\n"
+        " size = sum(map(len, reader.read(log, start, max_bytes=1 << 20, end_offset=end)))\n"
+        " print(start, end, size, len(reader.segments(log)), flush=True)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "log")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        for offset in range(0, 60, 3):
+            store.write([batch(offset + number) for number in range(3)], now_ms=0)
+            if offset % 9 == 0:
+                store.trim(LOG, offset - 10)
+            child.stdin.write("\n")
+            child.stdin.flush()
+            start, end = store.bounds(LOG)
+            expected = [start, end, len(read_all(store, offset=start)), len(store.segments(LOG))]
+            assert list(map(int, child.stdout.readline().split())) == expected
+        child.stdin.close()
+    assert child.returncode == 0
+
+
+def test_store_and_readers_of_one_process_share_the_environment(tmp_path: Path) -> None:
+    store = LOG_STORE.open(tmp_path, {}, 1)
+    readers = [LOG_STORE.open_reader(tmp_path) for _ in range(3)]
+    store.create(LOG, SETTINGS)
+    store.write([batch(0)], now_ms=0)
+    store.close()
+    assert read_all(readers[0]) == batch(0).data
+    for reader in readers:
+        reader.close()
+    reader = LOG_STORE.open_reader(tmp_path)
+    with pytest.raises(OperatorError, match="close that reader first"):
+        LOG_STORE.open(tmp_path, {}, 2)
+    reader.close()
+    LOG_STORE.open(tmp_path, {}, 2).close()
+
+
+def test_a_directory_without_an_environment_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="cannot open the LMDB environment"):
+        LOG_STORE.open_reader(tmp_path / "none")
+
+
+@pytest.mark.parametrize("length", [479, 480, 481, 482, 511, 512, 3000])
+def test_keys_of_any_length_keep_their_order(tmp_path: Path, length: int) -> None:
+    """LMDB itself takes no key beyond 511 bytes."""
+    store = STATE_STORE.open(tmp_path, {}, 1)
+    stem = b"k" * length
+    keys = sorted([stem, stem[:-1], stem[:-1] + b"a", stem + b"\0", stem + b"\0\0", stem + b"a", stem + b"\xff", b"j", b"l", stem[:100]])
+    store.write([(key, key[-9:]) for key in reversed(keys)])
+    assert list(store.scan(b"")) == [(key, key[-9:]) for key in keys]
+    for prefix in (stem, stem[:-1], stem + b"\0", stem + b"b", b"k"):
+        assert [key for key, _ in store.scan(prefix)] == [key for key in keys if key.startswith(prefix)]
+    for key in keys:
+        assert store.get(key) == key[-9:]
+        store.write([(key, None)])
+        assert store.get(key) is None
+    assert list(store.scan(b"")) == []
+    store.close()
+
+
+def test_a_file_that_was_cut_is_named_before_it_may_end_the_process(tmp_path: Path) -> None:
+    store = STATE_STORE.open(tmp_path, {}, 0)
+    store.write([(b"%05d" % number, b"v" * 900) for number in range(300)])
+    store.close()
+    with (tmp_path / "data.mdb").open("r+b") as file:
+        file.truncate(20_000)
+    program = (
         "import sys, pathlib; from kbroker.storage.lmdb_store import STATE_STORE as engine; "
         "list(engine.open(pathlib.Path(sys.argv[1]), {}, 0).scan(b''))"
     )
