@@ -99,9 +99,9 @@ def fill(broker: RunningBroker, crew: Crew) -> dict[str, list[int]]:
     send(broker, "queue", ["hold 2"])
     crew.until("released twice, and held", lambda: "holding" in worker.moments)
     holder = crew.start_one("group")
+    send(broker, "queue", numbered(30))
     holder.tell("hold")
     holder.tell("subscribe", "queue")
-    send(broker, "queue", numbered(30))
     crew.until_delivered(numbered(30))
     with broker.connect() as connection:
         connection.call("delete_records", topics=[{"name": "wide", "partitions": [{"partition_index": 1, "offset": 40}]}], timeout=10_000)

@@ -133,10 +133,10 @@ def test_records_of_a_killed_consumer_come_back_at_once(crew: Crew, broker: Runn
     lock_ms = 60_000
     prepare(broker, name, record_lock_duration_ms=str(lock_ms))
     victim, witness = crew.start(2, name)
-    victim.tell("hold")
-    victim.tell("subscribe", name)
     sent = numbered(50)
     send(broker, name, sent)
+    victim.tell("hold")
+    victim.tell("subscribe", name)
     crew.until("the victim holds all", lambda: len(victim.deliveries) == 50)
     witness.tell("subscribe", name)
     send(broker, name, ["free"])
@@ -154,11 +154,11 @@ def test_records_of_a_frozen_consumer_come_back_when_their_lock_ends(crew: Crew,
     lock_ms = 1500
     prepare(broker, name, record_lock_duration_ms=str(lock_ms))
     frozen, witness = crew.start(2, name)
-    frozen.tell("hold")
-    frozen.tell("subscribe", name)
     sent = [f"hold 1 - {number}" for number in range(20)]
     sent_at = time.monotonic()
     send(broker, name, sent)
+    frozen.tell("hold")
+    frozen.tell("subscribe", name)
     crew.until("it holds all", lambda: len(frozen.deliveries) == 20)
     witness.tell("obey")
     witness.tell("subscribe", name)
