@@ -44,7 +44,7 @@ def test_two_brokers_on_one_directory(tmp_path: Path) -> None:
     with open_test_broker(data_dir=tmp_path / "data"):
         with pytest.raises(BrokerStartFailed, match="in use") as caught, open_test_broker(data_dir=tmp_path / "data"):
             pass
-        assert caught.value.exit_code == 2, "wrong usage"
+        assert caught.value.exit_code == 4
 
 
 def test_an_address_in_use() -> None:
