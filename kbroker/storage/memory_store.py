@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 
 from kbroker.storage.spi import Change, LogBounds, LogId, LogSettings, LogStoreFactory, SegmentInfo, StampedBatch, StateStoreFactory
 
@@ -148,25 +149,32 @@ class MemoryStateStore:
 
     write_in_thread = False
 
-    def __init__(self, contents: dict[bytes, bytes]) -> None:
+    def __init__(self, contents: dict[bytes, bytes], lock: Lock) -> None:
+        """`lock`: a reader in another thread must not see half of a write."""
         self._contents = contents
+        self._lock = lock
 
     def get(self, key: bytes) -> bytes | None:
         return self._contents.get(key)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        yield from sorted(item for item in tuple(self._contents.items()) if item[0].startswith(prefix))
+        with self._lock:
+            found = sorted(item for item in self._contents.items() if item[0].startswith(prefix))
+        yield from found
 
     @contextmanager
     def snapshot(self) -> Iterator[MemoryStateStore]:
-        yield MemoryStateStore(dict(self._contents))
+        with self._lock:
+            contents = dict(self._contents)
+        yield MemoryStateStore(contents, Lock())
 
     def write(self, changes: Sequence[Change]) -> None:
-        for key, value in changes:
-            if value is None:
-                self._contents.pop(key, None)
-            else:
-                self._contents[key] = bytes(value)
+        with self._lock:
+            for key, value in changes:
+                if value is None:
+                    self._contents.pop(key, None)
+                else:
+                    self._contents[key] = bytes(value)
 
     def sync(self) -> None:
         """Nothing to do: there is nothing below memory."""
@@ -179,7 +187,7 @@ class MemoryStateStore:
 
 
 _all_logs: dict[Path, dict[LogId, _Log]] = {}
-_all_states: dict[Path, dict[bytes, bytes]] = {}
+_all_states: dict[Path, tuple[dict[bytes, bytes], Lock]] = {}
 
 
 def _open_log(directory: Path, options: Mapping[str, str] | None = None, owner_epoch: int = 0) -> MemoryLogStore:
@@ -189,7 +197,7 @@ def _open_log(directory: Path, options: Mapping[str, str] | None = None, owner_e
 
 def _open_state(directory: Path, options: Mapping[str, str] | None = None, owner_epoch: int = 0) -> MemoryStateStore:
     directory.mkdir(parents=True, exist_ok=True)
-    return MemoryStateStore(_all_states.setdefault(directory.resolve(), {}))
+    return MemoryStateStore(*_all_states.setdefault(directory.resolve(), ({}, Lock())))
 
 
 LOG_STORE = LogStoreFactory(open=_open_log, open_reader=_open_log)
