@@ -149,10 +149,10 @@ class MemoryStateStore:
 
     write_in_thread = False
 
-    def __init__(self, contents: dict[bytes, bytes], lock: Lock) -> None:
-        """`lock`: a reader in another thread must not see half of a write."""
+    def __init__(self, contents: dict[bytes, bytes], lock: Lock | None = None) -> None:
+        """`lock` is shared with other stores over the same contents: a reader in another thread must not see half of a write."""
         self._contents = contents
-        self._lock = lock
+        self._lock = Lock() if lock is None else lock
 
     def get(self, key: bytes) -> bytes | None:
         return self._contents.get(key)
@@ -166,7 +166,7 @@ class MemoryStateStore:
     def snapshot(self) -> Iterator[MemoryStateStore]:
         with self._lock:
             contents = dict(self._contents)
-        yield MemoryStateStore(contents, Lock())
+        yield MemoryStateStore(contents)
 
     def write(self, changes: Sequence[Change]) -> None:
         with self._lock:
