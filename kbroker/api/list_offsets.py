@@ -14,9 +14,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from kbroker.broker.connection import Message, Request
-from kbroker.broker.max_timestamp import record_with_max_timestamp
 from kbroker.broker.partition import Partition
-from kbroker.broker.share_loading import record_at_time
+from kbroker.broker.time_lookup import record_at_time, record_with_max_timestamp
 from kbroker.compression import CorruptPayload
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 
@@ -98,7 +97,7 @@ async def _find(request: Request, name: str, asked: Any) -> _Found:
     partition = topic.partitions[asked.partition_index]
     partition.check_leader_epoch(getattr(asked, "current_leader_epoch", -1))
     if asked.timestamp >= 0:
-        return _record(partition, record_at_time(partition, asked.timestamp))
+        return _record(partition, await record_at_time(partition, asked.timestamp))
     first_version, find = _PLACES.get(asked.timestamp, (None, None))
     if first_version is None or find is None or request.version < first_version:
         raise KafkaError(ErrorCode.unsupported_version)

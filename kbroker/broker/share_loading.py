@@ -11,10 +11,10 @@ import logging
 from collections.abc import Callable, Sequence
 
 from kbroker.broker.partition import Partition
+from kbroker.broker.time_lookup import record_at_time
 from kbroker.clock import wall_clock_ms
 from kbroker.config import reset_duration_ms
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.records import iter_headers, iter_records
 from kbroker.share.effects import ShareSettings, StateBatch
 from kbroker.share.persister import InitializeRequest, Persister, ReadRequest, ReadResult, Result, TopicPartition, WriteRequest
 from kbroker.share.share_partition import SharePartition
@@ -33,7 +33,7 @@ async def load_share_partition(
     _check(state)
     start_offset, batches = state.start_offset, state.batches
     if start_offset == _UNDECIDED:
-        start_offset = reset_offset(partition, reset_policy())
+        start_offset = await _reset_offset(partition, reset_policy())
         await _write_start(persister, group_id, partition, key, state, start_offset, batches)
     elif _reaches_beyond(state, partition.high_watermark):
         start_offset, batches = await _cut(persister, group_id, partition, key, state)
@@ -47,35 +47,16 @@ async def load_share_partition(
     return engine
 
 
-def reset_offset(partition: Partition, policy: str) -> int:
+async def _reset_offset(partition: Partition, policy: str) -> int:
     """Where a share-partition begins that has no start offset (group config share.auto.offset.reset)."""
     if policy == "earliest":
         return partition.log_start_offset
     if policy == "latest":
         return partition.high_watermark
-    found = record_at_time(partition, wall_clock_ms() - reset_duration_ms(policy))
+    found = await record_at_time(partition, wall_clock_ms() - reset_duration_ms(policy))
     if found is None:
         raise KafkaError(ErrorCode.offset_not_available, f"no record is as young as {policy} asks for")
     return found[0]
-
-
-def record_at_time(partition: Partition, timestamp_ms: int) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first visible record whose timestamp is at least `timestamp_ms`."""
-    base_offset = partition.find_by_timestamp(timestamp_ms)
-    if base_offset is None:
-        return None
-    offset = max(base_offset, partition.log_start_offset)
-    while offset < partition.high_watermark:
-        views = partition.read_now(offset, max_bytes=1, end_offset=partition.high_watermark)
-        if not views:
-            return None
-        for position, header in iter_headers(views[0]):
-            if header.max_timestamp_ms >= timestamp_ms:
-                for record in iter_records(views[0], position):
-                    if record.timestamp_ms >= timestamp_ms and record.offset >= partition.log_start_offset:
-                        return record.offset, record.timestamp_ms
-            offset = header.last_offset + 1
-    return None
 
 
 def _reaches_beyond(state: ReadResult, end_offset: int) -> bool:
