@@ -95,7 +95,7 @@ class ShareGroups:
         self._reset_policy = reset_policy
         self._loaded: dict[Key, LoadedSharePartition] = {}
         self._nursery: trio.Nursery | None = None
-        self.sessions = ShareSessions(max_sessions)
+        self.sessions = ShareSessions(max_sessions, lambda group_id, partition: (group_id, partition) in self._loaded)
 
     def statistics(self) -> ShareGroupsStatistics:
         engines = [loaded.engine for loaded in self._loaded.values() if loaded.engine is not None]

@@ -12,8 +12,9 @@ that a request forgets, and every session of a closed connection, not only the n
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from kbroker.errors import ErrorCode, KafkaError
@@ -32,10 +33,12 @@ class SessionKey(NamedTuple):
 @dataclass(slots=True, eq=False)
 class ShareSession:
     """`epoch` is the one expected next. `held_elsewhere`: partitions the member may still hold records of although they are not
-    (or no longer) in the session, because it forgot them or acknowledged without fetching."""
+    (or no longer) in the session, because it forgot them or acknowledged without fetching; only such as `may_hold` says are
+    there to hold records of, or a client could make the session grow by naming others."""
 
     key: SessionKey
     connection_id: Hashable
+    may_hold: Callable[[TopicPartition], bool]
     epoch: int = 1
     _row_due: dict[TopicPartition, bool] = field(default_factory=dict)
     _served: set[TopicPartition] = field(default_factory=set)
@@ -84,11 +87,16 @@ class ShareSession:
             self._row_due.setdefault(partition, row_due)
             self.held_elsewhere.discard(partition)
 
-    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
+    def _forget(self, partitions: Sequence[TopicPartition]) -> None:
         for partition in partitions:
             self._row_due.pop(partition, None)
             self._served.discard(partition)
-            self.held_elsewhere.add(partition)
+        self._hold_elsewhere(partitions)
+
+    def _hold_elsewhere(self, partitions: Iterable[TopicPartition]) -> None:
+        more = {partition for partition in partitions if partition not in self._row_due} - self.held_elsewhere
+        if more:
+            self.held_elsewhere = set(filter(self.may_hold, self.held_elsewhere | more))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +133,18 @@ class ShareSessionsStatistics:
 
     sessions: int
     partitions: int
+    held_elsewhere: int
     evictions: int
     refused: int
 
 
 class ShareSessions:
-    """All share sessions of the broker, at most `max_sessions` (group.share.max.share.sessions)."""
+    """All share sessions of the broker, at most `max_sessions` (group.share.max.share.sessions). `may_hold(group_id, partition)`:
+    whether there is such a share-partition now, so that somebody may hold records of it."""
 
-    def __init__(self, max_sessions: int) -> None:
+    def __init__(self, max_sessions: int, may_hold: Callable[[str, TopicPartition], bool] = lambda *_: True) -> None:
         self.max_sessions = max_sessions
+        self._may_hold = may_hold
         self._sessions: dict[SessionKey, ShareSession] = {}
         self._by_connection: dict[Hashable, dict[SessionKey, ShareSession]] = {}
         self._evictions = 0
@@ -175,7 +186,7 @@ class ShareSessions:
         if epoch == INITIAL_EPOCH:
             raise KafkaError(ErrorCode.invalid_share_session_epoch)
         session = self._expect(SessionKey(group_id, member_id), epoch)
-        session.held_elsewhere.update(partition for partition in acknowledged if partition not in session._row_due)
+        session._hold_elsewhere(acknowledged)
         return AcknowledgePlan(session, epoch, epoch == FINAL_EPOCH)
 
     def is_current(self, plan: FetchPlan) -> bool:
@@ -201,7 +212,8 @@ class ShareSessions:
 
     def statistics(self) -> ShareSessionsStatistics:
         partitions = sum(len(session._row_due) for session in self._sessions.values())
-        return ShareSessionsStatistics(len(self._sessions), partitions, self._evictions, self._refused)
+        held_elsewhere = sum(len(session.held_elsewhere) for session in self._sessions.values())
+        return ShareSessionsStatistics(len(self._sessions), partitions, held_elsewhere, self._evictions, self._refused)
 
     def _open(self, key: SessionKey, connection_id: Hashable, add: Sequence[TopicPartition], has_acks: bool) -> FetchPlan:
         if has_acks:
@@ -212,7 +224,7 @@ class ShareSessions:
             raise KafkaError(ErrorCode.share_session_limit_reached)
         if replaced is not None:
             self._remove(replaced)
-        session = ShareSession(key, connection_id)
+        session = ShareSession(key, connection_id, partial(self._may_hold, key.group_id))
         session._add(add, row_due=False)
         self._sessions[key] = session
         self._by_connection.setdefault(connection_id, {})[key] = session

@@ -211,6 +211,18 @@ async def test_every_version(connect: Connect, version: int) -> None:
         assert rows(answer)[key].error_code == 0
 
 
+async def test_a_session_does_not_grow_by_what_a_client_names(connect: Connect) -> None:
+    async with connect() as client:
+        topic_id, _ = await prepare(client, 3, partitions=2)
+        a, b = (topic_id, 0), (topic_id, 1)
+        member = Member(client, "M1")
+        await member.fetch([a, b], wait_ms=5000)
+        await member.acknowledge({(UUID(int=number), 0): [(0, 0, [ACCEPT])] for number in range(500)})
+        await member.fetch(forget=[b, *((topic_id, index) for index in range(2, 500))])
+        found = client.broker.share_groups.sessions.statistics()
+        assert (found.sessions, found.partitions, found.held_elsewhere) == (1, 1, 1)
+
+
 async def test_identity_is_checked_first(connect: Connect) -> None:
     async with connect() as client:
         for group_id, member_id in ((None, "m"), ("g", ""), ("g", None), ("g", "x" * 37)):

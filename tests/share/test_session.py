@@ -223,6 +223,20 @@ class TestPartitions:
         c.fetch(3, A1)
         assert sorted(session.to_release) == [A0, A1, B1]
 
+    def test_what_cannot_be_held_is_not_noted(self) -> None:
+        """Regression: a client made its session grow for ever by naming partitions in its acknowledgements, or forgetting them."""
+        held = {A0, A1}
+        sessions = ShareSessions(10, lambda group_id, partition: group_id == "g" and partition in held)
+        session = sessions.fetch("g", "m", 0, connection_id="c", add=[A2], forget=[], has_acks=False).session
+        nowhere = [TopicPartition(UUID(int=9), index) for index in range(1000)]
+        sessions.acknowledge("g", "m", 1, acknowledged=[A0, *nowhere])
+        sessions.fetch("g", "m", 2, connection_id="c", add=[], forget=[A1, *nowhere], has_acks=False)
+        assert session.held_elsewhere == {A0, A1}
+        held.symmetric_difference_update({A0, B1})
+        sessions.acknowledge("g", "m", 3, acknowledged=[B1])
+        assert session.held_elsewhere == {A1, B1}, "those that are not there any more are dropped then"
+        assert sessions.statistics().held_elsewhere == 2
+
 
 class TestOrder:
     def test_epoch_zero_is_as_listed(self) -> None:
