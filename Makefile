@@ -3,8 +3,8 @@
 #   make demo        a broker, 50 000 orders, four share consumers at work; under a minute after installation
 #   make test        all checks and tests, in stages: what .ci/run runs
 #   make test-full   the same with the long variants: whole matrices, many rounds
-#   make crash       kill -9 rounds on every engine, judged by the history checker
-#   make powercut    power cuts replayed on every engine, judged by the history checker
+#   make crash       kill -9 rounds on every engine, judged by the history checker (half an hour; ENGINE=lmdb: that one only)
+#   make powercut    power cuts replayed on every engine, judged by the history checker (likewise)
 #   make perf        time to ready, memory and one-record-at-a-time rates of every engine (perf/README.md)
 #   make lint        ruff, mypy --strict, import contracts, size limits and documentation walks
 #   make docs        write the documents that are made from tables in the code
@@ -65,11 +65,12 @@ test-full: lint recorder
 	@printf '\n== everything, long variants included ==\n'
 	$(PYTEST) -m "full or not full" tests $(wildcard plugins/*/tests)
 
+# Everything that ENGINE takes part in (an expression of pytest -k: see docs/durability.md).
 crash: .venv/.ready
-	$(PYTEST) -m "full or not full" tests/crash
+	$(PYTEST) -m "full or not full" -k '$(ENGINE)' tests/crash
 
 powercut: .venv/.ready recorder
-	$(PYTEST) -m "full or not full" tests/powercut
+	$(PYTEST) -m "full or not full" -k '$(ENGINE)' tests/powercut
 
 # As a user has it: the environment of the demo, without test tools.
 perf: .venv-run/.ready

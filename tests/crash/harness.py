@@ -22,6 +22,7 @@ from pathlib import Path
 from kbroker.testing.broker import FAST_CONFIG, BrokerStartFailed, RunningBroker
 from kbroker.testing.history import GroupSettings, Report, check
 from kbroker.testing.history_events import Closing, Event, LifeBegan, LifeEnded, merge, read_lines
+from tests.crash.tally import Progress, silent
 from tests.crash.worker import CONSUMERS_PER_PROCESS, GROUP, LOCK_MS, PARTITIONS, SESSION_MS, TOPIC, History
 
 ROOT = Path(__file__).parents[2]
@@ -83,6 +84,8 @@ class Torment:
     one_log: Path | None = None
     """Set: all processes write their events there, as marks of the power-cut recorder."""
     life: int = 0
+    kills: int = 0
+    """Of the broker, with kill -9."""
     clients: list[Client] = field(default_factory=list)
     _started: int = 0
     _random: random.Random = field(default_factory=random.Random)
@@ -110,6 +113,7 @@ class Torment:
 
     def kill_broker(self) -> None:
         self.broker.kill9()
+        self.kills += 1
         self.write(LifeEnded(time.monotonic_ns(), self.life))
 
     def start_and_kill_early(self) -> None:
@@ -216,10 +220,24 @@ def run(
     seed: int,
     command: Sequence[str] | None = None,
     durability: str = "disk",
+    progress: Progress | None = None,
 ) -> Report:
     """Torment a broker for some rounds and judge. `home`: an empty directory, which keeps all histories and logs."""
+    progress = progress or silent()
+    progress.begin(row_of(storage, state_storage, durability), "round", rounds)
     with tormented(broker_of(home, storage, state_storage, command=command, durability=durability), home, seed) as torment:
         for _ in range(rounds):
+            before = torment.kills
             torment.round()
+            progress.step(kills=torment.kills - before)
         torment.finish()
-        return torment.judge()
+        report = torment.judge()
+    done = report.statistics
+    progress.count(records=done.records, acknowledgements=done.confirmed_acknowledgements, violations=len(report.violations))
+    return report
+
+
+def row_of(storage: str, state_storage: str, durability: str = "disk") -> str:
+    """How the summary names a setup."""
+    engines = storage if storage == state_storage else f"{storage} + {state_storage}"
+    return engines if durability == "disk" else f"{engines}, durability {durability}"

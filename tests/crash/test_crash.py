@@ -1,6 +1,7 @@
 """kill -9 on every engine, judged by the history checker; and brokers that are broken on purpose, which it must catch.
 
-`make crash` runs 100 rounds per engine. A failure leaves all histories and the broker's log in pytest's temporary directory.
+`make crash` runs 100 rounds per engine, and per pair of engines. A failure leaves all histories and the broker's log in pytest's
+temporary directory.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ import pytest
 
 from kbroker import plugins
 from tests.crash.harness import LAUNCHER, ClientFailed, run
+from tests.crash.tally import Progress
 
 ENGINES = sorted(set(plugins.names(plugins.LOG_STORE)) & set(plugins.names(plugins.STATE_STORE)) - {"memory"})
 PAIRS = [*((engine, engine) for engine in ENGINES), ("segment", "lmdb"), ("lmdb", "rocksdb"), ("rocksdb", "segment")]
 
 
 @pytest.mark.parametrize(("storage", "state_storage"), [("segment", "segment"), ("lmdb", "rocksdb"), ("rocksdb", "lmdb")])
-def test_nothing_is_lost_and_nothing_undone(storage: str, state_storage: str, tmp_path: Path) -> None:
-    report = run(tmp_path, storage, state_storage, rounds=2, seed=1)
+def test_nothing_is_lost_and_nothing_undone(storage: str, state_storage: str, tmp_path: Path, progress: Progress) -> None:
+    report = run(tmp_path, storage, state_storage, rounds=2, seed=1, progress=progress)
     assert report.ok, str(report)
     assert report.statistics.lives >= 3
     assert report.statistics.confirmed_sends > 100
@@ -30,20 +32,20 @@ def test_nothing_is_lost_and_nothing_undone(storage: str, state_storage: str, tm
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("storage", "state_storage"), PAIRS)
-def test_nothing_is_lost_over_many_rounds(storage: str, state_storage: str, seed: int, tmp_path: Path) -> None:
-    report = run(tmp_path, storage, state_storage, rounds=20, seed=seed)
+def test_nothing_is_lost_over_many_rounds(storage: str, state_storage: str, seed: int, tmp_path: Path, progress: Progress) -> None:
+    report = run(tmp_path, storage, state_storage, rounds=20, seed=seed, progress=progress)
     assert report.ok, str(report)
     assert report.statistics.excused <= report.statistics.records * 0.01
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("engine", ENGINES)
-def test_kill_9_takes_nothing_even_without_syncs(engine: str, tmp_path: Path) -> None:
-    report = run(tmp_path, engine, engine, rounds=20, seed=6, durability="os")
+def test_kill_9_takes_nothing_even_without_syncs(engine: str, tmp_path: Path, progress: Progress) -> None:
+    report = run(tmp_path, engine, engine, rounds=20, seed=6, durability="os", progress=progress)
     assert report.ok, str(report)
 
 
-@pytest.mark.parametrize("state_storage", ["drops-writes:lmdb", "answers-early:segment"])
+@pytest.mark.parametrize("state_storage", ["drops-writes:lmdb", pytest.param("answers-early:segment", marks=pytest.mark.full)])
 def test_a_broken_state_store_is_caught(state_storage: str, tmp_path: Path) -> None:
     """A kill shows the fault only if it comes before a later write covers the lost one, hence the further attempts."""
     for attempt in range(4):

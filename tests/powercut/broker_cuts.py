@@ -14,15 +14,16 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from kbroker.client.broker_process import RunningBroker
-from kbroker.testing.history import GroupSettings, Report, check
+from kbroker.testing.history import GroupSettings, Report, Statistics, check
 from kbroker.testing.history_events import Event, LifeBegan, LifeEnded, Sent, from_json, merge, read_lines
 from tests.crash import worker
-from tests.crash.harness import BROKER_CONFIG, LAUNCHER, SETTINGS, Torment, broker_of, tormented
+from tests.crash.harness import BROKER_CONFIG, LAUNCHER, SETTINGS, Torment, broker_of, row_of, tormented
+from tests.crash.tally import Progress, silent
 from tests.powercut.disk import Disk, State, save
 from tests.powercut.recording import Entry, Op, Recording
 
@@ -127,14 +128,18 @@ def judge(setup: Setup, cut: Cut, home: Path, settings: GroupSettings = SETTINGS
     return report
 
 
-def run(setup: Setup, home: Path, *, count: int, seed: int, load_s: float, kills: int = 1) -> list[str]:
+def run(
+    setup: Setup, home: Path, *, count: int, seed: int, load_s: float, kills: int = 1, progress: Progress | None = None
+) -> list[str]:
     """Record once, cut `count` times; returns what went wrong. The states that went wrong stay in `home`."""
+    progress = progress or silent()
+    progress.begin(f"{row_of(setup.storage, setup.state_storage)}, whole broker", "cut", count)
     entries = record(setup, home, seed=seed, load_s=load_s, kills=kills)
     room = threading.Semaphore(AT_ONCE + 1)  # states are built as they are judged, not all at once
     wrong: list[str] = []
 
-    def verdict(number: int, cut: Cut) -> None:
-        place = home / f"cut-{number}"
+    def verdict(number: int, cut: Cut) -> Statistics | None:
+        place, report = home / f"cut-{number}", None
         try:
             report = judge(setup, cut, place)
             text = "" if report is None or report.ok else str(report)
@@ -146,9 +151,21 @@ def run(setup: Setup, home: Path, *, count: int, seed: int, load_s: float, kills
             wrong.append(f"{setup} cut at {cut.position} of {len(entries)}, state seed {cut.seed}: {place.name}\n{text}")
         else:
             shutil.rmtree(place)
+        return report.statistics if report else None
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
+        verdicts: list[Future[Statistics | None]] = []
         for number, cut in zip(itertools.count(), cuts(entries, count=count, seed=seed)):
             room.acquire()
-            pool.submit(verdict, number, cut)
+            verdicts.append(pool.submit(verdict, number, cut))
+            _show(progress, verdicts, all_of_them=False)
+        _show(progress, verdicts, all_of_them=True)
+    progress.count(kills=kills + 1, violations=len(wrong))
     return wrong
+
+
+def _show(progress: Progress, verdicts: list[Future[Statistics | None]], *, all_of_them: bool) -> None:
+    """Tell of the verdicts that are there, in order, and forget them."""
+    while verdicts and (all_of_them or verdicts[0].done()):
+        done = verdicts.pop(0).result()
+        progress.step(records=done.records if done else 0, acknowledgements=done.confirmed_acknowledgements if done else 0)

@@ -1,4 +1,7 @@
-"""Where power cuts are tried: in memory if there is room, since only the recorder's log counts and real syncs take long."""
+"""Where power cuts are tried: in memory if there is room, since only the recorder's log counts and real syncs take long.
+
+Long runs show their progress and end with a summary (tests.crash.tally).
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash import tally
+
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 2 << 30
+
+progress = tally.progress
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    tally.summarize(terminalreporter, "powercut")
 
 
 @pytest.fixture

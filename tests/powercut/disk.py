@@ -21,6 +21,7 @@ Knows the recorder's log entries, and nothing of brokers and engines.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -75,13 +76,34 @@ class Content:
 
     @classmethod
     def load(cls, path: Path) -> Content:
-        """Page by page, and only those that are not zeros: engines allocate a great deal ahead."""
+        """Without pages of zeros, and without reading holes: engines allocate a great deal ahead."""
         content = cls(path.stat().st_size)
-        with path.open("rb") as file:
-            for page, data in enumerate(iter(lambda: file.read(PAGE), b"")):
-                if data.strip(b"\0"):
-                    content.pages[page] = data.ljust(PAGE, b"\0")
+        with path.open("rb", buffering=0) as file:
+            for start, end in _written_ranges(file.fileno(), content.size):
+                file.seek(start)
+                for page in range(start // PAGE, -(-end // PAGE)):
+                    data = file.read(PAGE)
+                    if data.strip(b"\0"):
+                        content.pages[page] = data.ljust(PAGE, b"\0")
         return content
+
+    def written(self) -> dict[int, bytes]:
+        """The pages that are not zeros: two contents are the same if these and the sizes are."""
+        return {page: data for page, data in self.pages.items() if data.strip(b"\0")}
+
+
+def _written_ranges(fd: int, size: int) -> Iterator[tuple[int, int]]:
+    """Where a file is not a hole, from page to page."""
+    end = 0
+    while end < size:
+        try:
+            start = os.lseek(fd, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return
+        end = os.lseek(fd, start, os.SEEK_HOLE)
+        yield start // PAGE * PAGE, end
 
 
 def cut_page(data: bytes, page: int, size: int) -> bytes:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.crash.tally import Progress, silent
 from tests.powercut.disk import Disk, State, save
 from tests.powercut.recording import Entry, Op, Recording
 
@@ -136,18 +137,27 @@ class Judge:
             self._process = None
 
 
-def run(work: Work, home: Path, *, count: int, seed: int) -> list[str]:
+def run(
+    work: Work, home: Path, *, count: int, seed: int, progress: Progress | None = None, until_wrong: bool = False
+) -> list[str]:
     """Record once, cut `count` times, and cut every tenth recovery again; returns what went wrong, each with its cut.
 
-    States that went wrong are left in `home`.
+    States that went wrong are left in `home`. `until_wrong`: the first of them is enough.
     """
+    progress = progress or silent()
+    progress.begin(f"{work.engine} as {work.kind} store", "cut", count)
     entries = record(work, home)
     judge, wrong = Judge(), []
     try:
         for number, first_cut in enumerate(cuts(work, entries, count=count, seed=seed)):
-            cut = first_cut if number % 10 != 9 else cut_again(work, first_cut, home / f"again-{number}")
-            if verdict := judge.verdict(work, cut, home / f"cut-{number}"):
+            again = number % 10 == 9
+            cut = first_cut if not again else cut_again(work, first_cut, home / f"again-{number}")
+            verdict = judge.verdict(work, cut, home / f"cut-{number}")
+            progress.step(cuts_while_recovering=again, steps_before_cuts=int(str(cut.marks["done"])), violations=bool(verdict))
+            if verdict:
                 wrong.append(f"{work} cut at {cut.position} of {len(entries)}, state seed {cut.seed}, {cut.marks}: cut-{number}\n{verdict}")
+                if until_wrong:
+                    break
     finally:
         judge.close()
     return wrong

@@ -1,9 +1,10 @@
-"""A process that meets faults of the disk: it works on one store under the recorder, arms faults, and checks what the store says.
+"""A process that meets faults of the disk: it works on stores under the recorder, arms faults, and checks what the stores say.
 
-    python -m tests.powercut.fault_process SCENARIO KIND ENGINE DIRECTORY FAULTS
+    python -m tests.powercut.fault_process KIND ENGINE DIRECTORY FAULTS SCENARIO...
 
-Ends with code 0 and prints, as JSON, what must be in the store afterwards: the numbers of the writes that were confirmed by a sync
-("kept") and of those that were refused ("refused"). Anything unexpected ends it with a traceback.
+Each scenario has a store of its own, in a directory of its name. Ends with code 0 and prints, as JSON by scenario, what must be in
+the store afterwards: the numbers of the writes that were confirmed by a sync ("kept") and of those that were refused
+("refused"). Anything unexpected ends it with a traceback.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from tests.powercut.recording import Calls, Faults
 SIZE_BYTES = 3000
 WRITES = Calls.WRITE | Calls.ALLOCATE
 """What a full disk refuses; there are always some inodes left."""
+CHANGES = Calls.OPEN | WRITES | Calls.SYNC | Calls.TRUNCATE | Calls.RENAME | Calls.UNLINK | Calls.MKDIR
+"""What a file system refuses that has become read-only, as ext4 does by itself after an error."""
 
 
 class Store:
     """Either kind of store, with writes that are numbered: batch `n`, or the key of `n`."""
 
     def __init__(self, kind: str, engine: str, directory: Path) -> None:
-        self.kind, self.store = kind, self._open(kind, engine, directory)
+        self.kind, self.store, self.name = kind, self._open(kind, engine, directory), directory.name
         self.next_batch = 0
         if kind == "log":
             self.store.create(LOG, SETTINGS)
@@ -89,7 +92,7 @@ def expect(error: type[Exception], action: Callable[[], None]) -> None:
 def failed_sync(store: Store, faults: Faults) -> None:
     """After one failed sync nothing is confirmed any more, though the disk is well again; reading goes on."""
     store.write_and_sync(3)
-    faults.arm(Calls.SYNC, errno.EIO)
+    faults.arm(Calls.SYNC, errno.EIO, path=store.name)
     expect(StoreFailed, store.write_and_sync)
     assert faults.fired == 1
     expect(StoreFailed, store.write)
@@ -100,7 +103,7 @@ def failed_sync(store: Store, faults: Faults) -> None:
 def failed_write(store: Store, faults: Faults) -> None:
     """An input/output error of a write: that write is not confirmed."""
     store.write_and_sync(3)
-    faults.arm(Calls.WRITE, errno.EIO, keep_bytes=100)
+    faults.arm(Calls.WRITE, errno.EIO, keep_bytes=100, path=store.name)
     with contextlib.suppress(StoreFailed):
         store.write_and_sync()
     assert faults.fired == 1
@@ -110,7 +113,7 @@ def failed_write(store: Store, faults: Faults) -> None:
 def full_disk(store: Store, faults: Faults) -> None:
     """Writes are refused, reading goes on, and with space again the same store works."""
     store.write_and_sync(3)
-    faults.arm(WRITES, errno.ENOSPC, keep_bytes=50, sticky=True)
+    faults.arm(WRITES, errno.ENOSPC, keep_bytes=50, sticky=True, path=store.name)
     while not store.refused:
         try:
             store.write_and_sync()
@@ -129,7 +132,7 @@ def short_writes(store: Store, faults: Faults) -> None:
     """A write may write less than it was given, without an error: confirmed is what was written in whole."""
     store.write_and_sync(3)
     for keep_bytes in (1, 100, 2999):
-        faults.arm(Calls.WRITE, 0, keep_bytes=keep_bytes)
+        faults.arm(Calls.WRITE, 0, keep_bytes=keep_bytes, path=store.name)
         try:
             store.write_and_sync()
         except StoreFailed:
@@ -138,11 +141,32 @@ def short_writes(store: Store, faults: Faults) -> None:
     assert store.seen()[: len(store.kept)] == store.kept
 
 
-SCENARIOS = {scenario.__name__: scenario for scenario in (failed_sync, failed_write, full_disk, short_writes)}
+def read_only(store: Store, faults: Faults) -> None:
+    """A file system that is read-only all at once: nothing is confirmed any more, not even when it takes writes again; reading goes on."""
+    store.write_and_sync(3)
+    faults.arm(CHANGES, errno.EROFS, sticky=True, path=store.name)
+    expect(StoreFailed, store.write_and_sync)
+    assert faults.fired
+    assert store.seen()[:3] == store.kept
+    faults.disarm()
+    expect(StoreFailed, store.write)
+    expect(StoreFailed, store.store.sync)
+    assert store.seen()[:3] == store.kept
+
+
+SCENARIOS = {scenario.__name__: scenario for scenario in (failed_sync, failed_write, full_disk, short_writes, read_only)}
+
+
+def main(kind: str, engine: str, directory: str, control: str, *names: str) -> None:
+    faults, told = Faults(Path(control), attach=True), {}
+    for name in names:
+        store = Store(kind, engine, Path(directory, name))
+        SCENARIOS[name](store, faults)
+        faults.disarm()
+        told[name] = {"kept": store.kept, "refused": store.refused}
+    print(json.dumps(told), flush=True)
+    os._exit(0)  # no tidy close: what is confirmed has to be there without it
+
 
 if __name__ == "__main__":
-    name, kind_name, engine_name, path, control = sys.argv[1:]
-    tested = Store(kind_name, engine_name, Path(path))
-    SCENARIOS[name](tested, Faults(Path(control), attach=True))
-    print(json.dumps({"kept": tested.kept, "refused": tested.refused}), flush=True)
-    os._exit(0)  # no tidy close: what is confirmed has to be there without it
+    main(*sys.argv[1:])

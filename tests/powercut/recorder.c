@@ -281,7 +281,7 @@ static int do_open(int dirfd, const char *path, int flags, mode_t mode) {
     if (!name || !*name || (flags & O_DIRECTORY)) return syscall(SYS_openat, dirfd, path, flags, mode);
     struct stat status;
     pthread_mutex_lock(&mutex);
-    if ((flags & (O_CREAT | O_TRUNC)) && breaks(F_OPEN, name)) {
+    if ((flags & (O_CREAT | O_TRUNC | O_WRONLY | O_RDWR)) && breaks(F_OPEN, name)) {
         pthread_mutex_unlock(&mutex);
         errno = fault->error;
         return -1;

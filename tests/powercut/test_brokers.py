@@ -7,21 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.tally import Progress
 from tests.crash.test_crash import PAIRS
 from tests.powercut.broker_cuts import Setup, run
 
 
-@pytest.mark.parametrize(("storage", "state_storage"), [("segment", "segment")])
-def test_nothing_confirmed_is_lost_or_undone(storage: str, state_storage: str, home: Path) -> None:
-    wrong = run(Setup(storage, state_storage), home, count=6, seed=1, load_s=2.5)
+@pytest.mark.parametrize(("storage", "state_storage"), [("segment", "segment"), ("lmdb", "rocksdb")])
+def test_nothing_confirmed_is_lost_or_undone(storage: str, state_storage: str, home: Path, progress: Progress) -> None:
+    wrong = run(Setup(storage, state_storage), home, count=4, seed=1, load_s=2, progress=progress)
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("storage", "state_storage"), PAIRS)
-def test_nothing_confirmed_is_lost_over_many_cuts(storage: str, state_storage: str, seed: int, home: Path) -> None:
-    wrong = run(Setup(storage, state_storage), home, count=100 if storage == state_storage else 50, seed=seed, load_s=6, kills=2)
+def test_nothing_confirmed_is_lost_over_many_cuts(storage: str, state_storage: str, seed: int, home: Path, progress: Progress) -> None:
+    count = 100 if storage == state_storage else 50
+    wrong = run(Setup(storage, state_storage), home, count=count, seed=seed, load_s=6, kills=2, progress=progress)
     assert not wrong, "\n".join(wrong)
 
 
