@@ -37,7 +37,7 @@ class TextLines(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         line = super().formatMessage(record).rstrip()  # Python's warnings end with a line feed.
-        return line if line.isprintable() and len(line) <= MAX_LINE_LENGTH else _shown(line)
+        return escaped(line[:MAX_LINE_LENGTH]) + ("..." if len(line) > MAX_LINE_LENGTH else "")
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         return _utc(record)
@@ -51,10 +51,9 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def _shown(line: str) -> str:
-    """Names of clients' choosing are part of some lines: they must not end the line, write another one or steer a terminal."""
-    shown = line[:MAX_LINE_LENGTH] + ("..." if len(line) > MAX_LINE_LENGTH else "")
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in shown)
+def escaped(text: str) -> str:
+    """Names of clients' choosing are part of what is shown: they must not end a line, write another one or steer a terminal."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def _utc(record: logging.LogRecord) -> str:

@@ -7,6 +7,7 @@ Results go to stdout, everything said to a person goes to stderr, and a refusal 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -75,9 +76,18 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def main() -> NoReturn:
     """The console script."""
+    _open_standard_streams()
     code = run()
     try:
         sys.stdout.flush()
-    except BrokenPipeError as error:
+    except OSError as error:
         code = end_of(error)
     sys.exit(code)
+
+
+def _open_standard_streams() -> None:
+    """Where one of them was closed (`>&-`), the broker's first file would get its number, and what a C library prints in it."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        name = ("stdin", "stdout", "stderr")[fd]
+        setattr(sys, name, os.fdopen(fd, "r" if fd == 0 else "w"))
+    os.close(fd)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from kbroker.cli.exits import CommandFailed
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.params import Address, NameValue, bootstrap_option, connect, json_option
 
@@ -18,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def resource_options(function: F) -> F:
     """Whose configs: exactly one of --topic, --group, --broker."""
-    function = click.option("--broker", metavar="ID", help="Configs of the broker with this node id.")(function)
+    function = click.option("--broker", metavar="ID", help="Configs of the broker with this node id; empty: of all brokers.")(function)
     function = click.option("--group", help="Configs of this share group, which need not exist yet.")(function)
     return click.option("--topic", help="Configs of this topic.")(function)
 
@@ -71,7 +72,7 @@ def set_configs(topic: str | None, group: str | None, broker: str | None, config
     kind, name = _resource(topic, group, broker)
     with connect(bootstrap) as connection:
         admin.alter_configs(connection, kind, name, set_configs=dict(config))
-    click.echo(f"set {', '.join(key for key, _ in config)} of {kind.name.lower()} {name}")
+    click.echo(f"set {', '.join(dict(config))} of {kind.name.lower()} {name}")
 
 
 @configs.command()
@@ -84,5 +85,9 @@ def delete(topic: str | None, group: str | None, broker: str | None, config: tup
 
     kind, name = _resource(topic, group, broker)
     with connect(bootstrap) as connection:
-        admin.alter_configs(connection, kind, name, delete_configs=config)
+        known = {entry.name for entry in admin.describe_configs(connection, kind, name)}
+        if unknown := [key for key in config if key not in known]:
+            # A broker takes it for done, as Kafka's does; Kafka's tool refuses it too.
+            raise CommandFailed(f"{kind.name.lower()} {name or 'default'} has no config {unknown[0]!r}")
+        admin.alter_configs(connection, kind, name, delete_configs=dict.fromkeys(config))
     click.echo(f"deleted {', '.join(config)} of {kind.name.lower()} {name}")

@@ -33,7 +33,7 @@ class Start(click.ParamType[int]):
         text = str(value)
         if text in ("earliest", "latest"):
             return OFFSET_BEGINNING if text == "earliest" else OFFSET_END
-        if not (text.isascii() and text.isdigit()):
+        if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) < 1 << 63):
             self.fail(f"{text!r} is neither earliest nor latest nor an offset", param, context)
         return int(text)
 
@@ -78,9 +78,9 @@ def consume(
         raise CommandFailed(f"topic {topic} has no partition {missing[0]} (it has {len(known)})")
     consumer = Consumer(settings)
     try:
-        wanted = partitions or known
-        consumer.assign([TopicPartition(topic, partition, start) for partition in wanted])
-        for message in _Records(consumer, errors, set(wanted), max_messages, timeout_ms):
+        wanted = set(partitions or known)
+        consumer.assign([TopicPartition(topic, partition, start) for partition in sorted(wanted)])
+        for message in _Records(consumer, errors, wanted, max_messages, timeout_ms):
             print_record(message, as_json=as_json, key_separator=key_separator)
     finally:
         consumer.close()

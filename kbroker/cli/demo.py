@@ -8,20 +8,22 @@ directory on disk.
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from kbroker.cli.demo_orders import orders
 from kbroker.cli.demo_view import Tally, View, open_view
 from kbroker.cli.demo_worker import Progress, work
-from kbroker.cli.exits import CommandFailed
+from kbroker.cli.exits import USAGE, CommandFailed
 from kbroker.cli.output import human_bytes
 
 if TYPE_CHECKING:
@@ -45,10 +47,19 @@ def demo(storage: str, count: int, consumers: int) -> None:
 
     Everything happens in a temporary directory and on a free port, and is gone at the end.
     """
+    from kbroker import plugins
     from kbroker.client.broker_process import BrokerStartFailed, RunningBroker
+    from kbroker.errors import OperatorError
 
     if storage == "memory":
         raise click.UsageError("the demo kills the broker, and the memory engine keeps nothing")
+    try:
+        plugins.log_store_factory(storage)
+        plugins.state_store_factory(storage)
+    except OperatorError as error:
+        raise CommandFailed(str(error), USAGE) from error
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
     with tempfile.TemporaryDirectory(prefix="kbroker-demo-") as home:
         broker = RunningBroker(Path(home), storage=storage)
         try:
@@ -64,6 +75,11 @@ def demo(storage: str, count: int, consumers: int) -> None:
     if code != 0:
         raise CommandFailed(f"the broker ended with exit code {code}")
     click.echo("the broker was stopped and ended cleanly")
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    """A signal ends the demo as Ctrl-C does: the broker is stopped and its directory removed."""
+    raise SystemExit(128 + number)
 
 
 def _run(broker: RunningBroker, count: int, consumers: int) -> None:

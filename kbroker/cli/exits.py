@@ -6,6 +6,7 @@ import os
 import sys
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 OK = 0
 REFUSED = 1
@@ -31,8 +32,12 @@ def say(message: str) -> None:
 def end_of(error: BaseException) -> int:
     """Print the one line that an error deserves and return the exit code; what is none of ours is raised again."""
     match error:
-        case click.UsageError():
+        case NoArgsIsHelpError():
             error.show()
+            return USAGE
+        case click.UsageError():
+            command = error.ctx.command_path if error.ctx is not None else "kbroker"
+            say(f"{error.format_message()} (see {command} --help)")
             return USAGE
         case CommandFailed():
             say(str(error))
@@ -42,11 +47,22 @@ def end_of(error: BaseException) -> int:
             return REFUSED
         case KeyboardInterrupt() | click.Abort():
             return INTERRUPTED
-        case BrokenPipeError():
-            # The reader of our output has left (`| head`): no news, but Python would complain at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        case BrokenPipeError():  # The reader of our output has left (`| head`): no news.
+            give_up_stdout()
+            return REFUSED
+        case OSError():
+            give_up_stdout()
+            say(str(error))
             return REFUSED
     return _end_of_work(error)
+
+
+def give_up_stdout() -> None:
+    """To be called when writing has failed: where it still does, what is left in the buffer is dropped. Python would complain at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _end_of_work(error: BaseException) -> int:

@@ -10,13 +10,15 @@ from typing import TypeAlias
 
 import click
 
+from kbroker.logging_setup import escaped
+
 Cell: TypeAlias = str | int | float | None
 """None is printed as `-`, Kafka's sign for a value that is not known."""
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
     """Columns of numbers are aligned to the right."""
-    cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    cells = [["-" if cell is None else escaped(str(cell)) for cell in row] for row in rows]
     is_number = [any(rows) and all(isinstance(row[i], (int, float, type(None))) for row in rows) for i in range(len(columns))]
     if sys.stdout.isatty():
         _print_rich(columns, cells, is_number)

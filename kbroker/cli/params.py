@@ -39,14 +39,24 @@ class AddressType(click.ParamType[Address]):
         if isinstance(value, Address):
             return value
         text = str(value)
-        host, colon, port_text = text.rpartition(":")
-        host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-        if not colon or not host or not port_text.isascii() or not port_text.isdigit():
-            self.fail(f"{text!r} is not HOST:PORT", param, context)
+        host, _, port_text = text.rpartition(":")
+        in_brackets = host.startswith("[") and host.endswith("]")
+        host = host[1:-1] if in_brackets else host
+        if in_brackets != (":" in host) or not _is_host(host) or not (port_text.isascii() and port_text.isdigit()):
+            self.fail(f"{text!r} is not {self.name}", param, context)
         port = int(port_text)
         if not self._lowest_port <= port <= 65_535:
             self.fail(f"port {port} is not between {self._lowest_port} and 65535", param, context)
         return Address(host, port)
+
+
+def _is_host(text: str) -> bool:
+    """Whether a resolver can be asked for it: a name's parts may be neither empty nor longer than 63 characters."""
+    try:
+        text.encode("idna")
+    except UnicodeError:
+        return False
+    return text != "" and text.isprintable() and " " not in text
 
 
 class NameValue(click.ParamType[tuple[str, str]]):

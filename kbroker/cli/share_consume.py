@@ -33,8 +33,8 @@ _MAX_POLL_RECORDS = 500
 @click.option("--from", "start", type=click.Choice(["earliest", "latest"]), help="Where a new group begins.  [default: earliest]")
 @click.option("--max-messages", "-n", type=COUNT, help="End after this many records.")
 @click.option("--timeout-ms", type=COUNT, help="End when no record has come for this long.  [default: wait forever]")
-@click.option("--release", "verdict", flag_value="RELEASE", help="Give every record back after printing it: it will be delivered again.")
-@click.option("--reject", "verdict", flag_value="REJECT", help="Reject every record after printing it: it is not delivered again.")
+@click.option("--release", is_flag=True, help="Give every record back after printing it: it will be delivered again.")
+@click.option("--reject", is_flag=True, help="Reject every record after printing it: it is not delivered again.")
 @click.option("--key-separator", "-k", metavar="TEXT", help="Print the key and TEXT before each value.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per record, with its delivery count.")
 @bootstrap_option
@@ -44,7 +44,8 @@ def share_consume(
     start: str | None,
     max_messages: int | None,
     timeout_ms: int | None,
-    verdict: str | None,
+    release: bool,
+    reject: bool,
     key_separator: str | None,
     as_json: bool,
     bootstrap: Address,
@@ -53,8 +54,11 @@ def share_consume(
 
     Prints each record of TOPIC and then accepts it, unless --release or --reject is given.
     """
+    if release and reject:
+        raise click.UsageError("--release and --reject exclude each other")
     from confluent_kafka import AcknowledgeType, ShareConsumer
 
+    verdict = AcknowledgeType.RELEASE if release else AcknowledgeType.REJECT if reject else AcknowledgeType.ACCEPT
     errors = ClientErrors(bootstrap)
     settings = {
         **client_settings(bootstrap, errors),
@@ -66,7 +70,7 @@ def share_consume(
     with connect(bootstrap) as connection:
         begin_new_group(connection, group, start)
     consumer = ShareConsumer(settings)
-    worker = _Worker(consumer, errors, AcknowledgeType[verdict or "ACCEPT"], {"as_json": as_json, "key_separator": key_separator})
+    worker = _Worker(consumer, errors, verdict, {"as_json": as_json, "key_separator": key_separator})
     try:
         consumer.subscribe([topic])
         worker.run(max_messages, None if timeout_ms is None else timeout_ms / 1000)

@@ -9,6 +9,7 @@ import click
 
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.params import Address, bootstrap_option, connect, json_option
+from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
     from kbroker.client.admin import ShareGroup, ShareMember
@@ -35,7 +36,7 @@ def list_groups(show_state: bool, as_json: bool, bootstrap: Address) -> None:
         print_table(("GROUP", "STATE"), [(group.group_id, group.state) for group in groups])
     else:
         for group in groups:
-            click.echo(group.group_id)
+            click.echo(escaped(group.group_id))
 
 
 @share_groups.command()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbroker.cli.exits import USAGE, CommandFailed, say
-from kbroker.cli.params import DEFAULT_BOOTSTRAP, Address, AddressType, NameValue
+from kbroker.cli.exits import USAGE, CommandFailed, give_up_stdout, say
+from kbroker.cli.params import DEFAULT_BOOTSTRAP, Address, AddressType, NameValue, not_empty
 
 if TYPE_CHECKING:
     from kbroker.broker.options import Durability, ReadyInfo, StartOptions
@@ -21,9 +21,10 @@ LOG_FORMATS = ("text", "json")
 @click.command()
 @click.option(
     "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=click.Path(file_okay=False),
     default="kbroker-data",
     show_default=True,
+    callback=not_empty,
     help="Where everything is kept; made when it does not exist.",
 )
 @click.option(
@@ -33,7 +34,12 @@ LOG_FORMATS = ("text", "json")
     metavar="ENGINE",
     help="Engine for topic data: segment, lmdb, rocksdb, memory, or one that a plugin adds.",
 )
-@click.option("--state-storage", metavar="ENGINE", help="Engine for share-group and topic state.  [default: that of --storage]")
+@click.option(
+    "--state-storage",
+    metavar="ENGINE",
+    callback=not_empty,
+    help="Engine for topics, configs and share-group state.  [default: that of --storage]",
+)
 @click.option("--listen", type=AddressType(0), default=DEFAULT_BOOTSTRAP, show_default=True, help="Where to listen; port 0: any free port.")
 @click.option("--advertise", type=AddressType(), help="The address that clients are told to connect to.  [default: that of --listen]")
 @click.option(
@@ -49,7 +55,7 @@ LOG_FORMATS = ("text", "json")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="Least severe level logged on stderr.")
 @click.option("--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Format of the log lines.")
 def start(
-    data_dir: Path,
+    data_dir: str,
     storage: str,
     state_storage: str | None,
     listen: Address,
@@ -86,7 +92,7 @@ def start(
     except (OSError, UnicodeDecodeError) as error:
         raise CommandFailed(f"cannot read {config_file}: {error}", USAGE) from error
     options = StartOptions(
-        data_dir=data_dir,
+        data_dir=Path(data_dir),
         storage=storage,
         state_storage=state_storage or storage,
         config=config,
@@ -94,7 +100,7 @@ def start(
         advertise=advertise,
         durability=durability,
         adopt=adopt,
-        on_ready=lambda ready: click.echo(ready_line(options, ready)),
+        on_ready=lambda ready: _announce(ready_line(options, ready)),
     )
     set_up_logging(log_level, log_format)
     from kbroker.server import run
@@ -109,6 +115,15 @@ def ready_line(options: StartOptions, ready: ReadyInfo) -> str:
         f"kbroker ready on {address} (log {options.storage}, state {options.state_storage}, "
         f"durability {options.durability}, data {options.data_dir})"
     )
+
+
+def _announce(line: str) -> None:
+    """A broker that serves goes on when nobody takes the line: a full disk behind stdout, a script that has left."""
+    try:
+        click.echo(line)
+    except OSError as error:
+        give_up_stdout()
+        say(f"warning: the ready line cannot be printed: {error.strerror}")
 
 
 def _check_addresses(listen: Address, advertise: Address | None) -> None:

@@ -60,9 +60,10 @@ def storage() -> None:
 @click.option("--check", is_flag=True, help="Read every record batch and check its CRC.")
 @json_option
 def inspect(directory: Path, segments: bool, check: bool, as_json: bool) -> int:
-    """Print what the data directory DIR holds: topics, sizes, share state and problems.
+    """Print what a data directory holds.
 
-    Exit code 1 if there are problems. The directory is only read, whether or not a broker is running on it.
+    Topics, sizes and share state in DIR, and what is wrong with them. Exit code 1
+    if there are problems. The directory is only read, whether or not a broker is running on it.
     """
     with open_data_dir(directory) as found:
         report = found.inspect(check_batches=check)
@@ -102,7 +103,8 @@ def _print_report(description: DataDescription, report: Inspection, *, segments:
         click.echo(f"problem: {problem}")
     if not report.problems:
         size = human_bytes(sum(log.size_bytes for log in report.logs))
-        click.echo(f"healthy: {len(report.logs)} logs, {size}" + (", every batch read and its CRC checked" if check else ""))
+        logs = "1 log" if len(report.logs) == 1 else f"{len(report.logs)} logs"
+        click.echo(f"healthy: {logs}, {size}" + (", every batch read and its CRC checked" if check else ""))
 
 
 def _log_row(log: LogReport) -> tuple[str, int, int, int]:

@@ -41,7 +41,7 @@ def create(topic: str, partitions: int | None, configs: tuple[tuple[str, str], .
 
 
 @topics.command("list")
-@click.option("--internal", is_flag=True, help="Also the broker's own topics.")
+@click.option("--internal", is_flag=True, help="Also topics with the names of Kafka's own, such as __consumer_offsets.")
 @json_option
 @bootstrap_option
 def list_topics(internal: bool, as_json: bool, bootstrap: Address) -> None:
@@ -62,7 +62,10 @@ def list_topics(internal: bool, as_json: bool, bootstrap: Address) -> None:
 @json_option
 @bootstrap_option
 def describe(topic: tuple[str, ...], as_json: bool, bootstrap: Address) -> None:
-    """Partitions and offsets of each TOPIC, or of all topics, and the configs set on them."""
+    """Partitions, offsets and configs of topics.
+
+    Of each TOPIC, or of all topics; of the configs those that are set on the topic.
+    """
     with connect(bootstrap) as connection:
         described = _describe(connection, topic)
     if as_json:
@@ -103,7 +106,7 @@ def _describe(connection: Connection, names: tuple[str, ...]) -> list[dict[str, 
 @click.option("--if-exists", is_flag=True, help="Succeed without a change where a topic does not exist.")
 @bootstrap_option
 def delete(topic: tuple[str, ...], if_exists: bool, bootstrap: Address) -> None:
-    """Delete each TOPIC with all its records."""
+    """Delete each TOPIC with all its records and its share state."""
     from kbroker.client import admin
 
     with connect(bootstrap) as connection:

@@ -102,7 +102,8 @@ def topics(connection: Connection, names: Sequence[str] | None = None) -> list[T
     found = []
     for row in answer.topics:
         is_unknown = row.error_code is ErrorCode.unknown_topic_or_partition
-        check(row.error_code, f"there is no topic {row.name}" if is_unknown else f"topic {row.name!r}: {row.error_code.name}")
+        reason = row.error_code.name.replace("_", " ")
+        check(row.error_code, f"there is no topic {row.name}" if is_unknown else f"topic {row.name!r}: {reason}")
         partitions = tuple(sorted(p.partition_index for p in row.partitions))
         found.append(Topic(row.name, row.topic_id, partitions, row.is_internal))
     return sorted(found)

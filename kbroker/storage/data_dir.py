@@ -161,7 +161,7 @@ def _read(path: Path, files: Files) -> DataDescription | None:
         if not foreign:
             return None
         raise OperatorError(
-            f"{path} is not a kbroker data directory: it has no {DESCRIPTION} but other files ({foreign[0]}); choose an empty --data-dir"
+            f"{path} is not a kbroker data directory: it has no {DESCRIPTION} but other files ({foreign[0]}); choose another directory"
         ) from None
     try:
         values = json.loads(content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -58,6 +59,11 @@ WRONG_USAGE = [
     (["produce", "t", "--key-separator", ""], "must not be empty"),
     (["consume", "t", "--partition", str(1 << 31)], "is not in the range"),
     (["share-consume", "t", "-g", " "], "must not be empty"),
+    (["share-consume", "t", "-g", "g", "--release", "--reject"], "exclude each other"),
+    (["consume", "t", "--from", str(1 << 63)], "is neither earliest nor latest nor an offset"),
+    (["start", "--data-dir", ""], "must not be empty"),
+    (["start", "--state-storage", ""], "must not be empty"),
+    (["demo", "--storage", "floppy"], "unknown storage engine 'floppy'"),
 ]
 
 
@@ -66,6 +72,8 @@ def test_wrong_usage(arguments: list[str], text: str, capsys: pytest.CaptureFixt
     assert run(arguments) == USAGE
     output = capsys.readouterr()
     assert text in output.err
+    assert output.err.startswith("kbroker: ")
+    assert output.err.count("\n") == 1
     assert output.out == ""
 
 
@@ -93,6 +101,7 @@ def test_produce_without_a_broker(tmp_path: Path, capsys: pytest.CaptureFixture[
         (BrokerUnreachable("no answer"), UNREACHABLE, "kbroker: no answer\n"),
         (CommandFailed("3 failed"), REFUSED, "kbroker: 3 failed\n"),
         (KeyboardInterrupt(), INTERRUPTED, ""),
+        (OSError(errno.ENOSPC, "No space left on device"), REFUSED, "kbroker: [Errno 28] No space left on device\n"),
     ],
 )
 def test_each_error_has_its_line_and_code(error: BaseException, code: int, text: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,6 +112,19 @@ def test_each_error_has_its_line_and_code(error: BaseException, code: int, text:
 def test_a_bug_is_not_dressed_up() -> None:
     with pytest.raises(ZeroDivisionError):
         end_of(ZeroDivisionError())
+
+
+@pytest.mark.parametrize(("redirection", "text"), [(">/dev/full", "kbroker: [Errno 28] No space left on device\n"), ("| true", "")])
+def test_an_output_that_takes_nothing(redirection: str, text: str) -> None:
+    line = f"set -o pipefail; {sys.executable} -m kbroker --help {redirection}"
+    ended = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stderr) == (REFUSED, text)
+
+
+def test_closed_streams_are_opened_as_devnull() -> None:
+    line = f"{sys.executable} -m kbroker --version <&- >&- 2>&-"
+    ended = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (OK, "", "")
 
 
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -159,7 +181,11 @@ def test_addresses(text: str, host: str, port: int) -> None:
     assert (address.host, address.port, str(address)) == (host, port, text)
 
 
-@pytest.mark.parametrize("text", ["", ":1", "h:", "h:x", "h:65536", "h:-1", "h:1_0", "h:²"])
+BAD_PORTS = ["", ":1", "h:", "h:x", "h:65536", "h:-1", "h:1_0", "h:²"]
+BAD_HOSTS = ["::1:1", "a:1:2", "[::1:1", "[h]:1", "h h:1", "h\n:1", "h..:1", "x" * 64 + ":1"]
+
+
+@pytest.mark.parametrize("text", BAD_PORTS + BAD_HOSTS)
 def test_bad_addresses(text: str) -> None:
     with pytest.raises(click.BadParameter):
         AddressType().convert(text, None, None)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
+
+import pytest
 
 from kbroker.cli.demo_orders import Verdict, handle, orders
 
@@ -25,6 +31,20 @@ def test_the_summary_adds_up() -> None:
     redelivered = next(number(text) for name, text in summary.items() if "after a failure" in name)
     assert redelivered >= flaky + 4 * hopeless
     assert ended.stdout.endswith("the broker was stopped and ended cleanly\n")
+
+
+def test_a_demo_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-m", "kbroker", "demo"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}) as process:
+        assert process.stdout is not None
+        found = re.match(r"kbroker ready on 127.0.0.1:(\d+) ", process.stdout.readline())
+        assert found
+        process.terminate()
+        process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+    with socket.socket() as probe, pytest.raises(ConnectionRefusedError):
+        probe.connect(("127.0.0.1", int(found[1])))
 
 
 def number(text: str) -> int:

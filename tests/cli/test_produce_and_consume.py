@@ -55,6 +55,7 @@ def test_consume_as_json_from_an_offset(command: Command, filled: str) -> None:
 def test_consume_ends_when_nothing_comes(command: Command, filled: str) -> None:
     assert command("consume", filled, "--timeout-ms", "300", "-k", "=").lines == [f"key-{n}=value-{n}" for n in range(20)]
     assert command("consume", filled, "--timeout-ms", "300", "--from", "latest").lines == []
+    assert len(command("consume", filled, "--timeout-ms", "300", "-p", "1", "-p", "1").lines) == 20
 
 
 def test_an_offset_out_of_range_is_refused(command: Command, filled: str) -> None:
@@ -117,6 +118,12 @@ def test_from_latest_and_a_group_that_exists(command: Command, filled: str) -> N
 def test_a_reset_that_was_set_before_stays(command: Command, filled: str) -> None:
     command("configs", "set", "--group", "careful", "share.auto.offset.reset=latest")
     assert command("share-consume", filled, "-g", "careful", "--timeout-ms", NOTHING_COMES_MS).lines == []
+
+
+def test_a_group_whose_name_steers_terminals(command: Command, filled: str) -> None:
+    assert command("share-consume", filled, "-g", "bell\x07\nline", "-n", "1").code == OK
+    assert "bell\\x07\\nline" in command("share-groups", "list").lines
+    assert command("share-groups", "describe", "bell\x07\nline").lines[1].startswith("bell\\x07\\nline  Empty")
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import pytest
 
 from kbroker.cli.exits import DATA_DIRECTORY, OK, USAGE
 from kbroker.client import admin
+from kbroker.client.broker_process import free_port
 from kbroker.client.rpc import Connection
 from kbroker.testing.broker import open_test_broker
 
@@ -75,6 +76,22 @@ def test_clients_are_told_the_advertised_address_and_strangers_bring_a_warning(t
     assert code == OK
     assert [(each.host, each.port) for each in answer.brokers] == [("broker.example", 1234)]
     assert err.startswith("kbroker: warning: listening on 0.0.0.0:0, and there is no authentication yet")
+
+
+def test_a_broker_serves_though_nobody_takes_its_ready_line(tmp_path: Path) -> None:
+    port = free_port()
+    listen = ["--data-dir", str(tmp_path / "data"), "--listen", f"127.0.0.1:{port}"]
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "kbroker", "start", *listen]
+        with subprocess.Popen(command, stdout=full, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            lines = iter(process.stderr.readline, "")
+            assert any("the ready line cannot be printed: No space left on device" in line for line in lines)
+            with Connection("127.0.0.1", port) as connection:
+                assert admin.topics(connection) == []
+            process.terminate()
+            process.communicate(timeout=60)
+    assert process.returncode == OK
 
 
 def refused(*arguments: str | Path) -> tuple[int, str]:

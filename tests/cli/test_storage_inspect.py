@@ -34,7 +34,7 @@ def test_beside_a_live_broker_and_after_it(command: Command, monkeypatch: pytest
         assert found["groups"] == ["workers"]
     assert after.json["bytes_checked"] > 0
     text = command("storage", "inspect", data, "--segments").out
-    assert "healthy: 1 logs" in text
+    assert "healthy: 1 log, " in text
 
 
 def test_a_directory_of_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

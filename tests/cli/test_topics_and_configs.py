@@ -46,6 +46,7 @@ def test_creating_twice(command: Command, topic: str) -> None:
         ("configs", "set", "--topic", "no-such-topic", "retention.ms=1"),
         ("configs", "set", "--group", "g", "share.auto.offset.reset=sometime"),
         ("configs", "set", "--group", "g", "share.delivery.count.limit=1"),
+        ("configs", "delete", "--group", "g", "no.such.config"),
         ("consume", "no-such-topic"),
         ("share-consume", "no-such-topic", "-g", "g"),
         ("share-groups", "describe", "no-such-group"),
