@@ -46,6 +46,10 @@ _IDLE_CHECK_S = 5.0
 _HANG_UP_CHECK_S = 1.0
 _END_OF_STREAM = getattr(select, "POLLRDHUP", select.POLLHUP)
 _GRACE_S = 10.0
+_DEAF_S = 1.0
+"""How long a stopping broker waits for a peer that takes none of its answers."""
+_LEAVE_S = 1.0
+"""How long a connection that the broker ends is kept for its peer to read the last answers and to close it as well."""
 _BACKLOG = 1024
 _TURN_S = 0.01
 """How long one connection's burst may be worked on before the others have a turn, and its answers are sent."""
@@ -160,25 +164,35 @@ class Server:
 
     async def _serve_peer(self, peer: _Peer) -> None:
         try:
+            if await self._work_for(peer):
+                await peer.take_leave(self._shared_buffer)
+        finally:
+            del self._open[peer.connection.id]
+            peer.sock.close()
+            if not self._open:
+                self._emptied.unpark_all()
+
+    async def _work_for(self, peer: _Peer) -> bool:
+        """Serve until the connection ends, or has to. True if it is the broker that ends it: the peer may have answers to read."""
+        try:
             await peer.serve(self._shared_buffer)
+            return True
         except _ClosedByPeer:
             pass
         except PeerGone:
             logger.debug("%s hung up while a request was waiting", peer.name)
         except (BadFrame, CloseConnection) as error:
             logger.warning("closing connection of %s: %s", peer.name, error)
+            return True
         except OSError as error:
             logger.info("connection of %s lost: %s", peer.name, error)
         except Exception:
             # A bug of ours. The state changes of a request are made without a wait in between, so others can go on.
             logger.exception("closing connection of %s: internal error", peer.name)
         finally:
-            del self._open[peer.connection.id]
             self.release(peer)
-            peer.sock.close()
             self._broker.connection_closed(peer.connection)
-            if not self._open:
-                self._emptied.unpark_all()
+        return False
 
     async def _close_idle(self) -> None:
         while True:
@@ -210,16 +224,30 @@ class Server:
         return self._max_frame_bytes
 
     async def stop(self, grace_s: float) -> None:
-        """Accept nothing more, let every connection finish the requests that it has received; idle ones are closed at once."""
+        """Accept nothing more, let every connection finish the requests that it has received; idle ones are closed at once, and
+        those whose peer does not read its answers soon after."""
         self.stopping = True
         self._accepting.cancel()
         self._broker.start_closing()
         for peer in list(self._open.values()):
-            if not peer.busy:
+            if not peer.busy and not peer.has_unread_bytes():
                 peer.shut_down(socket.SHUT_RD)
         with trio.move_on_after(grace_s):
-            while self._open:
-                await self._emptied.park()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._close_deaf)
+                while self._open:
+                    await self._emptied.park()
+                nursery.cancel_scope.cancel()
+
+    async def _close_deaf(self) -> None:
+        began = trio.current_time()
+        while True:
+            await trio.sleep(_DEAF_S / 4)
+            oldest = trio.current_time() - _DEAF_S
+            for peer in list(self._open.values()):
+                if peer.is_stalled and max(peer.last_active, began) <= oldest:
+                    logger.info("closing connection of %s: it does not read its answers", peer.name)
+                    peer.shut_down()
 
 
 class _Peer:
@@ -342,6 +370,21 @@ class _Peer:
             if sent:
                 buffers[start] = buffers[start][sent:]
 
+    async def take_leave(self, shared_buffer: memoryview) -> None:
+        """Send the end of the stream and read to the peer's, for a moment: to close a socket in which unread bytes lie resets the
+        connection, and answers that are still on their way would be lost."""
+        self.shut_down(socket.SHUT_WR)
+        with trio.move_on_after(_LEAVE_S):
+            while True:
+                await trio.lowlevel.wait_readable(self.sock.fileno())
+                try:
+                    if not self.sock.recv_into(shared_buffer):
+                        return
+                except BlockingIOError:
+                    continue
+                except OSError:  # Reset: whoever did that reads nothing more.
+                    return
+
     async def _hang_up(self) -> None:
         """Returns when the peer has closed its side. Behind bytes of a later request, which are not ours to read yet, the end of
         the stream wakes nobody: then it is looked for from time to time, or a fetch that waits for days would be held as long."""
@@ -360,11 +403,14 @@ class _Peer:
         while not ended.poll(0):  # noqa: ASYNC110 - the kernel tells nobody
             await trio.sleep(_HANG_UP_CHECK_S)
 
-    def shut_down(self, how: int = socket.SHUT_RDWR) -> None:
-        """End the connection from this side; its task notices by reading the end of the stream.
+    def has_unread_bytes(self) -> bool:
+        try:
+            return bool(self.sock.recv(1, socket.MSG_PEEK))
+        except OSError:  # Also BlockingIOError: there are none.
+            return False
 
-        With SHUT_RD it first answers what it finds there: a request that has arrived is done, so its answer must be able to leave.
-        """
+    def shut_down(self, how: int = socket.SHUT_RDWR) -> None:
+        """End the connection from this side; its task notices by reading the end of the stream (not with SHUT_WR)."""
         try:
             self.sock.shutdown(how)
         except OSError as error:

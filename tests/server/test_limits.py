@@ -8,7 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -67,7 +67,8 @@ def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
 
 def test_a_peer_that_never_reads_its_answers_counts_as_idle() -> None:
     with open_test_broker(config={"connections.max.idle.ms": "300"}) as broker, connect(broker) as deaf:
-        deaf.sendall(API_VERSIONS_0 * 50_000)
+        with suppress(ConnectionError):  # It may be closed before all is sent.
+            deaf.sendall(API_VERSIONS_0 * 50_000)
         while "idle for connections.max.idle.ms" not in broker.logs():
             with connect(broker) as other:
                 ask(other)
