@@ -3,6 +3,7 @@
     skips-sync      sync() returns at once: caught by power cuts, never by kill -9
     drops-writes    two of three write()s are forgotten, once the store has settled in
     answers-early   write() returns before it writes; the write is made when the next one comes
+    notes-early     segment only: checkpoints tell of batches that no sync() has seen yet
 
 A broken engine is named like skips-sync:segment. `install` makes the names known in this process, and only there.
 """
@@ -60,7 +61,20 @@ class AnswersEarly(Broken):
         self._store.close()
 
 
-BROKEN: dict[str, type[Broken]] = {"skips-sync": SkipsSync, "drops-writes": DropsWrites, "answers-early": AnswersEarly}
+class NotesEarly(Broken):
+    def write(self, *args: Any, **options: Any) -> None:
+        self._store.write(*args, **options)
+        with self._store._maintenance:
+            self._store._checkpoints.synced([(segment, len(segment.index)) for segment in self._store._dirty])
+            self._store._checkpoints.write_due(len(self._store._dirty))
+
+
+BROKEN: dict[str, type[Broken]] = {
+    "skips-sync": SkipsSync,
+    "drops-writes": DropsWrites,
+    "answers-early": AnswersEarly,
+    "notes-early": NotesEarly,
+}
 
 
 def install() -> None:

@@ -138,7 +138,7 @@ class Judge:
 
 
 def run(
-    work: Work, home: Path, *, count: int, seed: int, progress: Progress | None = None, until_wrong: bool = False
+    work: Work, home: Path, judge: Judge, *, count: int, seed: int, progress: Progress | None = None, until_wrong: bool = False
 ) -> list[str]:
     """Record once, cut `count` times, and cut every tenth recovery again; returns what went wrong, each with its cut.
 
@@ -146,18 +146,14 @@ def run(
     """
     progress = progress or silent()
     progress.begin(f"{work.engine} as {work.kind} store", "cut", count)
-    entries = record(work, home)
-    judge, wrong = Judge(), []
-    try:
-        for number, first_cut in enumerate(cuts(work, entries, count=count, seed=seed)):
-            again = number % 10 == 9
-            cut = first_cut if not again else cut_again(work, first_cut, home / f"again-{number}")
-            verdict = judge.verdict(work, cut, home / f"cut-{number}")
-            progress.step(cuts_while_recovering=again, steps_before_cuts=int(str(cut.marks["done"])), violations=bool(verdict))
-            if verdict:
-                wrong.append(f"{work} cut at {cut.position} of {len(entries)}, state seed {cut.seed}, {cut.marks}: cut-{number}\n{verdict}")
-                if until_wrong:
-                    break
-    finally:
-        judge.close()
+    entries, wrong = record(work, home), []
+    for number, first_cut in enumerate(cuts(work, entries, count=count, seed=seed)):
+        again = number % 10 == 9
+        cut = first_cut if not again else cut_again(work, first_cut, home / f"again-{number}")
+        verdict = judge.verdict(work, cut, home / f"cut-{number}")
+        progress.step(cuts_while_recovering=again, steps_before_cuts=int(str(cut.marks["done"])), violations=bool(verdict))
+        if verdict:
+            wrong.append(f"{work} cut at {cut.position} of {len(entries)}, state seed {cut.seed}, {cut.marks}: cut-{number}\n{verdict}")
+            if until_wrong:
+                break
     return wrong

@@ -4,7 +4,7 @@
     python -m tests.powercut.engine_process recover KIND ENGINE DIRECTORY
     python -m tests.powercut.engine_process judge      requests on stdin, one JSON object a line; answers on stdout
 
-KIND is "log" or "state". Both are processes of their own since a corrupt store may take its process along (SIGBUS). The worker is
+KIND is "log" or "state"; ENGINE may bring options, as in segment?sync=fdatasync&checkpoint_bytes=0. Both are processes of their own since a corrupt store may take its process along (SIGBUS). The worker is
 killed at its end, so that no tidy close helps the engine.
 """
 
@@ -17,18 +17,18 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 from kbroker import plugins
 from tests.crash import broken_stores
 from tests.powercut import engine_script as script
 from tests.powercut.recording import write_mark
 
-NO_OPTIONS: dict[str, str] = {}
-
 
 def open_store(kind: str, engine: str, directory: Path) -> object:
-    factory = plugins.log_store_factory(engine) if kind == "log" else plugins.state_store_factory(engine)
-    return factory.open(directory, NO_OPTIONS, 0)
+    name, _, options = engine.partition("?")
+    factory = plugins.log_store_factory(name) if kind == "log" else plugins.state_store_factory(name)
+    return factory.open(directory, dict(parse_qsl(options)), 0)
 
 
 def work(kind: str, engine: str, directory: Path, log: Path, seed: int, steps: int) -> None:

@@ -6,16 +6,22 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, ShareConsumer, TopicPartition
 
 from kbroker.testing.broker import FAST_CONFIG, RunningBroker
 from tests.crash.test_crash import ENGINES
-from tests.powercut.fault_process import WRITES
+from tests.powercut.fault_process import CHANGES, WRITES
 from tests.powercut.recording import Calls, Faults, Recording
 
-TOPIC = "orders"
+TOPIC, GROUP = "orders", "workers"
+
+
+def engines(quick: str) -> list[Any]:
+    """The default run has segment and one other engine: test_faults.py has them all, and says more about an engine."""
+    return [pytest.param(engine, marks=() if engine in ("segment", quick) else pytest.mark.full) for engine in ENGINES]
 
 
 class Disk:
@@ -62,6 +68,26 @@ class Disk:
         consumer.close()
         return values
 
+    @contextmanager
+    def share_consumer(self) -> Iterator[ShareConsumer]:
+        config = {"bootstrap.servers": self.broker.bootstrap, "group.id": GROUP, "share.acknowledgement.mode": "explicit", "log_level": 0}
+        consumer = ShareConsumer(config)
+        consumer.subscribe([TOPIC])
+        yield consumer
+        consumer.close()
+
+
+def polled(consumer: ShareConsumer) -> list[Message]:
+    """The next messages, at least one."""
+    for _ in range(100):
+        if messages := [message for message in consumer.poll(0.3) if message.error() is None]:
+            return messages
+    raise AssertionError("nothing came in half a minute")
+
+
+def values_of(messages: list[Message]) -> list[str]:
+    return [str(message.value(), "ascii").rstrip() for message in messages]
+
 
 @contextmanager
 def a_disk(home: Path, engine: str) -> Iterator[Disk]:
@@ -75,7 +101,7 @@ def a_disk(home: Path, engine: str) -> Iterator[Disk]:
         disk.recording.close()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", engines("rocksdb"))
 def test_after_a_failed_sync_nothing_is_confirmed_until_restart(engine: str, home: Path) -> None:
     with a_disk(home, engine) as disk:
         confirmed, errors = disk.produce(5)
@@ -96,7 +122,7 @@ def test_after_a_failed_sync_nothing_is_confirmed_until_restart(engine: str, hom
         assert found[-2:] == more
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", engines("sqlite"))
 def test_a_full_disk_is_survived(engine: str, home: Path) -> None:
     with a_disk(home, engine) as disk:
         confirmed, _ = disk.produce(5)
@@ -116,3 +142,40 @@ def test_a_full_disk_is_survived(engine: str, home: Path) -> None:
         disk.broker.kill()
         disk.broker.start()
         assert disk.consume() == confirmed + more
+
+
+@pytest.mark.parametrize("engine", engines("lmdb"))
+def test_a_file_system_that_becomes_read_only(engine: str, home: Path) -> None:
+    """Records and acknowledgements are refused, also when it takes writes again; reading goes on; a restart finds what was confirmed."""
+    with a_disk(home, engine) as disk:
+        disk.broker.set_group_config(GROUP, {"share.auto.offset.reset": "earliest"})
+        confirmed, _ = disk.produce(1)
+        with disk.share_consumer() as consumer:
+            (done,) = polled(consumer)
+            consumer.acknowledge(done)
+            assert list(consumer.commit_sync(10).values()) == [None]
+            more, errors = disk.produce(4)
+            assert not errors
+            confirmed += more
+            held = polled(consumer)
+            disk.faults.arm(CHANGES, errno.EROFS, sticky=True)
+            refused, errors = disk.produce(2)
+            assert refused == []
+            assert {error.name() for error in errors} == {"KAFKA_STORAGE_ERROR"}
+            for message in held:
+                consumer.acknowledge(message)
+            (answer,) = consumer.commit_sync(10).values()
+            assert answer is not None
+            assert answer.args[0].name() == "COORDINATOR_NOT_AVAILABLE"
+            assert disk.faults.fired
+            assert disk.consume()[:5] == confirmed, "reading goes on"
+            disk.faults.disarm()
+            refused, errors = disk.produce(2)
+            assert refused == []
+            assert {error.name() for error in errors} == {"KAFKA_STORAGE_ERROR"}
+        disk.broker.kill()
+        disk.broker.start()
+        assert disk.consume()[:5] == confirmed
+        assert len(disk.produce(1)[0]) == 1
+        with disk.share_consumer() as consumer:
+            assert values_of(polled(consumer))[0] == confirmed[1], "what was accepted is done, what was refused comes again"

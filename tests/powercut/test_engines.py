@@ -5,6 +5,7 @@ A failure prints the cut; its state is left in pytest's temporary directory.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from kbroker import plugins
 from tests.crash.tally import Progress
 from tests.powercut.disk import Content, Disk
-from tests.powercut.engine_cuts import Work, record, run
+from tests.powercut.engine_cuts import Judge, Work, record, run
 from tests.powercut.recording import Op
 
 ENGINES = [
@@ -23,6 +24,13 @@ ENGINES = [
 ]
 UNSEEN = ("LOG", "LOCK")
 """RocksDB's text log is written by stdio, which the recorder does not see; it means nothing to a recovery. Its lock is empty."""
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[Judge]:
+    judge = Judge()
+    yield judge
+    judge.close()
 
 
 @pytest.mark.parametrize(("kind", "engine"), ENGINES)
@@ -46,16 +54,16 @@ def test_the_recorder_sees_every_byte(kind: str, engine: str, home: Path) -> Non
 
 
 @pytest.mark.parametrize(("kind", "engine"), ENGINES)
-def test_synced_data_survives_power_cuts(kind: str, engine: str, home: Path, progress: Progress) -> None:
-    wrong = run(Work(kind, engine, seed=1, steps=60), home, count=10, seed=1, progress=progress)
+def test_synced_data_survives_power_cuts(kind: str, engine: str, home: Path, judge: Judge, progress: Progress) -> None:
+    wrong = run(Work(kind, engine, seed=1, steps=60), home, judge, count=10, seed=1, progress=progress)
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(2, 6))
 @pytest.mark.parametrize(("kind", "engine"), ENGINES)
-def test_synced_data_survives_many_power_cuts(kind: str, engine: str, seed: int, home: Path, progress: Progress) -> None:
-    wrong = run(Work(kind, engine, seed=seed, steps=250), home, count=100, seed=seed, progress=progress)
+def test_synced_data_survives_many_power_cuts(kind: str, engine: str, seed: int, home: Path, judge: Judge, progress: Progress) -> None:
+    wrong = run(Work(kind, engine, seed=seed, steps=250), home, judge, count=100, seed=seed, progress=progress)
     assert not wrong, "\n".join(wrong)
 
 
@@ -68,19 +76,19 @@ SKIPPED_SYNCS = [
 
 
 @pytest.mark.parametrize(("kind", "engine"), SKIPPED_SYNCS)
-def test_a_skipped_sync_is_caught(kind: str, engine: str, home: Path) -> None:
+def test_a_skipped_sync_is_caught(kind: str, engine: str, home: Path, judge: Judge) -> None:
     """LMDB is not among them: its commits are synced whether or not sync() is called."""
-    wrong = run(Work(kind, f"skips-sync:{engine}", seed=1, steps=60), home, count=12, seed=1, until_wrong=True)
+    wrong = run(Work(kind, f"skips-sync:{engine}", seed=1, steps=60), home, judge, count=12, seed=1, until_wrong=True)
     assert wrong
 
 
 @pytest.mark.parametrize("fault", ["drops-writes", "answers-early"])
-def test_a_lost_state_write_is_caught(fault: str, home: Path) -> None:
-    wrong = run(Work("state", f"{fault}:lmdb", seed=1, steps=60), home, count=10, seed=1, until_wrong=True)
+def test_a_lost_state_write_is_caught(fault: str, home: Path, judge: Judge) -> None:
+    wrong = run(Work("state", f"{fault}:lmdb", seed=1, steps=60), home, judge, count=10, seed=1, until_wrong=True)
     assert wrong
 
 
-def test_lmdb_survives_a_power_cut_while_it_is_made(home: Path) -> None:
+def test_lmdb_survives_a_power_cut_while_it_is_made(home: Path, judge: Judge) -> None:
     """Once wrong: a new environment had its name before its first two pages were on disk, and could never be opened again."""
-    wrong = run(Work("state", "lmdb", seed=1, steps=1), home, count=15, seed=1)
+    wrong = run(Work("state", "lmdb", seed=1, steps=1), home, judge, count=15, seed=1)
     assert not wrong, "\n".join(wrong)
