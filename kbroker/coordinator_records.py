@@ -178,16 +178,6 @@ def encode_share_state_key(record_type: int, group_id: str, topic_id: UUID, part
     return _I16.pack(record_type) + encode_string(group_id) + _SHARE_PARTITION.pack(topic_id.bytes, partition)
 
 
-def decode_share_state_key(key: bytes) -> tuple[int, str, UUID, int]:
-    """(record type, group id, topic id, partition). Raises ValueError for bytes that are not such a key."""
-    (record_type,) = _I16.unpack_from(key)
-    group_id, end = decode_string(key, 2)
-    if len(key) != end + _SHARE_PARTITION.size:
-        raise ValueError(f"not a share state key: {key.hex()}")
-    topic_id, partition = _SHARE_PARTITION.unpack_from(key, end)
-    return record_type, group_id, UUID(bytes=topic_id), partition
-
-
 # --- __consumer_offsets ---
 
 
@@ -276,11 +266,6 @@ GROUP_VALUES: Final[dict[RecordType, type[Message]]] = {
     RecordType.SHARE_GROUP_CURRENT_MEMBER: ShareGroupCurrentMember,
     RecordType.SHARE_GROUP_PARTITIONS: ShareGroupPartitions,
 }
-
-
-def encode_group_key(record_type: int, group_id: str, member_id: str | None = None) -> bytes:
-    """A key of `__consumer_offsets` for a share group record; with a member for those of MEMBER_RECORD_TYPES."""
-    return _I16.pack(record_type) + encode_string(group_id) + (b"" if member_id is None else encode_string(member_id))
 
 
 def encode_string(text: str) -> bytes:

@@ -44,8 +44,6 @@ from kbroker.coordinator_records import (
     Message,
     RecordType,
     decode_string,
-    encode_group_key,
-    encode_share_state_key,
     encode_string,
 )
 
@@ -112,7 +110,7 @@ class TopicState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Topic(JsonValue):
-    """A topic. Among live topics a name is unique (`live_topics`); topics being deleted may share it with a live one."""
+    """A topic. Among live topics a name is unique; topics being deleted may share it with a live one."""
 
     name: str
     partitions: int
@@ -327,10 +325,6 @@ class GroupKey:
         member_id, end = decode_string(body, end)
         return cls(record_type, group_id, member_id)
 
-    def record_key(self) -> bytes:
-        """The record's key in `__consumer_offsets`."""
-        return encode_group_key(self.record_type, self.group_id, self.member_id)
-
     def decode_value(self, value: bytes) -> Message:
         return GROUP_VALUES[self.record_type].decode(value)
 
@@ -363,10 +357,6 @@ class ShareStateKey:
     @property
     def record_type(self) -> int:
         return SHARE_UPDATE_TYPE if self.number else SHARE_SNAPSHOT_TYPE
-
-    def record_key(self) -> bytes:
-        """The record's key in `__share_group_state`, which does not tell updates apart."""
-        return encode_share_state_key(self.record_type, self.group_id, self.topic_id, self.partition)
 
     def decode_value(self, value: bytes) -> Message:
         return SHARE_STATE_VALUES[self.record_type].decode(value)
@@ -413,18 +403,6 @@ def read_entries(entries: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[State
         parsed = parse_key(key)
         if parsed is not None:
             yield parsed, parsed.decode_value(value)
-
-
-def live_topics(topics: Iterable[tuple[TopicKey, Topic]]) -> dict[str, tuple[UUID, Topic]]:
-    """Live topics by name. Raises ValueError where two have the same name: a broker never writes that."""
-    found: dict[str, tuple[UUID, Topic]] = {}
-    for key, topic in topics:
-        if topic.state is not TopicState.LIVE:
-            continue
-        if topic.name in found:
-            raise ValueError(f"two live topics are called {topic.name!r}: {found[topic.name][0]} and {key.topic_id}")
-        found[topic.name] = (key.topic_id, topic)
-    return found
 
 
 def _dump(value: object) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -45,7 +45,6 @@ from kbroker.state_records import (
     TopicKey,
     TopicState,
     group_prefix,
-    live_topics,
     parse_key,
     read_entries,
     share_partition_prefix,
@@ -183,12 +182,6 @@ def test_keys_of_the_longest_names_fit_every_engine() -> None:
     assert len(longest) == 411 <= MAX_KEY_BYTES
 
 
-def test_record_keys_are_those_of_kafkas_topics() -> None:
-    assert GroupKey(RecordType.SHARE_GROUP_MEMBER, "g1", "m").record_key() == b"\x00\x0a\x00\x02g1\x00\x01m"
-    assert ShareStateKey(TOPIC, 3, "g1", 0).record_key() == b"\x00\x00\x00\x02g1" + TOPIC.bytes + b"\x00\x00\x00\x03"
-    assert ShareStateKey(TOPIC, 3, "g1", 9).record_key()[:2] == b"\x00\x01"
-
-
 def test_group_and_share_values_are_kafkas_records() -> None:
     snapshot = ShareSnapshot(
         snapshot_epoch=0, state_epoch=1, leader_epoch=0, start_offset=-1, create_timestamp=5, write_timestamp=5, state_batches=()
@@ -205,10 +198,3 @@ def test_group_and_share_values_are_kafkas_records() -> None:
         (GroupKey(RecordType.SHARE_GROUP_PARTITIONS, "g"), partitions),
     ]
     assert list(read_entries((key.encode(), value.encode()) for key, value in entries)) == entries
-
-
-def test_a_name_belongs_to_one_live_topic() -> None:
-    deleting, live = (TopicKey(uuid4()), Topic("x", 1, 0, TopicState.DELETING)), (TopicKey(uuid4()), Topic("x", 2, 1))
-    assert live_topics([deleting, live, deleting]) == {"x": (live[0].topic_id, live[1])}
-    with pytest.raises(ValueError, match="two live topics are called 'x'"):
-        live_topics([live, (TopicKey(uuid4()), Topic("x", 3, 2))])

@@ -6,7 +6,7 @@ Key type 1 (transactions) is answered with TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 from __future__ import annotations
 
 from kbroker.broker.connection import Message, Request
-from kbroker.coordinator.placement import parse_share_coordinator_key
+from kbroker.coordinator.share_keys import parse_share_coordinator_key
 from kbroker.errors import ErrorCode, KafkaError
 
 GROUP, TRANSACTION, SHARE = range(3)

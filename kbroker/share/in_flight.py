@@ -23,7 +23,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 from kbroker.share.effects import AckBatch, StateBatch
 from kbroker.share.locks import Lock, Locks
@@ -50,18 +49,6 @@ _PASSABLE = TERMINAL_CODES + _HOLE_BYTE
 _SINGLE = tuple(bytes([code]) for code in range(256))
 _STRIP_CHUNK = 512
 _TRIM_FROM = 512
-
-
-class Holding(NamedTuple):
-    """A run of equal offsets, for inspection. `pending`: the state is being persisted. No member: nobody holds it."""
-
-    first_offset: int
-    last_offset: int
-    state: RecordState
-    delivery_count: int
-    member_id: str | None
-    deadline_ms: float | None
-    pending: bool
 
 
 class InFlightWindow:
@@ -184,19 +171,6 @@ class InFlightWindow:
             runs.append(StateBatch(first, first + size - 1, code & mask, count))
             first += size
         return runs
-
-    def holders(self) -> Iterator[Holding]:
-        """Every known offset from the SPSO on, as runs."""
-        first, head = self.start_offset, self.start_offset - self.base
-        columns = zip(self.states[head:], self.counts[head:], self.lock_numbers[head:], strict=True)
-        with_lock = ((code, count, number if code == ACQUIRED or code >= PENDING else 0) for code, count, number in columns)
-        for (code, count, number), run in groupby(with_lock):
-            last = first + len(list(run)) - 1
-            if code != HOLE:
-                lock = self.locks.by_number.get(number)
-                member_id, deadline_ms = (None, None) if lock is None else (lock.member_id, lock.deadline_ms)
-                yield Holding(first, last, RecordState(code & ~PENDING), count, member_id, deadline_ms, code >= PENDING)
-            first = last + 1
 
     def count_of(self, codes: Iterable[int], first: int, last: int) -> int:
         i, j = first - self.base, last + 1 - self.base

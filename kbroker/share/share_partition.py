@@ -26,10 +26,10 @@ from typing import NamedTuple
 from kbroker.share import acknowledge
 from kbroker.share.acquire import AcquireMode, Acquisition
 from kbroker.share.effects import AckBatch, AcquiredRange, Persist, ShareSettings, StateBatch
-from kbroker.share.in_flight import MAX_SPAN, Holding, InFlightWindow
+from kbroker.share.in_flight import MAX_SPAN, InFlightWindow
 from kbroker.share.record_state import HOLE, PENDING, RecordState, given_back, given_back_pending
 
-__all__ = ["AcquireMode", "Holding", "SharePartition", "SharePartitionStatistics"]
+__all__ = ["AcquireMode", "SharePartition", "SharePartitionStatistics"]
 
 Runs = list[tuple[int, int]]
 _PENDING_CODES = tuple(range(PENDING, PENDING + HOLE))
@@ -131,10 +131,6 @@ class SharePartition:
     def next_deadline_ms(self) -> float | None:
         """When expire() should be called next; there may turn out to be nothing to do. None: no lock is held."""
         return self._window.locks.next_deadline_ms
-
-    def holders(self) -> Iterator[Holding]:
-        """What is in flight, as runs in offset order, for inspection."""
-        return self._window.holders()
 
     # ---- the life of a record --------------------------------------------------------------------------------------
 
