@@ -219,7 +219,7 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
                 workers.start_soon(broker.run_producer_snapshots)
                 workers.start_soon(broker.deadlines.run)
                 broker.share_groups.work_in(workers)
-                workers.start_soon(broker.group_coordinator.run)
+                broker.group_coordinator.work_in(workers)
                 _settle_memory()
                 yield
                 workers.cancel_scope.cancel()

@@ -1,0 +1,140 @@
+"""The broker's side of the group coordinator beside a persister that takes its time, on a virtual clock and without threads."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import trio
+import trio.testing
+
+from kbroker.broker.coordinators import JOIN_PATIENCE_S, GroupCoordinator
+from kbroker.broker.deadlines import Deadlines
+from kbroker.broker.share_groups import ShareGroups
+from kbroker.coordinator.share_group import ShareGroupCoordinator
+from kbroker.coordinator.share_group_api import HeartbeatReply, HeartbeatRequest, ShareGroupSettings
+from kbroker.errors import ErrorCode
+from kbroker.share.effects import ShareSettings
+from kbroker.share.persister import InitializeRequest, Result, TopicPartition
+from kbroker.storage.memory_store import MemoryStateStore
+from kbroker.storage.spi import Change
+from tests.coordinator.group_world import Topics
+
+GROUP = "g"
+
+
+class Commits:
+    """A group commit that is through at once."""
+
+    def __init__(self, store: MemoryStateStore) -> None:
+        self._store = store
+
+    def submit(self, changes: Sequence[Change], on_done: Callable[[Exception | None], None]) -> None:
+        self._store.write(changes)
+        on_done(None)
+
+
+class SlowPersister:
+    """Answers an initialisation after `delay_s`, or raises `failure`."""
+
+    def __init__(self, delay_s: float) -> None:
+        self.delay_s = delay_s
+        self.failure: Exception | None = None
+        self.answered = trio.Event()
+
+    async def initialize(self, group_id: str, requests: Sequence[InitializeRequest]) -> list[Result]:
+        await trio.sleep(self.delay_s)
+        self.answered.set()
+        if self.failure is not None:
+            raise self.failure
+        return [Result(request.partition) for request in requests]
+
+    async def delete(self, group_id: str, partitions: Sequence[TopicPartition]) -> list[Result]:
+        return [Result(partition) for partition in partitions]
+
+
+class World:
+    def __init__(self, delay_s: float) -> None:
+        self.topics = Topics()
+        self.topic_id = self.topics.put("orders", 2)
+        self.persister = SlowPersister(delay_s)
+        store = MemoryStateStore({})
+        topics, persister, commits = cast(Any, self.topics), cast(Any, self.persister), cast(Any, Commits(store))
+        share_groups = ShareGroups(
+            topics,
+            persister,
+            Deadlines(),
+            max_sessions=1,
+            settings=lambda _: ShareSettings(),
+            reset_policy=lambda _: "earliest",
+        )
+        pure = ShareGroupCoordinator(lambda _: ShareGroupSettings())
+        self.coordinator = GroupCoordinator(pure, topics, persister, share_groups, store, commits)
+        self.coordinator.load()
+
+    async def heartbeat(self, epoch: int, *topics: str) -> HeartbeatReply:
+        return await self.coordinator.heartbeat(HeartbeatRequest(GROUP, "M1", epoch, None, topics or None, "c", "/h"))
+
+
+@asynccontextmanager
+async def world(delay_s: float) -> AsyncIterator[World]:
+    made = World(delay_s)
+    async with trio.open_nursery() as nursery:
+        made.coordinator.work_in(nursery)
+        yield made
+        nursery.cancel_scope.cancel()
+
+
+def partitions(reply: HeartbeatReply) -> list[int] | None:
+    if reply.assignment is None:
+        return None
+    return [index for topic in reply.assignment.topic_partitions for index in topic.partitions]
+
+
+async def test_a_join_waits_for_a_persister_that_answers_soon(autojump_clock: trio.testing.MockClock) -> None:
+    async with world(JOIN_PATIENCE_S - 1) as w:
+        assert partitions(await w.heartbeat(0, "orders")) == [0, 1]
+
+
+async def test_a_slow_persister_does_not_hold_a_join_longer_than_its_patience(autojump_clock: trio.testing.MockClock) -> None:
+    """Regression: the wait for it was shielded. The assignment comes with the first heartbeat after its answer."""
+    async with world(JOIN_PATIENCE_S + 15) as w:
+        began = trio.current_time()
+        joined = await w.heartbeat(0, "orders")
+        assert trio.current_time() - began == JOIN_PATIENCE_S
+        assert (joined.error_code, partitions(joined)) == (ErrorCode.none, [])
+        assert partitions(await w.heartbeat(joined.member_epoch)) is None, "as before"
+        await w.persister.answered.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert partitions(await w.heartbeat(joined.member_epoch)) == [0, 1]
+
+
+async def test_a_member_that_hangs_up_leaves_the_initialisation_under_way(autojump_clock: trio.testing.MockClock) -> None:
+    async with world(JOIN_PATIENCE_S + 1) as w:
+        with trio.move_on_after(1) as scope:
+            await w.heartbeat(0, "orders")
+        assert scope.cancelled_caught
+        await w.persister.answered.wait()
+        assert partitions(await w.heartbeat(0, "orders")) == [0, 1]
+        assert w.coordinator.coordinator.statistics().initializing == 0
+
+
+async def test_a_persister_that_raises_is_asked_again(autojump_clock: trio.testing.MockClock) -> None:
+    async with world(1) as w:
+        w.persister.failure = OSError("no way to the persister")
+        joined = await w.heartbeat(0, "orders")
+        assert (joined.error_code, partitions(joined)) == (ErrorCode.none, [])
+        w.persister.failure = None
+        assert partitions(await w.heartbeat(joined.member_epoch)) == [0, 1]
+
+
+async def test_a_group_is_not_deleted_while_its_share_state_is_being_made(autojump_clock: trio.testing.MockClock) -> None:
+    """State would come to life behind the deletion."""
+    async with world(JOIN_PATIENCE_S + 1) as w:
+        await w.heartbeat(0, "orders")
+        await w.heartbeat(-1)
+        assert await w.coordinator.delete_group(GROUP) is ErrorCode.coordinator_load_in_progress
+        await w.persister.answered.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert await w.coordinator.delete_group(GROUP) is ErrorCode.none
