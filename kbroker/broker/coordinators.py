@@ -1,12 +1,14 @@
 """Carries out what the group coordinator decides: saves its changes, initialises and deletes share state, runs session timers.
 
 The coordinator shows its decisions in memory at once; here they are submitted in the same step and, if the save fails, taken back
-in the same step for every group concerned. Whoever waits for an initialisation waits here.
+in the same step for every group concerned. Whoever waits for an initialisation waits here, with patience and no longer: the
+persister may be a slow plugin. What it answers later is taken in by a task of the broker's, and the member's next heartbeat shows it.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from typing import TypeVar
 from uuid import UUID
@@ -28,7 +30,7 @@ from kbroker.coordinator.share_group_api import (
     Outcome,
 )
 from kbroker.errors import ErrorCode, StoreFailed
-from kbroker.share.persister import Persister
+from kbroker.share.persister import Persister, Result
 from kbroker.state_records import GroupKey, group_prefix
 from kbroker.storage.spi import Change, StateStore
 
@@ -74,12 +76,19 @@ class GroupCoordinator:
         self._clock = SessionClock()
         self._initialized: dict[str, trio.Event] = {}
         self._being_deleted: set[str] = set()
+        self._asking: Counter[str] = Counter()  # initialisations that the persister has not answered
+        self._nursery: trio.Nursery | None = None
 
     def load(self) -> None:
         """Take in the stored groups. Topics that are gone (a deletion that recovery finished) are told on the first `run`."""
         self.coordinator.load(self._store.scan(GroupKey.namespace), now_ms=self._clock.now_ms())
 
-    async def run(self) -> None:
+    def work_in(self, nursery: trio.Nursery) -> None:
+        """Where the coordinator's own tasks run. Nothing may be asked before."""
+        self._nursery = nursery
+        nursery.start_soon(self._run)
+
+    async def _run(self) -> None:
         """Session timers, and what a crash left to do."""
         for topic_id in self.coordinator.topic_ids():
             if self._topics.by_id(topic_id) is None:
@@ -127,30 +136,41 @@ class GroupCoordinator:
             return _SAVE_FAILED
         if outcome.reply is not None:
             return outcome.reply
+        for effect in outcome.effects:
+            if isinstance(effect, InitializeSharePartitions):
+                assert self._nursery is not None, "work_in() was called"
+                self._nursery.start_soon(self._initialize, effect)
         with trio.move_on_after(JOIN_PATIENCE_S):
-            await self._initialize(request, outcome)
+            while self.coordinator.is_waiting(request.group_id, request.member_id):
+                await self._initialized.setdefault(request.group_id, trio.Event()).wait()
         late = self.coordinator.heartbeat_reply(request.group_id, request.member_id, now_ms=self._clock.now_ms())
         if not await self._save(late) or late.reply is None:
             return _SAVE_FAILED
         return late.reply
 
-    async def _initialize(self, request: HeartbeatRequest, outcome: Outcome[HeartbeatReply]) -> None:
-        group_id = request.group_id
-        for effect in outcome.effects:
-            if isinstance(effect, InitializeSharePartitions):
-                with trio.CancelScope(shield=True):
-                    results = await self._persister.initialize(effect.group_id, effect.requests)
-                    await self._save(self.coordinator.initialized(effect.group_id, results, now_ms=self._clock.now_ms()))
-                self._initialized.pop(group_id, trio.Event()).set()
-        while self.coordinator.is_waiting(group_id, request.member_id):
-            await self._initialized.setdefault(group_id, trio.Event()).wait()
+    async def _initialize(self, effect: InitializeSharePartitions) -> None:
+        """However long the persister takes, and whether or not anybody still waits. Cancelled only when the broker stops: the
+        partitions are Initializing in the store then, and asked for again."""
+        group_id = effect.group_id
+        self._asking[group_id] += 1
+        try:
+            results = await self._persister.initialize(group_id, effect.requests)
+        except Exception:
+            # It concerns this group alone; raised from here it would end the broker.
+            logger.exception("the persister failed to initialise share-partitions of group %s", group_id)
+            results = [Result(request.partition, ErrorCode.unknown_server_error) for request in effect.requests]
+        finally:
+            self._asking -= Counter((group_id,))
+        await self._save(self.coordinator.initialized(group_id, results, now_ms=self._clock.now_ms()))
+        self._initialized.pop(group_id, trio.Event()).set()
 
     # -- deletion -----------------------------------------------------------------------------------------------------
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         """DeleteGroups for one group: its share state first, then its records. Nobody can join meanwhile: the state that a new
-        member's share-partitions get must not be what is deleted here."""
-        if group_id in self._being_deleted:
+        member's share-partitions get must not be what is deleted here. Nor may state come to life afterwards, so a persister that
+        has an initialisation to answer is waited for, by the client."""
+        if group_id in self._being_deleted or group_id in self._asking:
             return ErrorCode.coordinator_load_in_progress
         self._being_deleted.add(group_id)
         try:
