@@ -11,6 +11,7 @@ from kbroker.share.effects import AckBatch, Persist, ShareSettings, StateBatch
 from kbroker.share.record_state import RecordState
 from kbroker.share.share_partition import AcquireMode, SharePartition
 from kbroker.share.state_batches import combine
+from tests.share.holdings import holdings
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 
@@ -108,7 +109,7 @@ class Queue:
     def shown(self) -> str:
         """What is in flight: "0-4 K1, 5 H2 m1", with ~ before a state that is being persisted."""
         parts = []
-        for run in self.sp.holders():
+        for run in holdings(self.sp):
             offsets = f"{run.first_offset}" if run.first_offset == run.last_offset else f"{run.first_offset}-{run.last_offset}"
             letter = "AHKGR"[run.state]
             text = f"{offsets} {'~' if run.pending else ''}{letter}{run.delivery_count}"

@@ -17,6 +17,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.effects import AckBatch, Persist, ShareSettings, StateBatch
 from kbroker.share.share_partition import AcquireMode, SharePartition
 from kbroker.share.state_batches import combine
+from tests.share.holdings import holdings
 from tests.share.queue_driver import ACCEPT, GAP, REJECT, RELEASE, RENEW
 
 AVAILABLE, ACQUIRED, ACKNOWLEDGED, _, ARCHIVED = range(5)
@@ -177,7 +178,7 @@ class CheckedQueue:
 
     def _learn_the_rest(self, mode: AcquireMode, batches: list[tuple[int, int]]) -> None:
         """record_limit puts the rest of the last record batch into the window."""
-        for run in self.sp.holders():
+        for run in holdings(self.sp):
             for offset in range(run.first_offset, run.last_offset + 1):
                 if offset not in self.known:
                     assert mode is AcquireMode.RECORD_LIMIT
@@ -358,7 +359,7 @@ class CheckedQueue:
         self.known = {offset: rec for offset, rec in self.known.items() if offset >= self.start}
         assert sp.end_offset == max(self.known, default=self.start)
         assert sp.delivery_complete_count == sum(rec.counts_as_done for rec in self.known.values())
-        shown = {offset: run for run in sp.holders() for offset in range(run.first_offset, run.last_offset + 1)}
+        shown = {offset: run for run in holdings(sp) for offset in range(run.first_offset, run.last_offset + 1)}
         assert shown.keys() == self.known.keys()
         for offset, run in shown.items():
             rec = self.known[offset]

@@ -8,18 +8,19 @@ import pytest
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.effects import AckBatch
+from tests.share.holdings import holdings
 from tests.share.queue_driver import ACCEPT, GAP, REJECT, RELEASE, RENEW, Queue, ack
 
 LOCK_MS = 30_000
 
 
 def refused(q: Queue, member: str, *batches: AckBatch) -> KafkaError:
-    before, deadline, saved = q.shown(), [run.deadline_ms for run in q.sp.holders()], q.sp.statistics()
+    before, deadline, saved = q.shown(), [run.deadline_ms for run in holdings(q.sp)], q.sp.statistics()
     with pytest.raises(KafkaError) as caught:
         q.ask(member, *batches)
     assert caught.value.message
     assert q.shown() == before
-    assert [run.deadline_ms for run in q.sp.holders()] == deadline
+    assert [run.deadline_ms for run in holdings(q.sp)] == deadline
     assert q.sp.statistics() == saved
     return caught.value
 
@@ -161,7 +162,7 @@ class TestTypes:
         q.now_ms = 10.0
         q.ack("m", ack(1, 6, ACCEPT, RENEW, RENEW, RELEASE, RENEW, REJECT))
         assert q.shown() == "0 H1 m, 1 K1, 2-3 H1 m, 4 A1, 5 H1 m, 6 R1, 7-9 H1 m"
-        assert [run.deadline_ms for run in q.sp.holders() if run.member_id] == [LOCK_MS, LOCK_MS + 10, LOCK_MS + 10, LOCK_MS]
+        assert [run.deadline_ms for run in holdings(q.sp) if run.member_id] == [LOCK_MS, LOCK_MS + 10, LOCK_MS + 10, LOCK_MS]
 
 
 class TestAtomic:
@@ -240,7 +241,7 @@ class TestFailing:
         q.now_ms = 1000.0
         q.fail(q.ask("m", ack(0, 4, ACCEPT, RELEASE, REJECT, GAP, ACCEPT)))
         assert q.shown() == "0-9 H1 m"
-        assert {run.deadline_ms for run in q.sp.holders()} == {LOCK_MS}
+        assert {run.deadline_ms for run in holdings(q.sp)} == {LOCK_MS}
         assert q.sp.delivery_complete_count == 0
         q.ack("m", ack(0, 9, ACCEPT))
         assert q.sp.start_offset == 10

@@ -6,6 +6,7 @@ import pytest
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.effects import Persist, StateBatch
+from tests.share.holdings import holdings
 from tests.share.queue_driver import ACCEPT, GAP, REJECT, RELEASE, RENEW, Queue, ack, state
 
 LOCK_MS = 30_000
@@ -165,7 +166,7 @@ class TestLoad:
         assert q.fetch("m") == []
         with pytest.raises(KafkaError):
             q.ask("", ack(0, 4, ACCEPT))
-        assert next(q.sp.holders()).member_id is None
+        assert next(holdings(q.sp)).member_id is None
 
     @pytest.mark.parametrize(
         "batches",
@@ -435,7 +436,7 @@ class TestStatistics:
         q.now_ms = 5.0
         q.fetch("m")
         q.ask("m", ack(2, 2, ACCEPT))
-        held, pending, rest = q.sp.holders()
+        held, pending, rest = holdings(q.sp)
         assert (held.first_offset, held.last_offset, held.member_id, held.deadline_ms) == (0, 1, "m", LOCK_MS + 5)
         assert (pending.state, pending.pending, pending.delivery_count) == (2, True, 1)
         assert (rest.first_offset, rest.last_offset) == (3, 9)
