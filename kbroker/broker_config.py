@@ -18,6 +18,9 @@ from kbroker.errors import OperatorError
 
 _BOOLEAN, _STRING, _INT, _LONG, _LIST = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.LIST
 
+MAX_PARTITIONS_PER_REQUEST: Final = 10_000
+"""How many partitions one request may create, as in Kafka: a slip of the finger must not fill the disk with logs."""
+
 BROKER_CONFIGS: Final = by_name(
     ConfigDef(
         name="auto.create.topics.enable",
@@ -25,7 +28,14 @@ BROKER_CONFIGS: Final = by_name(
         default="true",
         doc="Whether a producer's question about a topic that does not exist creates it.",
     ),
-    ConfigDef(name="num.partitions", type=_INT, default="1", minimum=1, doc="Partitions of a topic that is created without a number."),
+    ConfigDef(
+        name="num.partitions",
+        type=_INT,
+        default="1",
+        minimum=1,
+        maximum=MAX_PARTITIONS_PER_REQUEST,
+        doc="Partitions of a topic that is created without a number.",
+    ),
     ConfigDef(
         name="default.replication.factor",
         type=_INT,

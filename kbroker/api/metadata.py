@@ -1,5 +1,6 @@
 """Metadata (3), v0-13: one broker that leads everything. Unknown topics are created when the client allows it and
-auto.create.topics.enable is on: unlike Kafka, the first answer has the new topic already.
+auto.create.topics.enable is on: unlike Kafka, the first answer has the new topic already. One request creates no more partitions
+in this way than by CreateTopics; one that would is answered POLICY_VIOLATION for all that is unknown.
 
 By id from v12 (v10 and v11 have the field and may not use it): an unknown id is UNKNOWN_TOPIC_ID with a null name. An empty list
 means all topics in v0, none from v1; null means all from v1. Authorized operations are not computed (there is no authorizer):
@@ -11,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from kbroker.api.replica_assignments import check_batch_size
 from kbroker.broker.connection import Message, Request
 from kbroker.broker.topics import INTERNAL_TOPICS, Topic, check_name
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
@@ -25,7 +27,8 @@ async def handle(request: Request) -> Message:
     if asked is None or (request.version == 0 and not asked):
         rows = [topic_row(request, topic) for topic in broker.topics]
     else:
-        rows = [await _row(request, topic) for topic in asked]
+        new_topics = len({topic.name for topic in asked if topic.name is not None and broker.topics.by_name(topic.name) is None})
+        rows = [await _row(request, topic, new_topics) for topic in asked]
     return {
         "brokers": [{"node_id": broker.node_id, "host": broker.host, "port": broker.port, "rack": None}],
         "cluster_id": broker.cluster_id,
@@ -36,7 +39,8 @@ async def handle(request: Request) -> Message:
     }
 
 
-async def _row(request: Request, asked: Any) -> Message:
+async def _row(request: Request, asked: Any, new_topics: int) -> Message:
+    """`new_topics`: how many the request may create in all."""
     topic_id: UUID | None = getattr(asked, "topic_id", None)
     if request.version < _BY_ID and (asked.name is None or topic_id is not None):
         return _error_row(asked.name or "", None, ErrorCode.invalid_request)
@@ -52,7 +56,9 @@ async def _row(request: Request, asked: Any) -> Message:
         check_name(asked.name)
         if not _may_create(request) or asked.name in INTERNAL_TOPICS:
             return _error_row(asked.name, None, ErrorCode.unknown_topic_or_partition)
-        return topic_row(request, await request.broker.topics.create(asked.name, request.broker.config["num.partitions"], {}))
+        partitions: int = request.broker.config["num.partitions"]
+        check_batch_size(partitions * new_topics)
+        return topic_row(request, await request.broker.topics.create(asked.name, partitions, {}))
     except KafkaError as error:
         if error.code is ErrorCode.topic_already_exists:  # Another connection is creating it: the client asks again.
             return _error_row(asked.name, None, ErrorCode.leader_not_available)

@@ -1,14 +1,14 @@
-"""What CreateTopics and CreatePartitions check alike: replicas, of which there can be one, here, and how many partitions at once."""
+"""What CreateTopics and CreatePartitions check alike: replicas, of which there can be one, here, and how many partitions at once.
+Metadata, which may create topics as well, checks the latter."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kbroker.broker_config import MAX_PARTITIONS_PER_REQUEST
 from kbroker.errors import ErrorCode, KafkaError
 
 REPLICATION_FACTOR = 1
-MAX_PARTITIONS_PER_REQUEST = 10_000
-"""As in Kafka: a slip of the finger must not fill the disk with logs."""
 
 
 def check_batch_size(new_partitions: int) -> None:

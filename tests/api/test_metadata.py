@@ -47,3 +47,16 @@ async def test_versions_that_have_the_id_and_may_not_use_it(connect: Connect, ve
         assert [(row.name, row.error_code) for row in rows] == [
             ("", ErrorCode.invalid_request), ("", ErrorCode.invalid_request), ("orders", ErrorCode.invalid_request)
         ]  # fmt: skip
+
+
+async def test_one_request_does_not_create_partitions_without_end(connect: Connect) -> None:
+    async with connect(config={"num.partitions": "4000"}) as client:
+        asked = [{"name": name, "topic_id": None} for name in ("a", "b", "c", "a", "not/legal")]
+        options = {**OPTIONS, "allow_auto_topic_creation": True}
+        rows = (await client.call("metadata", 9, topics=asked, **options)).topics
+        refused, invalid = ErrorCode.policy_violation, ErrorCode.invalid_topic_exception
+        assert [row.error_code for row in rows] == [refused, refused, refused, refused, invalid]
+        (row,) = (await client.call("metadata", 9, topics=asked[:1], **options)).topics
+        assert (row.error_code, len(row.partitions)) == (ErrorCode.none, 4000)
+        rows = (await client.call("metadata", 9, topics=asked[:3], **options)).topics
+        assert [row.error_code for row in rows] == [ErrorCode.none] * 3

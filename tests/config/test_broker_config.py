@@ -165,3 +165,10 @@ def test_altered_settings_win_over_static_ones_and_bad_ones_change_nothing() -> 
 def test_defaults_are_written_as_they_are_stored(each: ConfigDef) -> None:
     value = each.default_value()
     assert (None if value is None else to_text(value)) == each.default
+
+
+def test_num_partitions_is_bounded() -> None:
+    """Topics that are made by asking for them go round the limit of CreateTopics."""
+    assert BrokerConfig.load((), {"num.partitions": "10000"})["num.partitions"] == 10_000
+    with pytest.raises(OperatorError, match="10000"):
+        BrokerConfig.load((), {"num.partitions": "10001"})
