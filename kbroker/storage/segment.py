@@ -8,6 +8,7 @@ A segment is a directory named after its base offset, and at the same time a mma
         dtype.ninja  order.ninja    "uint8", "C"
         type.ninja   shape.ninja    "numpy"; u64 little-endian: the length of data.ninja
         follows                     end offset of the segment before this one (decimal); none in the first segment of a log
+        checkpoint                  only while the segment is not sealed: batches that are surely on disk (segment_checkpoint.py)
         .index/                     only in a sealed segment, a mmap-ninja int64 array of shape (4, batches):
             row 0  base offset of each batch         row 2  position in data.ninja behind it
             row 1  last offset                       row 3  highest max timestamp (ms) up to and with it
@@ -15,7 +16,8 @@ A segment is a directory named after its base offset, and at the same time a mma
 Batches are appended with pwritev and read through a read-only mapping: both are the same page cache. Nothing is ever written
 through the mapping, where a full disk would be a SIGBUS, and no view reaches beyond the last indexed batch, so shortening the
 file when it is sealed cannot pull pages from under a reader. An active segment's index lives in memory; recovery reads
-the batches again. `.index` appears by rename as the last step of sealing and says that the segment is complete and on disk.
+the batches again that no checkpoint has. `.index` appears by rename as the last step of sealing and says that the segment is
+complete and on disk.
 
 It must not know about logs, locks or who may write.
 """
@@ -31,6 +33,7 @@ from pathlib import Path
 from threading import RLock
 
 from kbroker.storage.files import NO_SPACE, Files
+from kbroker.storage.segment_checkpoint import Recorded, remove_checkpoint
 from kbroker.storage.segment_index import DATA, INDEX, INDEX_TEMPORARY, SHAPE, BadIndex, SegmentIndex, load_index, scan
 from kbroker.storage.spi import SegmentInfo, StampedBatch
 
@@ -65,8 +68,10 @@ class Segment:
         "handles",
         "hot_from",
         "path",
+        "recorded",
         "reserved",
         "sealed",
+        "synced_batches",
         "used",
     )  # fmt: skip
 
@@ -86,6 +91,9 @@ class Segment:
         """Bytes from here on were written by this process: they are in memory."""
         self.first_write_ms: int | None = None
         self.fd: int | None = None
+        self.recorded = Recorded()
+        self.synced_batches = 0
+        """Both are kept by Checkpoints."""
         self.used = False
         self.discarded = False
         self._index = index
@@ -245,6 +253,7 @@ class Segment:
         files.save_rows(self.path / INDEX_TEMPORARY, self.index.rows())  # type: ignore[arg-type]
         files.write_atomically(self.path / SHAPE, [_LENGTH.pack(self.capacity)])
         files.rename(self.path / INDEX_TEMPORARY, self.path / INDEX)
+        remove_checkpoint(self.path, files)
         files.fsync_dir(self.path)
         stored = load_index(self.path, files)
         with self.handles.lock:

@@ -78,6 +78,10 @@ class SegmentIndex:
         """Of the first `count` batches, in memory, to be appended to."""
         return SegmentIndex(*(array("q", row[:count]) for row in self.rows()))
 
+    def last(self, count: int) -> tuple[int, ...]:
+        """The entry of the last of the first `count` batches."""
+        return tuple(row[count - 1] for row in self.rows())
+
     @property
     def next_offset(self) -> int | None:
         """Behind the last batch; None when there is none."""

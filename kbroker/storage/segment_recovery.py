@@ -1,12 +1,13 @@
 """What the segment engine does when it is opened: finish what a crash interrupted, cut torn tails, find the indexes.
 
 Sealed segments are taken as they are: sealing is the last thing that happens to a segment, and everything was on disk by then.
-In the others (the active one, and those that were full but not yet sealed) the batches are read again and checked, unless
-the store was closed in good order: then it left their indexes in the file `clean-shutdown`, which is removed before the
-first write.
+In the others (the active one, and those that were full but not yet sealed) the batches are read again and checked, from the last
+one on that their checkpoint knows: that one is read as well, to see that the file is the one the checkpoint was made for. Only if
+the store was closed in good order nothing is read: then it left their indexes in the file `clean-shutdown`, which is removed
+before the first write.
 
-    clean-shutdown:  b"kbroker segments 1 little\\n"   version and byte order
-                     u32 length, JSON                   [[log directory, base offset, batches], ...]
+    clean-shutdown:  b"kbroker segments 2 little\\n"   version and byte order
+                     u32 length, JSON                   [[log directory, base offset, batches, [Recorded: what its checkpoint holds]], ...]
                      int64 index rows                   of each entry in turn: base offsets, last offsets, ends, newest timestamps
                      u32 CRC-32C                        of everything before it
 
@@ -15,6 +16,7 @@ What crashes leave, and what is done about it:
     *.deleted, *.tmp            a removal or a copy that was not finished: removed
     segment without data.ninja  its creation was not finished: removed, and a log that has no other segment with it
     bytes that are no batch     a torn write at the end of an unsealed segment: cut
+    a torn checkpoint           what is whole of it counts; the rest is cut
     `follows` beyond the end    the segment before lost bytes in a power cut: this one and those behind it were never synced
     or lost itself              either, and are removed, so that what is left is a prefix of what was written
     empty segment, not last     a write was about to remove it: removed
@@ -40,6 +42,7 @@ from crc32c import crc32c
 from kbroker.errors import OperatorError
 from kbroker.storage.files import Files
 from kbroker.storage.segment import FOLLOWS, OpenHandles, Segment, create_segment, write_sidecars
+from kbroker.storage.segment_checkpoint import Recorded, load_checkpoint, remove_checkpoint, shorten_checkpoint
 from kbroker.storage.segment_index import DATA, INDEX, INDEX_ROWS, SegmentIndex, scan
 
 logger = logging.getLogger(__name__)
@@ -48,13 +51,22 @@ CLEAN_SHUTDOWN = "clean-shutdown"
 DELETED = ".deleted"
 TEMPORARY = ".tmp"
 
-_HEAD = b"kbroker segments 1 %s\n" % sys.byteorder.encode()
+_HEAD = b"kbroker segments 2 %s\n" % sys.byteorder.encode()
 _LENGTH = struct.Struct("<I")
 _NUMBER_BYTES = 8
 _PAGE_BYTES = 4096
 _LOOK_BEHIND_BYTES = 1 << 16
 
-SavedIndexes: TypeAlias = Mapping[tuple[str, int], SegmentIndex]
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of an unsealed segment, and how much of it is in its checkpoint."""
+
+    index: SegmentIndex
+    recorded: Recorded
+
+
+SavedIndexes: TypeAlias = Mapping[tuple[str, int], Known]
 """By name of the log's directory and base offset of the segment."""
 
 
@@ -74,11 +86,11 @@ class Recovery:
 
 def save_indexes(directory: Path, segments: Iterable[Segment], files: Files) -> None:
     """Leave the indexes of unsealed segments for the next open. Durable on return."""
-    entries: list[tuple[str, int, int]] = []
+    entries: list[tuple[str, int, int, Recorded]] = []
     rows: list[bytes] = []
     for segment in segments:
         index = segment.index
-        entries.append((segment.path.parent.name, segment.base_offset, len(index)))
+        entries.append((segment.path.parent.name, segment.base_offset, len(index), segment.recorded))
         rows += [row.tobytes() for row in index.rows()]
     described = json.dumps(entries).encode()
     parts = [_HEAD, _LENGTH.pack(len(described)), described, *rows]
@@ -103,10 +115,10 @@ def take_saved_indexes(directory: Path, files: Files) -> SavedIndexes | None:
     (described_bytes,) = _LENGTH.unpack_from(data, len(_HEAD))
     entries = json.loads(bytes(data[at : at + described_bytes]))
     at += described_bytes
-    saved: dict[tuple[str, int], SegmentIndex] = {}
-    for name, base_offset, count in entries:
+    saved: dict[tuple[str, int], Known] = {}
+    for name, base_offset, count, recorded in entries:
         rows = [array("q", bytes(data[start : start + count * _NUMBER_BYTES])) for start in _row_starts(at, count)]
-        saved[name, base_offset] = SegmentIndex(*rows)
+        saved[name, base_offset] = Known(SegmentIndex(*rows), Recorded(*recorded))
         at += INDEX_ROWS * count * _NUMBER_BYTES
     return saved
 
@@ -167,25 +179,32 @@ def _open_segment(path: Path, saved: SavedIndexes | None, found: Recovery, files
         return None
     if _exists(path / INDEX, files):
         return Segment(path, files, handles, index=None, sealed=True, capacity=size)
-    index = None if saved is None else saved.get((path.parent.name, int(path.name)))
-    if index is not None and index.size_bytes <= size:
-        return Segment(path, files, handles, index=index, sealed=False, capacity=size)
-    if index is not None:
-        logger.error("%s was cut from outside: it has %d bytes and held batches up to byte %d", path / DATA, size, index.size_bytes)
-    index = SegmentIndex.empty()
-    _read_and_cut(path, index, found, files)
-    segment = Segment(path, files, handles, index=index, sealed=False, capacity=size)
-    found.segments_read_again += 1
-    found.to_sync.append(segment)
+    known = None if saved is None else saved.get((path.parent.name, int(path.name)))
+    if known is not None and known.index.size_bytes > size:
+        end = known.index.size_bytes
+        logger.error("%s was cut from outside: it has %d bytes and held batches up to byte %d", path / DATA, size, end)
+        known = None
+    must_read = known is None
+    if known is None:
+        known = _read_and_cut(path, found, files)
+    segment = Segment(path, files, handles, index=known.index, sealed=False, capacity=size)
+    segment.recorded = known.recorded
+    segment.synced_batches = known.recorded.batches
+    if must_read:
+        found.segments_read_again += 1
+        found.to_sync.append(segment)
     return segment
 
 
-def _read_and_cut(path: Path, index: SegmentIndex, found: Recovery, files: Files) -> None:
+def _read_and_cut(path: Path, found: Recovery, files: Files) -> Known:
     """Bytes behind the last batch must not stay: batches of another write could otherwise follow a shorter new one."""
     fd = files.open(path / DATA, os.O_RDWR)
     try:
-        scan(files, fd, index, int(path.name), found.scratch)
-        size, end = files.size(fd), index.size_bytes
+        known = _read_from_checkpoint(path, fd, found, files)
+        if known is None:
+            known = Known(SegmentIndex.empty(), Recorded())
+            scan(files, fd, known.index, int(path.name), found.scratch)
+        size, end = files.size(fd), known.index.size_bytes
         torn = _garbage_bytes(fd, end, size, files)
         if torn:
             files.ftruncate(fd, end)
@@ -197,6 +216,23 @@ def _read_and_cut(path: Path, index: SegmentIndex, found: Recovery, files: Files
         found.cut_bytes += torn
     if size == 0:
         write_sidecars(path, size, files)
+    return known
+
+
+def _read_from_checkpoint(path: Path, fd: int, found: Recovery, files: Files) -> Known | None:
+    """Read on from the last batch of the checkpoint. None when there is none, or when that batch is not where it should be."""
+    checkpoint = load_checkpoint(path, files)
+    if checkpoint is not None:
+        count = checkpoint.recorded.batches
+        index = checkpoint.index.copy(count - 1)
+        scan(files, fd, index, int(path.name), found.scratch)
+        if len(index) >= count and index.last(count) == checkpoint.index.last(count):
+            shorten_checkpoint(path, checkpoint.recorded, files)
+            return Known(index, checkpoint.recorded)
+        logger.warning("the checkpoint of %s does not fit its data: reading all of it", path)
+    if remove_checkpoint(path, files):
+        files.fsync_dir(path)
+    return None
 
 
 def _garbage_bytes(fd: int, end: int, size: int, files: Files) -> int:

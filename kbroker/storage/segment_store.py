@@ -7,7 +7,7 @@ write() is one pwritev per log. Disk space is taken ahead, for all logs of a cal
 full disk refuses the call with nothing to undo; where the file system breaks that promise, what was written is overwritten
 with zeros and synced before NoSpace is raised, since a crash must not bring it back. sync() is one fdatasync, or one syncfs
 when several files are dirty. Full segments are sealed inside sync(), which has a thread to spend; until then they are
-recovered like the active one.
+recovered like the active one. There too, now and then, synced batches are noted in checkpoints, which a recovery believes.
 
 The state of a log is a tuple of segments that is replaced as a whole, so readers in other threads need no lock; a reader
 that meets a segment which has just been removed looks again. It must not know what batches mean.
@@ -21,7 +21,7 @@ import resource
 import threading
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.storage.directory import make_directory
 from kbroker.storage.files import NO_SPACE, Files
 from kbroker.storage.segment import FOLLOWS, OpenHandles, Segment, create_segment, find_in_segments, read_segments
+from kbroker.storage.segment_checkpoint import Checkpoints
 from kbroker.storage.segment_reader import SegmentLogReader, log_name, parse_log_name
 from kbroker.storage.segment_recovery import (
     DELETED,
@@ -41,16 +42,18 @@ from kbroker.storage.segment_recovery import (
     take_saved_indexes,
 )
 from kbroker.storage.segment_truncation import cut_copy, replace_data
-from kbroker.storage.segment_write import PlannedWrite, SegmentedLog
+from kbroker.storage.segment_write import PlannedWrite, Published, SegmentedLog
 from kbroker.storage.spi import LogBounds, LogId, LogSettings, LogStoreFactory, SegmentInfo, StampedBatch
 
 logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
 _SEALS_PER_SYNC = 4
+_CHECKPOINTS_PER_SYNC = 32  # 40 us each, and a commit waits for them
+_CHECKPOINT_BYTES = 64 << 20
 _MOST_MAPS = 30_000  # the kernel allows 65 530 per process, and a sealed segment has two
 
-OPTIONS = frozenset({"sync", "max_maps", "max_open_files"})
+OPTIONS = frozenset({"sync", "max_maps", "max_open_files", "checkpoint_bytes"})
 SYNC_METHODS = ("auto", "fdatasync", "syncfs")
 
 
@@ -60,6 +63,8 @@ class SegmentStoreStatistics:
     segments: int
     unsealed_segments: int
     """Full, and not sealed yet."""
+    unrecorded_bytes: int
+    """Synced, and no checkpoint says so: a start after a crash reads them again."""
     bytes: int
     open_maps: int
     open_files: int
@@ -72,11 +77,12 @@ class SegmentStoreStatistics:
 
 
 class SegmentLogStore:
-    """See LogStore. Options: `sync` (auto, fdatasync, syncfs), `max_maps`, `max_open_files`; the defaults fit the process's
-    limits."""
+    """See LogStore. Options: `sync` (auto, fdatasync, syncfs); `max_maps` and `max_open_files`, whose defaults fit the process's
+    limits; `checkpoint_bytes`, how much of all logs a start after a crash may have to read (64 MiB)."""
 
     may_block = True
     write_in_thread = False
+    write_beside_sync = True
 
     def __init__(self, directory: Path, options: Mapping[str, str] | None = None, *, files: Files | None = None) -> None:
         self._directory = directory
@@ -92,8 +98,9 @@ class SegmentLogStore:
         self._syncing: set[Segment] = set()
         """These four under the lock of `_handles`, except that `_writing` belongs to write()."""
         self._to_seal: deque[Segment] = deque()
+        self._checkpoints = Checkpoints(int(limits["checkpoint_bytes"]), self._files)
         self._maintenance = threading.Lock()
-        """Held by sync() and by what removes segments."""
+        """Held by sync() and by what removes segments; what is unsealed and what is in checkpoints is known under it."""
         self._logs: dict[LogId, SegmentedLog] = {}
         self._failure: str | None = None
         self._closed = False
@@ -131,6 +138,8 @@ class SegmentLogStore:
             self._created.update(found.to_sync)
             self._sync_files()
         forget_saved_indexes(self._directory, self._files)
+        self._checkpoints.synced((segment, len(segment.index)) for segment in self._unsealed())
+        self._checkpoints.write_due(len(self._logs) + len(self._to_seal))
         if found.segments_read_again or found.removed_segments:
             logger.info(
                 "%s was not closed in good order: read %d segments of %d logs again, cut %d bytes, removed %d segments",
@@ -190,15 +199,17 @@ class SegmentLogStore:
             self._created.update(published.created)
             self._writing.clear()
         self._to_seal.extend(published.full)
-        for segment in published.replaced:
-            self._remove_replaced(segment)
+        if published.replaced:
+            self._remove_replaced(published)
         self._writes += 1
         self._written_bytes += published.size_bytes
 
-    def _remove_replaced(self, segment: Segment) -> None:
+    def _remove_replaced(self, published: Published) -> None:
         with self._maintenance, self._removing("remove"):
-            self._forget(segment)
-            self._files.remove_tree(segment.path)
+            self._sync_created(published.created)
+            for segment in published.replaced:
+                self._forget(segment)
+                self._files.remove_tree(segment.path)
 
     def sync(self) -> None:
         self._check_usable()
@@ -210,6 +221,10 @@ class SegmentLogStore:
             for _ in range(_SEALS_PER_SYNC):
                 if not self._seal_next():
                     break
+            try:
+                self._checkpoints.write_due(_CHECKPOINTS_PER_SYNC)
+            except OSError as error:
+                self._fail("write a checkpoint in", error)
 
     def _sync_files(self) -> None:
         with self._handles.lock:
@@ -217,6 +232,7 @@ class SegmentLogStore:
             self._dirty, self._created = set(), set()
             self._syncing = dirty
             files = [self._handles.file(segment) for segment in dirty if not segment.discarded]
+            written = [(segment, len(segment.index)) for segment in dirty if not (segment.discarded or segment.sealed)]
         try:
             if self._use_syncfs and (created or len(files) > 1):
                 self._files.syncfs(self._directory_fd)
@@ -226,10 +242,12 @@ class SegmentLogStore:
                 self._sync_created(created)
         finally:
             self._syncing = set()
+        self._checkpoints.synced(written)
         self._syncs += 1
 
-    def _sync_created(self, created: set[Segment]) -> None:
-        """The entries of new segments, and what their `follows` says."""
+    def _sync_created(self, created: Iterable[Segment]) -> None:
+        """The entries of new segments, and what their `follows` says. A log must keep one segment through a power cut, so this comes
+        before the removal of all older ones, too."""
         for segment in created:
             if segment.discarded:
                 continue
@@ -273,6 +291,7 @@ class SegmentLogStore:
         finally:
             self._syncing = set()
         self._to_seal.popleft()
+        self._checkpoints.forget(segment)
         self._handles.close_file(segment)
         return True
 
@@ -328,6 +347,8 @@ class SegmentLogStore:
         if not kept:
             kept = (self._create_empty(state, state.end_offset, "trim"),)
         with self._maintenance, self._removing("trim"):
+            if kept[0] in self._created:
+                self._sync_created(kept[:1])
             self._remove_segments(state, kept, segments[:count])
 
     def truncate(self, log: LogId, new_end: int) -> None:
@@ -394,6 +415,7 @@ class SegmentLogStore:
             self._handles.discard(segment)
             self._dirty.discard(segment)
             self._created.discard(segment)
+            self._checkpoints.forget(segment)
 
     # Errors
 
@@ -447,11 +469,13 @@ class SegmentLogStore:
             self._release()
 
     def _save_indexes(self) -> None:
-        unsealed = [segment for log in self._logs.values() for segment in log.segments if not segment.sealed]
         try:
-            save_indexes(self._directory, unsealed, self._files)
+            save_indexes(self._directory, self._unsealed(), self._files)
         except OSError as error:
             logger.warning("cannot save the indexes in %s, the next start reads the batches instead: %s", self._directory, error)
+
+    def _unsealed(self) -> list[Segment]:
+        return [segment for log in self._logs.values() for segment in log.segments if not segment.sealed]
 
     def _release(self) -> None:
         for log in self._logs.values():
@@ -465,6 +489,7 @@ class SegmentLogStore:
             logs=len(self._logs),
             segments=len(segments),
             unsealed_segments=len(self._to_seal),
+            unrecorded_bytes=self._checkpoints.waiting_bytes,
             bytes=sum(segment.size_bytes for segment in segments),
             open_maps=self._handles.maps,
             open_files=self._handles.open_files,
@@ -483,15 +508,15 @@ def _limits(options: Mapping[str, str]) -> dict[str, str]:
         raise OperatorError(f"the segment engine has no option {unknown[0]!r}; it has {', '.join(sorted(OPTIONS))}")
     if options.get("sync", "auto") not in SYNC_METHODS:
         raise OperatorError(f"option sync of the segment engine is one of {', '.join(SYNC_METHODS)}, not {options['sync']!r}")
-    for name in ("max_maps", "max_open_files"):
+    for name in ("max_maps", "max_open_files", "checkpoint_bytes"):
         if not options.get(name, "1").isdigit():
             raise OperatorError(f"option {name} of the segment engine is a number, not {options[name]!r}")
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         files = 8 * _MOST_MAPS
     # A mapping made by Python holds a file descriptor as well, and a sealed segment has two mappings.
-    defaults = {"sync": "auto", "max_maps": str(max(8, min(files // 8, _MOST_MAPS))), "max_open_files": str(max(8, files // 8))}
-    return {**defaults, **options}
+    bounds = {"max_maps": str(max(8, min(files // 8, _MOST_MAPS))), "max_open_files": str(max(8, files // 8))}
+    return {"sync": "auto", "checkpoint_bytes": str(_CHECKPOINT_BYTES), **bounds, **options}
 
 
 def _open(directory: Path, options: Mapping[str, str], owner_epoch: int) -> SegmentLogStore:

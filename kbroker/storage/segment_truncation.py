@@ -1,7 +1,7 @@
 """Cutting batches off a segment without changing the file that readers have mapped.
 
 What is kept is copied to a new file, which takes the place of the old one by rename; views of the old file keep it alive. A
-crash leaves the old file or the new one, and never an index beside the wrong file: the index is moved away first.
+crash leaves the old file or the new one, and never an index or a checkpoint beside the wrong file: these are moved away first.
 It must not know about logs.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbroker.storage.segment import Segment, write_sidecars
+from kbroker.storage.segment_checkpoint import remove_checkpoint
 from kbroker.storage.segment_index import DATA, INDEX, INDEX_TEMPORARY, SegmentIndex
 
 _CHUNK_BYTES = 1 << 20
@@ -53,9 +54,11 @@ def cut_copy(segment: Segment, batches: int, capacity: int) -> CutCopy:
 def replace_data(segment: Segment, copy: CutCopy) -> Segment:
     """Put the copy in the segment's place. Durable on return; the old object must not be used any more."""
     files, path = segment.files, segment.path
-    if (path / INDEX).exists():
+    has_index = (path / INDEX).exists()
+    if has_index:
         files.remove_tree(path / INDEX_TEMPORARY)
         files.rename(path / INDEX, path / INDEX_TEMPORARY)
+    if remove_checkpoint(path, files) or has_index:
         files.fsync_dir(path)
     files.rename(copy.path, path / DATA)
     files.fsync_dir(path)

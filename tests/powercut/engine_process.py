@@ -4,8 +4,8 @@
     python -m tests.powercut.engine_process recover KIND ENGINE DIRECTORY
     python -m tests.powercut.engine_process judge      requests on stdin, one JSON object a line; answers on stdout
 
-KIND is "log" or "state"; ENGINE may bring options, as in segment?sync=fdatasync&checkpoint_bytes=0. Both are processes of their own since a corrupt store may take its process along (SIGBUS). The worker is
-killed at its end, so that no tidy close helps the engine.
+KIND is "log" or "state"; ENGINE may bring options, as in segment?sync=fdatasync&checkpoint_bytes=0. Both are processes of their own
+since a corrupt store may take its process along (SIGBUS). The worker is killed at its end, so that no tidy close helps the engine.
 """
 
 from __future__ import annotations

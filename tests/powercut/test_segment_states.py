@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.storage.segment_store import LOG_STORE
+from kbroker.storage.segment_store import LOG_STORE, SegmentLogStore
 from kbroker.storage.spi import LogBounds, LogSettings
+from kbroker.testing.faulty_files import FaultyFiles
 from kbroker.testing.log_store_model import LOG, read_all, sized_batch
 from tests.powercut.engine_script import go_on_with_logs
 
@@ -38,4 +39,45 @@ def test_segments_behind_lost_bytes_are_removed(unsynced: Path, follows: str) ->
     assert store.bounds(LOG) == LogBounds(0, 0)
     assert read_all(store) == b""
     go_on_with_logs(store)
+    store.close()
+
+
+class NotingFiles(FaultyFiles):
+    """Notes which directories are synced before the first removal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced_first: list[Path] = []
+        self.has_removed = False
+
+    def fsync_dir(self, path: Path) -> None:
+        if not self.has_removed:
+            self.synced_first.append(path)
+        super().fsync_dir(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.has_removed = True
+        super().rename(source, target)
+
+    def remove_tree(self, path: Path) -> None:
+        self.has_removed = True
+        super().remove_tree(path)
+
+
+@pytest.mark.parametrize("what", ["trim", "write elsewhere"])
+def test_a_log_keeps_a_segment_when_older_ones_are_removed(home: Path, what: str) -> None:
+    """Once wrong: all segments whose names were safe were removed, and one whose name no sync had seen was to be the log."""
+    files = NotingFiles()
+    store = SegmentLogStore(home / "living", files=files)
+    store.create(LOG, LogSettings(segment_bytes=1))
+    if what == "trim":
+        store.write([sized_batch(0, 300), sized_batch(1, 300)], now_ms=0)
+    files.synced_first.clear()
+    if what == "trim":
+        store.trim(LOG, 1)
+    else:
+        store.write([sized_batch(5, 300)], now_ms=0)
+    kept = home / "living" / f"{LOG.topic_id}-{LOG.partition}" / f"{store.bounds(LOG).start_offset:020d}"
+    assert files.has_removed
+    assert files.synced_first == [kept, kept.parent]
     store.close()
