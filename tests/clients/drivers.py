@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import cycle
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from tests.clients.workload import Content, Placed
 
@@ -30,53 +31,58 @@ class TooLittle(AssertionError):
     """Fewer records than asked for came, and for a long time no further one."""
 
 
-class Driver(Protocol):
+class Sending(NamedTuple):
+    """How records are sent."""
+
+    partitions: int = 1
+    codec: str = "none"
+    acks: int = -1
+    idempotent: bool = False
+    max_request_bytes: int = 1_000_000
+
+    def python_settings(self, batch_size: str) -> dict[str, Any]:
+        """For the two clients that are written in Python; only the setting for the size of a batch has two names."""
+        return {
+            "compression_type": None if self.codec == "none" else self.codec,
+            "acks": "all" if self.acks == -1 else self.acks,
+            "enable_idempotence": self.idempotent,
+            "max_request_size": self.max_request_bytes,
+            "linger_ms": 5,
+            batch_size: 65_536,
+        }
+
+
+class Driver(ABC):
     name: str
     codecs: tuple[str, ...]
 
-    def send(
-        self,
-        bootstrap: str,
-        topic: str,
-        contents: Iterable[Content],
-        *,
-        partitions: int = 1,
-        codec: str = "none",
-        acks: int = -1,
-        idempotent: bool = False,
-        max_request_bytes: int = 1_000_000,
-    ) -> list[int]:
-        """Returns the offsets that were answered, in no certain order (with acks 0 they say nothing)."""
+    def send(self, bootstrap: str, topic: str, contents: Iterable[Content], **how: Any) -> list[int]:
+        """`how`: the fields of Sending. Returns the offsets that were answered, in no certain order (with acks 0 they say nothing)."""
+        return self._send(bootstrap, topic, contents, Sending(**how))
 
+    @abstractmethod
+    def _send(self, bootstrap: str, topic: str, contents: Iterable[Content], how: Sending) -> list[int]: ...
+
+    @abstractmethod
     def receive(
         self, bootstrap: str, topic: str, count: int, *, start: Mapping[int, int] | None = None, partitions: int = 1
     ) -> Iterator[Placed]:
         """`count` records from `start` (partition -> offset; None: all partitions from the earliest offset)."""
 
+    @abstractmethod
     def find_offset(self, bootstrap: str, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """Also EARLIEST and LATEST; None if no record is that young."""
 
 
-class Confluent:
+class Confluent(Driver):
     name = "confluent-kafka"
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
 
-    def send(
-        self,
-        bootstrap: str,
-        topic: str,
-        contents: Iterable[Content],
-        *,
-        partitions: int = 1,
-        codec: str = "none",
-        acks: int = -1,
-        idempotent: bool = False,
-        max_request_bytes: int = 1_000_000,
-    ) -> list[int]:
+    def _send(self, bootstrap: str, topic: str, contents: Iterable[Content], how: Sending) -> list[int]:
         from confluent_kafka import Producer
 
-        settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "compression.type": codec, "acks": acks, "linger.ms": 5}
-        settings |= {"enable.idempotence": idempotent, "message.max.bytes": max_request_bytes}
+        settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "compression.type": how.codec, "acks": how.acks, "linger.ms": 5}
+        settings |= {"enable.idempotence": how.idempotent, "message.max.bytes": how.max_request_bytes}
         producer = Producer(settings | QUICK_RECONNECT)
         offsets: list[int] = []
         errors: list[Any] = []
@@ -86,7 +92,7 @@ class Confluent:
             if error is not None:
                 errors.append(error)
 
-        for partition, content in zip(cycle(range(partitions)), contents, strict=False):
+        for partition, content in zip(cycle(range(how.partitions)), contents, strict=False):
             timestamp_ms, key, value, headers = content
             more = {"partition": partition, "timestamp": timestamp_ms, "headers": list(headers), "on_delivery": answered}
             while True:
@@ -142,33 +148,20 @@ class Confluent:
             consumer.close()
 
 
-class KafkaPython:
+class KafkaPython(Driver):
     name = "kafka-python"
     codecs = ("none", "gzip", "zstd")
     """Its snappy and lz4 need python-snappy and lz4, which are not installed for the tests."""
 
-    def send(
-        self,
-        bootstrap: str,
-        topic: str,
-        contents: Iterable[Content],
-        *,
-        partitions: int = 1,
-        codec: str = "none",
-        acks: int = -1,
-        idempotent: bool = False,
-        max_request_bytes: int = 1_000_000,
-    ) -> list[int]:
+    def _send(self, bootstrap: str, topic: str, contents: Iterable[Content], how: Sending) -> list[int]:
         from kafka import KafkaProducer
         from kafka.errors import KafkaError
 
-        settings: dict[str, Any] = {"compression_type": None if codec == "none" else codec, "acks": "all" if acks == -1 else acks}
-        settings |= {"enable_idempotence": idempotent, "max_request_size": max_request_bytes, "linger_ms": 5, "batch_size": 65_536}
-        settings |= {"reconnect_backoff_max_ms": 500}
+        settings = how.python_settings(batch_size="batch_size") | {"reconnect_backoff_max_ms": 500}
         producer = KafkaProducer(bootstrap_servers=bootstrap, **settings)
         try:
             sent = []
-            for partition, content in zip(cycle(range(partitions)), contents, strict=False):
+            for partition, content in zip(cycle(range(how.partitions)), contents, strict=False):
                 timestamp_ms, key, value, headers = content
                 sent.append(
                     producer.send(topic, value=value, key=key, headers=list(headers), partition=partition, timestamp_ms=timestamp_ms)
@@ -220,34 +213,22 @@ class KafkaPython:
             consumer.close()
 
 
-class AioKafka:
+class AioKafka(Driver):
     name = "aiokafka"
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
 
-    def send(self, bootstrap: str, topic: str, contents: Iterable[Content], **settings: Any) -> list[int]:
-        return asyncio.run(self._send(bootstrap, topic, contents, **settings))
+    def _send(self, bootstrap: str, topic: str, contents: Iterable[Content], how: Sending) -> list[int]:
+        return asyncio.run(self._produce(bootstrap, topic, contents, how))
 
-    async def _send(
-        self,
-        bootstrap: str,
-        topic: str,
-        contents: Iterable[Content],
-        *,
-        partitions: int = 1,
-        codec: str = "none",
-        acks: int = -1,
-        idempotent: bool = False,
-        max_request_bytes: int = 1_000_000,
-    ) -> list[int]:
+    async def _produce(self, bootstrap: str, topic: str, contents: Iterable[Content], how: Sending) -> list[int]:
         from aiokafka import AIOKafkaProducer
         from aiokafka.errors import KafkaError
 
-        settings: dict[str, Any] = {"compression_type": None if codec == "none" else codec, "acks": "all" if acks == -1 else acks}
-        settings |= {"enable_idempotence": idempotent, "max_request_size": max_request_bytes, "linger_ms": 5, "max_batch_size": 65_536}
+        settings = how.python_settings(batch_size="max_batch_size")
         async with asyncio.timeout(PATIENCE_S * 5), AIOKafkaProducer(bootstrap_servers=bootstrap, **settings) as producer:
             try:
                 sent = []
-                for partition, content in zip(cycle(range(partitions)), contents, strict=False):
+                for partition, content in zip(cycle(range(how.partitions)), contents, strict=False):
                     timestamp_ms, key, value, headers = content
                     sent.append(
                         await producer.send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=list(headers))
