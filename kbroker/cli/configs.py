@@ -34,6 +34,10 @@ def _resource(topic: str | None, group: str | None, broker: str | None) -> tuple
     return given[0]
 
 
+def _shown(kind: ResourceType, name: str) -> str:
+    return f"{kind.name.lower()} {name}" if name else "all brokers"
+
+
 @click.group()
 def configs() -> None:
     """Describe, set and delete configs of topics, groups and brokers."""
@@ -72,7 +76,7 @@ def set_configs(topic: str | None, group: str | None, broker: str | None, config
     kind, name = _resource(topic, group, broker)
     with connect(bootstrap) as connection:
         admin.alter_configs(connection, kind, name, set_configs=dict(config))
-    click.echo(f"set {', '.join(dict(config))} of {kind.name.lower()} {name}")
+    click.echo(f"set {', '.join(dict(config))} of {_shown(kind, name)}")
 
 
 @configs.command()
@@ -88,6 +92,6 @@ def delete(topic: str | None, group: str | None, broker: str | None, config: tup
         known = {entry.name for entry in admin.describe_configs(connection, kind, name)}
         if unknown := [key for key in config if key not in known]:
             # A broker takes it for done, as Kafka's does; Kafka's tool refuses it too.
-            raise CommandFailed(f"{kind.name.lower()} {name or 'default'} has no config {unknown[0]!r}")
+            raise CommandFailed(f"{_shown(kind, name)} has no config {unknown[0]!r}")
         admin.alter_configs(connection, kind, name, delete_configs=dict.fromkeys(config))
-    click.echo(f"deleted {', '.join(config)} of {kind.name.lower()} {name}")
+    click.echo(f"deleted {', '.join(config)} of {_shown(kind, name)}")

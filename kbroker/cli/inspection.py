@@ -7,13 +7,15 @@ different moments; whatever looks wrong because of that is looked up a second ti
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from uuid import UUID
 
-from kbroker.coordinator.share_state_load import load
+from kbroker.coordinator.share_state_load import ShareState, load
 from kbroker.records import crc_is_valid, iter_headers
+from kbroker.share.effects import StateBatch
+from kbroker.share.record_state import TERMINAL, RecordState
 from kbroker.state_records import (
     GroupKey,
     LogStartKey,
@@ -28,7 +30,7 @@ from kbroker.state_records import (
 )
 from kbroker.storage.spi import LogId, LogReader, SegmentInfo, StateReader
 
-STATE_NAMES: Mapping[int, str] = {0: "available", 1: "acquired", 2: "acknowledged", 3: "archiving", 4: "archived"}
+STATE_NAMES: Mapping[int, str] = {state: state.name.lower() for state in RecordState}
 _READ_BYTES = 1 << 20
 
 
@@ -152,7 +154,7 @@ def _report_missing_logs(report: Inspection, logs: LogReader, state: StateReader
 
 
 def _add_share_state(report: Inspection, state: StateReader, topics: Mapping[UUID, Topic]) -> None:
-    ends = {(each.topic_id, each.partition): each.end_offset for each in report.logs}
+    logs = {(each.topic_id, each.partition): each for each in report.logs}
     for topic_id, partition, group in _share_partitions(state, report):
         topic = topics.get(topic_id)
         name = topic.name if topic is not None else str(topic_id)
@@ -164,17 +166,32 @@ def _add_share_state(report: Inspection, state: StateReader, topics: Mapping[UUI
             continue
         if loaded is None:
             continue
-        end, start, done = ends.get((topic_id, partition)), loaded.start_offset, loaded.delivery_complete_count
-        batches = loaded.merged_batches()
+        log, batches = logs.get((topic_id, partition)), loaded.merged_batches()
         records: Counter[str] = Counter()
         for batch in batches:
             records[STATE_NAMES.get(batch.state, f"state {batch.state}")] += batch.last_offset - batch.first_offset + 1
-        lag = None if end is None or start < 0 or done < 0 else end - start - done
-        report.share_partitions.append(ShareReport(group, name, partition, start, lag, loaded.state_epoch, loaded.updates, dict(records)))
+        lag = _lag(loaded, batches, log)
+        report.share_partitions.append(
+            ShareReport(group, name, partition, loaded.start_offset, lag, loaded.state_epoch, loaded.updates, dict(records))
+        )
         if topic is None:
             report.problems.append(f"{where}: there is no such topic")
-        elif end is not None and batches and batches[-1].last_offset >= end:
-            report.problems.append(f"{where} goes on after the end of the log at {end}: the next start cuts it")
+        elif log is not None and batches and batches[-1].last_offset >= log.end_offset:
+            report.problems.append(f"{where} goes on after the end of the log at {log.end_offset}: the next start cuts it")
+
+
+def _lag(stored: ShareState, batches: Sequence[StateBatch], log: LogReport | None) -> int | None:
+    """Records that are in the log and not finished: those that retention took away are not there, even if the group has yet to
+    notice, finished or not."""
+    if log is None or stored.start_offset < 0 or stored.delivery_complete_count < 0:
+        return None
+    start = max(stored.start_offset, log.start_offset)
+    finished_before = sum(
+        min(batch.last_offset + 1, start) - batch.first_offset
+        for batch in batches
+        if batch.state in TERMINAL and batch.first_offset < start
+    )
+    return log.end_offset - start - (stored.delivery_complete_count - finished_before)
 
 
 def _share_partitions(state: StateReader, report: Inspection) -> Iterable[tuple[UUID, int, str]]:

@@ -81,6 +81,13 @@ def test_share_state_is_merged_from_snapshot_and_updates(directory: Directory) -
     assert found.lag == 10 - 2 - 3
 
 
+def test_lag_counts_only_records_that_are_still_there(directory: Directory) -> None:
+    """The group has not been used since 0 to 3 were removed: 1 and 3 were finished, 0 and 2 never will be; 4 and 5 are finished."""
+    batches = [(1, 1, 2, 1), (3, 5, 4, 1)]
+    directory.state.write([share_state(0, start=0, complete=4, batches=batches), (LogStartKey(ORDERS, 0).encode(), LogStart(4).encode())])
+    assert inspect(directory.logs, directory.state).share_partitions[0].lag == len(range(6, 10))
+
+
 @pytest.mark.parametrize(("start", "complete"), [(-1, 0), (0, -1)])
 def test_lag_is_unknown_until_something_was_decided(directory: Directory, start: int, complete: int) -> None:
     directory.state.write([share_state(0, start=start, complete=complete, batches=[])])

@@ -79,6 +79,14 @@ def test_group_configs_need_no_group(command: Command) -> None:
     assert len(command("configs", "describe", "--group", "later", "--all", "--json").json) > 5
 
 
+def test_configs_of_all_brokers(command: Command) -> None:
+    assert command("configs", "set", "--broker", "", "log.retention.ms=5000000").out == "set log.retention.ms of all brokers\n"
+    (entry,) = command("configs", "describe", "--broker", "", "--json").json
+    assert (entry["name"], entry["value"], entry["source"]) == ("log.retention.ms", "5000000", "dynamic cluster")
+    assert command("configs", "delete", "--broker", "", "log.retention.ms").out == "deleted log.retention.ms of all brokers\n"
+    assert command("configs", "delete", "--broker", "", "log.retention.ms").code == REFUSED
+
+
 def test_broker_configs(command: Command, broker: RunningBroker) -> None:
     with broker.connect() as connection:
         cluster = connection.call("describe_cluster", include_cluster_authorized_operations=False, include_fenced_brokers=False)
