@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+from kbroker.errors import StoreFailed
 from kbroker.storage.chunks import CHUNK_BYTES, ChunkSource, Segment, cut_chunk, floor_chunk
 from kbroker.storage.spi import Change, LogBounds, LogId, LogSettings, StampedBatch
 
@@ -119,14 +120,21 @@ def parse_segment(key: bytes, value: bytes) -> tuple[int, Segment]:
 
 
 def parse_logs(logs: Iterable[tuple[bytes, bytes]], segments: Iterable[tuple[bytes, bytes]]) -> dict[LogId, LogState]:
-    """All logs of a meta table; the active segments' totals are still to be read from their last chunks."""
+    """All logs of a meta table; the active segments' totals are still to be read from their last chunks.
+
+    StoreFailed where the table contradicts itself: an engine whose files are damaged may come up with an old one.
+    """
     states = [parse_log(key, value) for key, value in logs]
     by_number: dict[int, list[Segment]] = {state.number: [] for state in states}
     for key, value in segments:
         log_number, segment = parse_segment(key, value)
+        if log_number not in by_number:
+            raise StoreFailed(f"the table of logs is damaged: it has a segment of log {log_number} and no such log")
         by_number[log_number].append(segment)
     for state in states:
         state.segments = by_number[state.number]
+        if not state.segments:
+            raise StoreFailed(f"the table of logs is damaged: log {state.number} has no segment")
     return {state.log: state for state in states}
 
 

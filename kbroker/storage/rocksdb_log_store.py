@@ -45,6 +45,8 @@ class _Chunks:
             offset = min(offset, segment.end_offset - 1)
         iterator = self._db.iter()
         iterator.seek_for_prev(_KEY.pack(self._log_number, max(0, offset)))
+        if not iterator.valid():
+            iterator.status()  # raises where a block cannot be read: the next seek forgets it, and what it finds is not what comes before
         if not iterator.valid() or self._base_offset(iterator.key()) < segment.base_offset:
             iterator.seek(_KEY.pack(self._log_number, segment.base_offset))
         while iterator.valid():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,38 +35,12 @@ class Disk:
         self.sent = 0
 
     def produce(self, count: int) -> tuple[list[str], list[KafkaError]]:
-        """Values that were confirmed, and the errors of the others; nothing is retried."""
-        confirmed: list[str] = []
-        errors: list[KafkaError] = []
-
-        def answered(error: KafkaError | None, message: Message) -> None:
-            value = message.value()
-            assert value is not None
-            if error is None:
-                confirmed.append(value.decode().rstrip())
-            else:
-                errors.append(error)
-
-        producer = Producer({"bootstrap.servers": self.broker.bootstrap, "acks": "all", "retries": 0, "log_level": 0})
-        for _ in range(count):
-            producer.produce(TOPIC, f"{self.sent:<3000}".encode(), on_delivery=answered)
-            self.sent += 1
-            assert producer.flush(30) == 0
-        return confirmed, errors
+        numbers = range(self.sent, self.sent + count)
+        self.sent += count
+        return produce(self.broker, numbers)
 
     def consume(self) -> list[str]:
-        consumer = Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "reader", "enable.auto.commit": False})
-        _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=20)
-        consumer.assign([TopicPartition(TOPIC, 0, OFFSET_BEGINNING)])
-        values: list[str] = []
-        while len(values) < end:
-            (message,) = consumer.consume(1, 20)
-            value = message.value()
-            assert message.error() is None
-            assert value is not None
-            values.append(value.decode().rstrip())
-        consumer.close()
-        return values
+        return consume(self.broker)
 
     @contextmanager
     def share_consumer(self) -> Iterator[ShareConsumer]:
@@ -77,6 +51,44 @@ class Disk:
         consumer.close()
 
 
+def produce(broker: RunningBroker, numbers: Iterable[int]) -> tuple[list[str], list[KafkaError]]:
+    """Each in a request of its own. Values that were confirmed, and the errors of the others; nothing is retried."""
+    confirmed: list[str] = []
+    errors: list[KafkaError] = []
+
+    def answered(error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            confirmed.append(value_of(message))
+        else:
+            errors.append(error)
+
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", "retries": 0, "log_level": 0})
+    for number in numbers:
+        producer.produce(TOPIC, f"{number:<3000}".encode(), on_delivery=answered)
+        assert producer.flush(30) == 0
+    return confirmed, errors
+
+
+def consume(broker: RunningBroker) -> list[str]:
+    """The whole of partition 0."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "reader", "enable.auto.commit": False, "log_level": 0})
+    _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=20)
+    consumer.assign([TopicPartition(TOPIC, 0, OFFSET_BEGINNING)])
+    values: list[str] = []
+    while len(values) < end:
+        (message,) = consumer.consume(1, 20)
+        assert message.error() is None
+        values.append(value_of(message))
+    consumer.close()
+    return values
+
+
+def value_of(message: Message) -> str:
+    value = message.value()
+    assert value is not None
+    return value.decode().rstrip()
+
+
 def polled(consumer: ShareConsumer) -> list[Message]:
     """The next messages, at least one."""
     for _ in range(100):
@@ -84,9 +96,6 @@ def polled(consumer: ShareConsumer) -> list[Message]:
             return messages
     raise AssertionError("nothing came in half a minute")
 
-
-def values_of(messages: list[Message]) -> list[str]:
-    return [str(message.value(), "ascii").rstrip() for message in messages]
 
 
 @contextmanager
@@ -178,4 +187,4 @@ def test_a_file_system_that_becomes_read_only(engine: str, home: Path) -> None:
         assert disk.consume()[:5] == confirmed
         assert len(disk.produce(1)[0]) == 1
         with disk.share_consumer() as consumer:
-            assert values_of(polled(consumer))[0] == confirmed[1], "what was accepted is done, what was refused comes again"
+            assert value_of(polled(consumer)[0]) == confirmed[1], "what was accepted is done, what was refused comes again"
