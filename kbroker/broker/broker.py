@@ -32,6 +32,7 @@ from kbroker.broker.producer_recovery import SNAPSHOT_BYTES, snapshot_changes
 from kbroker.broker.recovery import check_stores, load_topics, raise_generation
 from kbroker.broker.retention import run_retention
 from kbroker.broker.share_groups import ShareGroups
+from kbroker.broker.space_reserve import SpaceReserve
 from kbroker.broker.topics import Topics, TopicsStatistics
 from kbroker.clock import wall_clock_ms
 from kbroker.config import BrokerConfig
@@ -87,7 +88,8 @@ class Broker:
             durability=options.durability,
             sync_interval_s=sync_interval_s,
         )
-        self.topics = Topics(self.config, log_store, state_store, self.logs, self.state, leader_epoch=generation)
+        reserve = SpaceReserve(options.data_dir)
+        self.topics = Topics(self.config, log_store, state_store, self.logs, self.state, leader_epoch=generation, reserve=reserve)
         self.configs = Configs(self.config, state_store, self.state)
         self.producer_ids = ProducerIds(state_store, self.state)
         self.deadlines = Deadlines()
@@ -163,8 +165,12 @@ async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
             try:
                 with _starting(options.data_dir):
                     broker = _recover(options, directory.cluster_id, log_store, state_store)
-                async with _running(broker):
-                    yield broker
+                broker.topics.reserve.take()
+                try:
+                    async with _running(broker):
+                        yield broker
+                finally:
+                    broker.topics.reserve.give_up()
             finally:
                 _close(log_store)
         finally:

@@ -1,5 +1,6 @@
 """retention.ms and retention.bytes, as in Kafka: whole segments go from the front, decided by their newest timestamp and their
-size; the active segment goes as well when it is too old. The log start offset is committed before anything is removed.
+size; the active segment goes as well when it is too old. The log start offset is committed before anything is removed. The same
+task looks whether there is room again for deletions that a full disk has cut off, and to set space aside (space_reserve.py).
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ async def run_retention(topics: Topics, check_interval_ms: int) -> None:
     """The broker's retention task (log.retention.check.interval.ms)."""
     while True:
         await trio.sleep(check_interval_ms / 1000)
+        await _catch_up(topics)
         for topic in topics:
             for partition in topic.partitions:
                 if partition.deleted:
@@ -69,3 +71,11 @@ async def run_retention(topics: Topics, check_interval_ms: int) -> None:
                     await apply_retention(topics, partition, topic.config)
                 except (NoSpace, StoreFailed) as error:
                     logger.warning("retention of %s-%d has to wait: %s", topic.name, partition.log.partition, error)
+
+
+async def _catch_up(topics: Topics) -> None:
+    try:
+        await topics.finish_deletions()
+    except (NoSpace, StoreFailed) as error:
+        logger.warning("the deletion of a topic has to wait: %s", error)
+    topics.reserve.take()

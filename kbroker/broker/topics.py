@@ -2,7 +2,7 @@
 
 Creating makes the logs first and then commits the topic's record: a crash in between leaves empty logs, which recovery removes.
 Deleting commits a tombstone first (state `deleting`), then drops the logs, then removes the records: recovery finishes
-tombstoned deletions and nothing else.
+tombstoned deletions and nothing else. On a full disk the tombstone takes the place of what is set aside for it (space_reserve.py).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from kbroker.broker.batch_validation import BatchRules
 from kbroker.broker.group_commit import GroupCommit
 from kbroker.broker.partition import EpochEntry, Partition
 from kbroker.broker.producer_recovery import load_producers
+from kbroker.broker.space_reserve import SpaceReserve
 from kbroker.clock import wall_clock_ms
 from kbroker.config import BrokerConfig, TopicConfig
 from kbroker.errors import ErrorCode, KafkaError, NoSpace
@@ -92,6 +93,7 @@ class Topics:
         state: GroupCommit[Change],
         *,
         leader_epoch: int,
+        reserve: SpaceReserve,
     ) -> None:
         self._config = config
         self._log_store = log_store
@@ -99,10 +101,12 @@ class Topics:
         self._logs = logs
         self._state = state
         self.leader_epoch = leader_epoch
+        self.reserve = reserve
         self.version = 0
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._reserved: set[str] = set()
+        self._unfinished: dict[UUID, int] = {}
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(list(self._by_name.values()))
@@ -196,7 +200,7 @@ class Topics:
         tombstone = TopicRecord(topic.name, len(topic.partitions), topic.created_ms, TopicState.DELETING)
         config_key = ConfigKey(ResourceType.TOPIC, topic.name).encode()
         try:
-            await self._state.commit([(TopicKey(topic.topic_id).encode(), tombstone.encode()), (config_key, None)])
+            await self._commit_from_reserve([(TopicKey(topic.topic_id).encode(), tombstone.encode()), (config_key, None)])
         except Exception:
             for partition in topic.partitions:
                 partition.deleted = False
@@ -207,8 +211,39 @@ class Topics:
         self.version += 1
         for partition in topic.partitions:
             partition.waiters.wake_all()
-        await self._finish_deletion(topic.topic_id, len(topic.partitions), also)
+        self.reserve.give_up_if_short()
+        try:
+            await self._finish_deletion(topic.topic_id, len(topic.partitions), also)
+        except NoSpace:
+            self._unfinished[topic.topic_id] = len(topic.partitions)
+            raise
+        self.reserve.take()
         logger.info("topic %s deleted, id %s", topic.name, topic.topic_id)
+
+    async def finish_deletions(self) -> None:
+        """Try again what a full disk has cut off. Raises NoSpace, StoreFailed."""
+        for topic_id, partitions in list(self._unfinished.items()):
+            await self._finish_deletion(topic_id, partitions, [])
+            del self._unfinished[topic_id]
+
+    async def _commit_from_reserve(self, changes: Sequence[Change]) -> None:
+        """Commit what will make room. Raises NoSpace, StoreFailed."""
+        try:
+            await self._state.commit(changes)
+        except NoSpace:
+            if not self.reserve.is_there:
+                raise
+
+            def write_instead() -> None:
+                self.reserve.give_up()
+                self._state_store.write(changes)
+                self._state_store.sync()
+
+            try:
+                await self._state.perform(write_instead)
+            except NoSpace:  # This store needs more than that to go on.
+                self.reserve.take()
+                raise
 
     async def _finish_deletion(self, topic_id: UUID, partitions: int, also: list[Change]) -> None:
         await self._drop_logs(topic_id, range(partitions))

@@ -10,6 +10,7 @@ import pytest
 
 from kbroker.errors import ErrorCode, NoSpace, StoreFailed
 from kbroker.records import ProducerInfo, Record, build_batch
+from kbroker.state_records import TopicKey
 from tests.api.conftest import Client, Connect
 
 ERRORS = [NoSpace("the disk is full"), StoreFailed("sync failed")]
@@ -17,7 +18,8 @@ ERRORS = [NoSpace("the disk is full"), StoreFailed("sync failed")]
 
 @contextmanager
 def refusing(client: Client, error: Exception) -> Iterator[None]:
-    """The state store refuses every write meanwhile."""
+    """The state store refuses every write meanwhile, and no space is set aside."""
+    client.broker.topics.reserve.give_up()
 
     def refuse(changes: object) -> NoReturn:
         raise error
@@ -49,6 +51,70 @@ async def test_topics(connect: Connect, error: Exception) -> None:
             assert {log.topic_id for log in client.broker.log_store.logs()} == {client.partition("a").log.topic_id}
             assert len(list(client.broker.log_store.logs())) == 2
         assert not client.partition("a").deleted
+
+
+async def test_a_topic_is_deleted_with_the_space_that_is_set_aside(connect: Connect, every_engine: str) -> None:
+    async with connect(every_engine) as client:
+        for name in ("a", "b"):
+            await client.create_topic(name)
+        reserve = client.broker.options.data_dir / "reserve"
+        assert reserve.stat().st_size > 100_000
+        store: Any = client.broker.state_store
+        write, refused = store.write, []
+
+        def full_until_something_goes(changes: Any) -> None:
+            if reserve.exists():
+                refused.append(changes)
+                raise NoSpace("the disk is full")
+            write(changes)
+
+        client.broker.state._write = store.write = full_until_something_goes
+        (deleted,) = (await client.call("delete_topics", 6, topics=[{"name": "a", "topic_id": None}])).responses
+        assert (deleted.error_code, len(refused)) == (ErrorCode.none, 1)
+        assert [topic.name for topic in client.broker.topics] == ["b"]
+        assert len(list(client.broker.log_store.logs())) == 1
+        assert reserve.exists(), "taken again, for the next one"
+        client.broker.state._write = store.write = write
+    assert not reserve.exists(), "no use while no broker runs"
+    async with connect(every_engine) as client:
+        assert [topic.name for topic in client.broker.topics] == ["b"]
+
+
+async def test_a_store_that_does_not_go_on_with_the_space_set_aside(connect: Connect) -> None:
+    async with connect() as client:
+        await client.create_topic("a")
+        store: Any = client.broker.state_store
+
+        def refuse(changes: object) -> NoReturn:
+            raise NoSpace("the disk is full")
+
+        client.broker.state._write, write = refuse, store.write
+        store.write = refuse
+        (deleted,) = (await client.call("delete_topics", 6, topics=[{"name": "a", "topic_id": None}])).responses
+        assert deleted.error_code is ErrorCode.kafka_storage_error
+        assert not client.partition("a").deleted
+        assert (client.broker.options.data_dir / "reserve").exists()
+        client.broker.state._write = store.write = write
+
+
+async def test_a_deletion_that_is_cut_off_is_finished_when_there_is_room(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(log: object) -> NoReturn:
+        raise NoSpace("the disk is full")
+
+    async with connect() as client:
+        topics, store = client.broker.topics, client.broker.log_store
+        await client.create_topic("a")
+        with monkeypatch.context() as full_disk:
+            full_disk.setattr(store, "drop", full)
+            (deleted,) = (await client.call("delete_topics", 6, topics=[{"name": "a", "topic_id": None}])).responses
+            assert (deleted.error_code, len(topics)) == (ErrorCode.kafka_storage_error, 0)
+            with pytest.raises(NoSpace):
+                await topics.finish_deletions()
+        assert len(list(store.logs())) == 1
+        await topics.finish_deletions()
+        assert list(store.logs()) == []
+        assert list(client.broker.state_store.scan(TopicKey.namespace)) == []
+        await topics.finish_deletions()
 
 
 @pytest.mark.parametrize("error", ERRORS)
