@@ -4,6 +4,9 @@ One `GroupCommit` per store, at most one commit in flight, no timer: the first e
 tick, together with everything that other tasks of that tick submit. Where the engine allows, write() runs on the loop and
 only sync() in the store's thread; an engine that ties writes to a thread (LMDB) does both there in one hop.
 
+With durability `os` a sync follows in the background. Nothing waits for it where the engine allows a write() beside a sync();
+operations do, as they share its thread.
+
 Entries are told twice: `on_written` (the data survives kill -9) and `on_done` (it counts: synced with durability `disk`,
 written with `os`). Both run on the loop in the order of submission, so visibility moves in offset order.
 
@@ -85,7 +88,8 @@ class GroupCommitStatistics:
 
 
 class GroupCommit(Generic[Item]):
-    """`write` and `sync` are the store's; `durability` 'disk' syncs every group, 'os' every `sync_interval_s` in between."""
+    """`write` and `sync` are the store's; `durability` 'disk' syncs every group, 'os' every `sync_interval_s` in between.
+    `in_thread` and `beside_sync` are the engine's `write_in_thread` and `writes_beside_sync` (storage/spi.py)."""
 
     def __init__(
         self,
@@ -94,6 +98,7 @@ class GroupCommit(Generic[Item]):
         sync: Callable[[], None],
         *,
         in_thread: bool,
+        beside_sync: bool = False,
         durability: str,
         sync_interval_s: float = 0.1,
     ) -> None:
@@ -101,6 +106,7 @@ class GroupCommit(Generic[Item]):
         self._write = write
         self._sync = sync
         self._in_thread = in_thread
+        self._beside_sync = beside_sync
         self._sync_each = durability == "disk"
         self._sync_interval_s = sync_interval_s
         self._thread = CommitThread(f"commit-{name}")
@@ -175,14 +181,17 @@ class GroupCommit(Generic[Item]):
                 await self._idle()
 
     async def _remind(self) -> None:
-        """Say when what was written has waited long enough for its sync. Not a deadline of the committer's own: that would cost
-        every commit a cancel scope (10 us)."""
+        """Sync, or have the committer sync, what was written and has waited long enough. Not a deadline of the committer's own: that
+        would cost every commit a cancel scope (10 us)."""
         while True:
             await self._dirty.wait()
             await trio.sleep(self._sync_interval_s)
             self._dirty = trio.Event()
-            self._sync_is_due = True
-            self._wake()
+            if self._beside_sync:
+                await self._sync_in_background()
+            else:
+                self._sync_is_due = True
+                self._wake()
 
     async def _idle(self) -> None:
         self._idle_task = trio.lowlevel.current_task()

@@ -208,13 +208,16 @@ class _Rewrite:
 
 
 class LogStateStore:
-    """The StateStore. write() belongs on the broker's loop, sync() in its commit thread."""
+    """The StateStore. write() belongs on the broker's loop, sync() in its commit thread. They may meet: `_appending` is held for as long
+    as the log and the map differ, and while entries of the map are written anew."""
 
     write_in_thread = False
+    write_beside_sync = True
 
     def __init__(self, log: LogStore) -> None:
         self._log = log
         self._map = _Map()
+        self._appending = Lock()
         self._rewrite: _Rewrite | None = None
         self._rewrites = 0
         self._unsynced_bytes = 0
@@ -241,30 +244,32 @@ class LogStateStore:
 
     def write(self, changes: Sequence[Change]) -> None:
         if changes:
-            self._append(changes)
-            self._map.apply(changes)
+            with self._appending:
+                self._append(changes)
+                self._map.apply(changes)
 
     def sync(self) -> None:
         """Also writes a piece of the live map anew, when it is time; a full disk postpones that."""
         self._log.sync()
-        piece_bytes = max(PIECE_BYTES, 4 * self._unsynced_bytes)
-        self._unsynced_bytes = 0
-        dead_bytes = self._log_bytes - self._map.live_bytes
-        if self._rewrite is None and dead_bytes > max(SMALLEST_DEAD_BYTES, self._map.live_bytes):
-            self._rewrite = _Rewrite(self._end_offset)
-        if self._rewrite is not None:
-            try:
-                self._rewrite_piece(self._rewrite, piece_bytes)
-            except NoSpace:
-                return
+        with self._appending:
+            piece_bytes = max(PIECE_BYTES, 4 * self._unsynced_bytes)
+            self._unsynced_bytes = 0
+            dead_bytes = self._log_bytes - self._map.live_bytes
+            if self._rewrite is None and dead_bytes > max(SMALLEST_DEAD_BYTES, self._map.live_bytes):
+                self._rewrite = _Rewrite(self._end_offset)
+            if self._rewrite is not None:
+                try:
+                    self._rewrite_piece(self._rewrite, piece_bytes)
+                except NoSpace:
+                    return
 
     def _rewrite_piece(self, rewrite: _Rewrite, piece_bytes: int) -> None:
+        """All pieces before this one are synced, and whatever was written before the sync that has just ended."""
         piece = self._map.piece(rewrite.next_key, piece_bytes)
         if piece:
             self._append(piece)
             rewrite.next_key = piece[-1][0] + b"\0"
             return
-        self._log.sync()
         self._log.trim(LOG, rewrite.start_offset)
         self._log_bytes = self._size_of_log()
         self._rewrite = None

@@ -62,6 +62,7 @@ class MemoryLogStore:
 
     may_block = False
     write_in_thread = False
+    write_beside_sync = True
 
     def __init__(self, contents: dict[LogId, _Log]) -> None:
         self._logs = contents
@@ -148,6 +149,7 @@ class MemoryStateStore:
     """A StateStore; a snapshot is a copy of the dict."""
 
     write_in_thread = False
+    write_beside_sync = True
 
     def __init__(self, contents: dict[bytes, bytes], lock: Lock | None = None) -> None:
         """`lock` is shared with other stores over the same contents: a reader in another thread must not see half of a write."""

@@ -68,7 +68,7 @@ class RocksdbStatistics:
 
 
 class Rocksdb:
-    """Open for writing. All methods but `reading` belong to the broker's one-at-a-time calls."""
+    """Open for writing. All methods but `reading` belong to the broker's one-at-a-time calls; a write may run beside a sync."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -127,17 +127,21 @@ class Rocksdb:
 
     def sync(self) -> None:
         self.check()
-        if not self._full:
-            assert self._db is not None
-            try:
-                self._db.flush_wal(True)
-            except Exception as error:
-                if not _says_full(error) or any(mark in str(error) for mark in _AT_SYNC):
-                    raise self._fail(str(error)) from error
-                self._full = True
-            else:
-                return
-        self._sync_wal_files()
+        with self._lock:  # a write beside this one must not open the database again meanwhile
+            if self._full or not self._flush_wal():
+                self._sync_wal_files()
+
+    def _flush_wal(self) -> bool:
+        """False when the disk is full."""
+        assert self._db is not None
+        try:
+            self._db.flush_wal(True)
+        except Exception as error:
+            if not _says_full(error) or any(mark in str(error) for mark in _AT_SYNC):
+                raise self._fail(str(error)) from error
+            self._full = True
+            return False
+        return True
 
     def _sync_wal_files(self) -> None:
         """What RocksDB does no more once it is full: earlier writes are in the WAL files and must still reach the disk."""
@@ -175,7 +179,7 @@ class Rocksdb:
             raise NoSpace(f"{self.directory}: {free_bytes} bytes are free, {room_bytes} are needed to go on")
         with self._lock.alone_if_free() as alone:
             if not alone:
-                raise NoSpace(f"{self.directory}: there is space again; it is being read at the moment")
+                raise NoSpace(f"{self.directory}: there is space again; it is in use at the moment")
             self._close_rdict()
             try:
                 self._db = open_rdict(self.directory, AccessType.read_write())

@@ -156,6 +156,7 @@ class RocksdbLogStore(_Reads):
     """The LogStore. It keeps the list of logs and segments in memory."""
 
     write_in_thread = False
+    write_beside_sync = True
 
     def __init__(self, directory: Path) -> None:
         self._database = Rocksdb(directory)

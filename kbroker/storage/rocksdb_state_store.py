@@ -79,6 +79,7 @@ class RocksdbStateReader:
 
 class RocksdbStateStore:
     write_in_thread = False
+    write_beside_sync = True
 
     def __init__(self, directory: Path) -> None:
         self._database = Rocksdb(directory)

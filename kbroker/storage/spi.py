@@ -12,7 +12,9 @@ What counts as kept:
     StoreFailed         the state of the disk is unknown; every later write() and sync() raises StoreFailed as well
 
 Threads: the broker calls write(), sync() and create/drop/trim/truncate one at a time, never two of them at once, and always
-from one thread where `write_in_thread` is true. Reads may come from other threads at the same time as any of these.
+from one thread where `write_in_thread` is true. An engine that says `write_beside_sync = True` allows one exception: a write()
+on the broker's loop while a sync() runs in its commit thread, so that with durability `os` no answer waits for a sync. Reads may
+come from other threads at the same time as any of these.
 
 Offsets may have holes: no reader may assume that the batch after the one that ends at n begins at n + 1.
 """
@@ -147,6 +149,12 @@ class StateStore(StateReader, Protocol):
         """Apply changes in their order, all or none. See the head of this file."""
 
     def sync(self) -> None: ...
+
+
+def writes_beside_sync(store: LogStore | StateStore) -> bool:
+    """Whether write() may run while sync() does. `write_beside_sync` is no part of the protocols, so that an engine which says
+    nothing is one that forbids it; where `write_in_thread` is true both have the same thread, and it has no effect."""
+    return not store.write_in_thread and bool(getattr(store, "write_beside_sync", False))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,23 +11,23 @@ business: a process that is to be killed needs a harness around it. It must not 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Event, Thread
-from typing import ClassVar
 from uuid import UUID
 
 import pytest
 
 from kbroker.records import crc_is_valid, iter_headers
-from kbroker.storage.spi import LogBounds, LogId, LogReader, LogSettings, LogStore, LogStoreFactory, StampedBatch
+from kbroker.storage.spi import LogBounds, LogId, LogSettings, LogStore, StampedBatch
+from kbroker.testing.beside_sync import syncing
 from kbroker.testing.log_store_model import (
     EVERYTHING,
     LOG,
     OTHER,
     SETTINGS,
     TOPIC,
+    OpenedEngine,
     base_offsets,
     batch,
     check_against_memory_store,
@@ -39,46 +39,8 @@ from kbroker.testing.log_store_model import (
 )
 
 
-class LogStoreContract:
+class LogStoreContract(OpenedEngine):
     """Subclass, set `factory`, run with pytest."""
-
-    factory: ClassVar[LogStoreFactory]
-    options: ClassVar[Mapping[str, str]] = {}
-    durable: ClassVar[bool] = True
-    """False for an engine whose contents end with close(): tests that open a store again are then skipped."""
-
-    @pytest.fixture
-    def directory(self, tmp_path: Path) -> Path:
-        return tmp_path / "log"
-
-    @pytest.fixture
-    def store(self, directory: Path) -> Iterator[LogStore]:
-        with self.opened(directory) as store:
-            yield store
-
-    @contextmanager
-    def opened(self, directory: Path) -> Iterator[LogStore]:
-        store = self.factory.open(directory, self.options, 1)
-        try:
-            yield store
-        finally:
-            store.close()
-
-    @contextmanager
-    def reading(self, directory: Path) -> Iterator[LogReader]:
-        reader = self.factory.open_reader(directory)
-        try:
-            yield reader
-        finally:
-            reader.close()
-
-    @contextmanager
-    def reopened(self, store: LogStore, directory: Path) -> Iterator[LogStore]:
-        if not self.durable:
-            pytest.skip("contents of this engine end with close()")
-        store.close()
-        with self.opened(directory) as again:
-            yield again
 
     # Logs: made, missing, dropped
 
@@ -589,6 +551,16 @@ class LogStoreContract:
         stop.set()
         thread.join()
         assert problems == []
+
+    def test_writes_beside_a_sync(self, store: LogStore, directory: Path) -> None:
+        store.create(LOG, LogSettings(segment_bytes=2000))
+        written: list[StampedBatch] = []
+        with syncing(store) as enough:
+            while len(written) < 400 or not enough.is_set():
+                written.append(batch(len(written)))
+                store.write(written[-1:], now_ms=0)
+        with self.reopened(store, directory) as again:
+            assert read_all(again) == joined(written)
 
     def test_close_twice(self, directory: Path) -> None:
         with self.opened(directory) as store:

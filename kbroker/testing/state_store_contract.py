@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 
 from kbroker.storage.spi import Change, StateReader, StateStore, StateStoreFactory
+from kbroker.testing.beside_sync import syncing
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -207,6 +208,17 @@ class StateStoreContract:
         stop.set()
         thread.join()
         assert mixed == []
+
+    def test_writes_beside_a_sync(self, store: StateStore, directory: Path) -> None:
+        rounds = 0
+        with syncing(store) as enough:
+            while rounds < 400 or not enough.is_set():
+                store.write([(b"a%d" % (rounds % 7), b"%d" % rounds), (b"b%d" % rounds, b""), (b"b%d" % (rounds - 1), None)])
+                rounds += 1
+        expected = {b"b%d" % (rounds - 1): b"", **{b"a%d" % (number % 7): b"%d" % number for number in range(rounds)}}
+        assert dict(store.scan(b"")) == expected
+        with self.reopened(store, directory) as again:
+            assert dict(again.scan(b"")) == expected
 
     @pytest.mark.parametrize("synced", [True, False])
     def test_reopen_gives_the_same(self, store: StateStore, directory: Path, synced: bool) -> None:

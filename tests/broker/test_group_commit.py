@@ -27,10 +27,12 @@ class FakeStore:
         self.fail_sync: Exception | None = None
         self.busy = False
         self.token = trio.lowlevel.current_trio_token()
+        self.beside_sync = False
         self.has_synced = trio.Event()
+        self.is_syncing = trio.Event()
 
     def write(self, items: list[str]) -> None:
-        assert not self.busy
+        assert not self.busy or self.beside_sync
         self.threads.add(threading.get_ident())
         if self.fail_write is not None:
             error, self.fail_write = self.fail_write, None
@@ -42,6 +44,7 @@ class FakeStore:
         assert not self.busy
         self.busy = True
         covered = list(self.written)
+        self.token.run_sync_soon(self.is_syncing.set)
         assert self.gate.wait(10)
         self.busy = False
         if self.fail_sync is not None:
@@ -51,9 +54,12 @@ class FakeStore:
 
 
 @asynccontextmanager
-async def committing(store: FakeStore, *, in_thread: bool = False, durability: str = "disk") -> AsyncIterator[GroupCommit[str]]:
+async def committing(
+    store: FakeStore, *, in_thread: bool = False, beside_sync: bool = False, durability: str = "disk"
+) -> AsyncIterator[GroupCommit[str]]:
+    store.beside_sync = beside_sync
     commits: GroupCommit[str] = GroupCommit(
-        "test", store.write, store.sync, in_thread=in_thread, durability=durability, sync_interval_s=0.05
+        "test", store.write, store.sync, in_thread=in_thread, beside_sync=beside_sync, durability=durability, sync_interval_s=0.05
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commits.run)
@@ -249,3 +255,70 @@ async def test_durability_os_is_synced_under_load_too() -> None:
         is_synced = bool(store.synced)
         store.has_synced.set()
     assert is_synced
+
+
+async def test_durability_os_answers_while_the_background_sync_runs() -> None:
+    store = FakeStore()
+    async with committing(store, beside_sync=True, durability="os") as commits:
+        store.gate.clear()
+        await commits.commit(["a"])
+        with trio.fail_after(10):
+            await store.is_syncing.wait()
+            await commits.commit(["b"])
+        assert store.busy
+        assert store.synced == []
+        assert store.written == ["a", "b"]
+    assert store.synced == ["a", "b"], "closing syncs what was written during a sync"
+
+
+async def test_durability_os_waits_where_the_engine_allows_no_write_beside_a_sync() -> None:
+    store = FakeStore()
+    notes: list[str] = []
+    async with committing(store, durability="os") as commits:
+        store.gate.clear()
+        await commits.commit(["a"])
+        with trio.fail_after(10):
+            await store.is_syncing.wait()
+        commits.submit(["b"], noting(notes, "b"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert (notes, store.written) == ([], ["a"])
+    assert notes == ["b"]
+    assert store.synced == ["a", "b"]
+
+
+async def test_an_operation_waits_for_the_background_sync() -> None:
+    store = FakeStore()
+    notes: list[str] = []
+    async with committing(store, beside_sync=True, durability="os") as commits, trio.open_nursery() as nursery:
+        store.gate.clear()
+        await commits.commit(["a"])
+        with trio.fail_after(10):
+            await store.is_syncing.wait()
+
+        async def ask() -> None:
+            await commits.perform(lambda: notes.append("busy" if store.busy else "idle"))
+
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        assert notes == []
+        store.gate.set()
+    assert notes == ["idle"]
+
+
+async def test_a_failed_background_sync_ends_all_writing() -> None:
+    store = FakeStore()
+    async with committing(store, beside_sync=True, durability="os") as commits:
+        store.gate.clear()
+        store.fail_sync = StoreFailed("EIO")
+        await commits.commit(["a"])
+        with trio.fail_after(10):
+            await store.is_syncing.wait()
+        await commits.commit(["b"])
+        store.gate.set()
+        with trio.fail_after(10):
+            while not commits.failed:
+                await trio.testing.wait_all_tasks_blocked(0.01)
+        with pytest.raises(StoreFailed):
+            await commits.commit(["c"])
+    assert store.written == ["a", "b"]
+    assert store.synced == []

@@ -17,6 +17,7 @@ from kbroker.storage import log_state_store, segment_store
 from kbroker.storage.log_state_store import LOG, STATE_STORE, LogStateStore, from_record, to_record
 from kbroker.storage.memory_store import MemoryLogStore
 from kbroker.storage.spi import StampedBatch
+from kbroker.testing.beside_sync import syncing
 from kbroker.testing.state_store_contract import StateStoreContract
 
 TOPIC = UUID(int=0x1234)
@@ -99,6 +100,25 @@ def test_the_log_stays_short_and_says_the_same(tmp_path: Path) -> None:
     assert store.statistics().rewrites >= 2
     assert largest < 60_000
     reader.close()
+    store.close()
+    again = STATE_STORE.open(tmp_path, {}, 1)
+    assert dict(again.scan(b"")) == model
+    again.close()
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_the_log_is_rewritten_beside_writes(tmp_path: Path) -> None:
+    model: dict[bytes, bytes] = {}
+    store = STATE_STORE.open(tmp_path, {}, 1)
+    assert isinstance(store, LogStateStore)
+    rng = random.Random(5)
+    with syncing(store) as enough:
+        while store.statistics().rewrites < 3 or not enough.is_set():
+            changes = [(b"key%03d" % rng.randrange(60), None if rng.random() < 0.2 else rng.randbytes(30)) for _ in range(3)]
+            store.write(changes)
+            for key, value in changes:
+                model.update({key: value}) if value is not None else model.pop(key, None)
+    assert dict(store.scan(b"")) == model
     store.close()
     again = STATE_STORE.open(tmp_path, {}, 1)
     assert dict(again.scan(b"")) == model

@@ -209,7 +209,7 @@ def test_it_is_not_opened_again_under_a_snapshot(tmp_path: Path) -> None:
         store.write([(b"a", b"2")])
     repair()
     with store.snapshot() as snapshot:
-        with pytest.raises(NoSpace, match="being read"):
+        with pytest.raises(NoSpace, match="in use"):
             store.write([(b"a", b"2")])
         assert snapshot.get(b"a") == b"1"
     del snapshot
