@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 
 from kbroker.cli.exits import DATA_DIRECTORY
+from kbroker.storage.segment_store import LOG_STORE
+from kbroker.storage.spi import LogBounds
 from kbroker.testing.broker import FAST_CONFIG, BrokerStartFailed, RunningBroker
+from kbroker.testing.log_store_model import LOG, SETTINGS, sized_batch
 from tests.powercut.disk import Disk, save
 from tests.powercut.test_broker_faults import TOPIC, consume, produce
 
@@ -158,3 +161,35 @@ def test_rocksdb_takes_damage_within_its_wal_for_its_end(left: Left, home: Path)
     found = records_of(broker)
     assert RECORDS // 2 <= len(found) < RECORDS
     assert found == list(range(len(found)))
+
+
+def test_damage_within_synced_records_of_a_segment(left: Left, home: Path) -> None:
+    """Without a checkpoint, after a crash, it cannot be told from pages that a power cut took: the log ends there, and a line says so."""
+    broker = left.copy("segment", home)
+    path = the_file(broker, "log", "data.ninja")
+    put(path, b"\x5a" * 40, at=30 * 3100)
+    found = records_of(broker)
+    assert RECORDS // 4 < len(found) < RECORDS // 2
+    assert found == list(range(len(found)))
+    (line,) = [line for line in broker.logs().splitlines() if " WARNING " in line]
+    assert str(path) in line
+
+
+def test_damage_before_a_checkpoint_removes_nothing(home: Path) -> None:
+    """What was synced, and is known to have been, stays where it is: what is whole can be read, before the damage and behind it."""
+    batches = [sized_batch(offset, 3000) for offset in range(20)]
+    store = LOG_STORE.open(home / "living", {"checkpoint_bytes": "0"}, 0)
+    store.create(LOG, SETTINGS)
+    for batch in batches:
+        store.write([batch], now_ms=0)
+        store.sync()
+    save(Disk(home / "living").latest(), home / "left")
+    store.close()
+    (path,) = (home / "left").rglob("data.ninja")
+    put(path, b"\x5a" * 40, at=5 * len(batches[0].data))
+    store = LOG_STORE.open(home / "left", {}, 0)
+    assert store.bounds(LOG) == LogBounds(0, 20)
+    for offset in (0, 4, 6, 19):
+        assert b"".join(store.read(LOG, offset, max_bytes=1, end_offset=20)) == batches[offset].data
+    store.close()
+
