@@ -2,7 +2,8 @@
 
 The engine (kbroker.share.share_partition) decides; here its Persist effects go through the Persister, its deadlines into the
 broker's heap, and its answers to the API handlers. A share-partition is loaded at first use and kept until it is fenced, its
-group or its topic is deleted.
+group or its topic is deleted, or the last session of its group has ended, as in Kafka; but where Kafka drops it at once, here it
+stays until nobody holds a record of it and everything is saved.
 """
 
 from __future__ import annotations
@@ -49,9 +50,10 @@ def client_error(code: ErrorCode, message: str | None = None) -> KafkaError:
 
 
 class LoadedSharePartition:
-    """A share-partition in this broker's memory. `engine` is None while it loads; `error` says why it could not be."""
+    """A share-partition in this broker's memory. `engine` is None while it loads; `error` says why it could not be; `retiring`:
+    its group has no sessions, so that it goes when it is settled."""
 
-    __slots__ = ("engine", "error", "gone", "key", "partition", "scheduled_ms", "waiters")
+    __slots__ = ("engine", "error", "gone", "key", "partition", "retiring", "scheduled_ms", "waiters")
 
     def __init__(self, key: Key, partition: Partition) -> None:
         self.key = key
@@ -59,6 +61,7 @@ class LoadedSharePartition:
         self.engine: SharePartition | None = None
         self.error: KafkaError | None = None
         self.gone = False
+        self.retiring = False
         self.waiters = Waiters()
         self.scheduled_ms = float("inf")
 
@@ -94,6 +97,7 @@ class ShareGroups:
         self._settings = settings
         self._reset_policy = reset_policy
         self._loaded: dict[Key, LoadedSharePartition] = {}
+        self._groups: dict[str, dict[TopicPartition, LoadedSharePartition]] = {}
         self._nursery: trio.Nursery | None = None
         self.sessions = ShareSessions(max_sessions, lambda group_id, partition: (group_id, partition) in self._loaded)
 
@@ -117,6 +121,7 @@ class ShareGroups:
         Raises UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION."""
         loaded = self._loaded.get((group_id, partition))
         if loaded is not None:
+            loaded.retiring = False
             return loaded
         topic = self._topics.by_id(partition.topic_id)
         if topic is None:
@@ -124,7 +129,7 @@ class ShareGroups:
         if not 0 <= partition.partition < len(topic.partitions):
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         loaded = LoadedSharePartition((group_id, partition), topic.partitions[partition.partition])
-        self._loaded[loaded.key] = loaded
+        self._loaded[loaded.key] = self._groups.setdefault(group_id, {})[partition] = loaded
         self._start(self._load, loaded)
         return loaded
 
@@ -148,16 +153,33 @@ class ShareGroups:
             engine.settings = self._settings(group_id)  # They may have been altered while the state was read.
             loaded.engine = engine
             loaded.waiters.wake_all()
+            self._retire(loaded)
 
     def _forget(self, loaded: LoadedSharePartition) -> None:
         """Out of memory: the next fetch loads it anew from what was saved."""
+        group_id, partition = loaded.key
         if self._loaded.get(loaded.key) is loaded:
             del self._loaded[loaded.key]
+            group = self._groups[group_id]
+            del group[partition]
+            if not group:
+                del self._groups[group_id]
         loaded.gone = True
         loaded.waiters.wake_all()
 
     def forget_group(self, group_id: str) -> None:
-        for loaded in [each for (group, _), each in self._loaded.items() if group == group_id]:
+        for loaded in list(self._groups.get(group_id, {}).values()):
+            self._forget(loaded)
+
+    def _session_ended(self, group_id: str) -> None:
+        if self.sessions.has_group(group_id):
+            return
+        for loaded in list(self._groups.get(group_id, {}).values()):
+            loaded.retiring = True
+            self._retire(loaded)
+
+    def _retire(self, loaded: LoadedSharePartition) -> None:
+        if loaded.retiring and not loaded.gone and loaded.engine is not None and loaded.engine.is_settled and not loaded.waiters:
             self._forget(loaded)
 
     def forget_topic(self, topic: Sequence[Partition]) -> None:
@@ -242,6 +264,7 @@ class ShareGroups:
             if error.code in FENCING_CODES:
                 self._forget(loaded)
         loaded.waiters.wake_all()
+        self._retire(loaded)
         return error
 
     # -- what happens without a client ----------------------------------------------------------------------------------
@@ -281,6 +304,7 @@ class ShareGroups:
         if persist is not None:
             loaded.waiters.wake_all()
         self._schedule(loaded)
+        self._retire(loaded)
 
     def release(self, group_id: str, member_id: str, partitions: Sequence[TopicPartition]) -> None:
         """The member has let go of these share-partitions: what it holds there is available again at once."""
@@ -294,6 +318,7 @@ class ShareGroups:
 
     def release_session(self, session: ShareSession) -> None:
         self.release(*session.key, session.to_release)
+        self._session_ended(session.key.group_id)
 
     def close_session(self, session: ShareSession) -> None:
         """The member ends its session, unless it has a newer one by now."""

@@ -12,6 +12,7 @@ that a request forgets, and every session of a closed connection, not only the n
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -147,6 +148,7 @@ class ShareSessions:
         self._may_hold = may_hold
         self._sessions: dict[SessionKey, ShareSession] = {}
         self._by_connection: dict[Hashable, dict[SessionKey, ShareSession]] = {}
+        self._groups: Counter[str] = Counter()
         self._evictions = 0
         self._refused = 0
 
@@ -210,6 +212,10 @@ class ShareSessions:
         self._evictions += len(closed)
         return closed
 
+    def has_group(self, group_id: str) -> bool:
+        """Whether any member of the group has a session."""
+        return group_id in self._groups
+
     def statistics(self) -> ShareSessionsStatistics:
         partitions = sum(len(session._row_due) for session in self._sessions.values())
         held_elsewhere = sum(len(session.held_elsewhere) for session in self._sessions.values())
@@ -227,6 +233,7 @@ class ShareSessions:
         session = ShareSession(key, connection_id, partial(self._may_hold, key.group_id))
         session._add(add, row_due=False)
         self._sessions[key] = session
+        self._groups[key.group_id] += 1
         self._by_connection.setdefault(connection_id, {})[key] = session
         return FetchPlan(session, INITIAL_EPOCH, tuple(session.fetch_order(INITIAL_EPOCH)), replaced=replaced)
 
@@ -243,6 +250,9 @@ class ShareSessions:
 
     def _remove(self, session: ShareSession) -> None:
         del self._sessions[session.key]
+        self._groups[session.key.group_id] -= 1
+        if not self._groups[session.key.group_id]:
+            del self._groups[session.key.group_id]
         of_connection = self._by_connection[session.connection_id]
         del of_connection[session.key]
         if not of_connection:

@@ -132,6 +132,14 @@ class SharePartition:
         """When expire() should be called next; there may turn out to be nothing to do. None: no lock is held."""
         return self._window.locks.next_deadline_ms
 
+    @property
+    def is_settled(self) -> bool:
+        """Nobody holds a record, nothing is being saved or waits to be: loaded again from the Persister it would be the same."""
+        window = self._window
+        if self._writes or self._unsaved:
+            return False
+        return not (window.states and window.count_of((RecordState.ACQUIRED,), window.start_offset, window.end_offset))
+
     # ---- the life of a record --------------------------------------------------------------------------------------
 
     def acquire(
