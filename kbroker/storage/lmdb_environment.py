@@ -13,8 +13,9 @@ This module must not know what is stored.
 from __future__ import annotations
 
 import errno
-import logging
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -29,8 +30,6 @@ from kbroker.storage.directory import make_directory
 from kbroker.storage.files import Files
 from kbroker.storage.shared_lock import SharedLock
 
-logger = logging.getLogger(__name__)
-
 Handle: TypeAlias = lmdb._Database  # py-lmdb names the type only this way
 Transaction: TypeAlias = "lmdb.Transaction[memoryview]"
 T = TypeVar("T")
@@ -41,6 +40,8 @@ SPARE_TRANSACTIONS = 8
 SMALLEST_MAP_BYTES = 1 << 30
 
 NEARLY_FULL_BYTES = 16 << 20
+
+_COPY_TO_STDOUT = "import sys, lmdb; lmdb.open(sys.argv[1], readonly=True).copyfd(1, compact=True)"
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _MAP_REFUSED = {errno.ENOMEM, errno.EINVAL, errno.EFBIG, errno.EOVERFLOW}
@@ -262,19 +263,34 @@ def _open(directory: Path, read_only: bool, map_bytes: int, max_handles: int) ->
                 raise OperatorError(f"{directory}: reading needs permission to write lock.mdb there: use the broker's user") from error
             raise OperatorError(f"{directory}: cannot open the LMDB environment: {error}") from error
         env.reader_check()  # slots of readers that were killed pin old pages
-        _check_length(env, directory)
+        try:
+            _check_length(env, directory)
+        except OperatorError:
+            env.close()
+            raise
         return env, map_bytes
 
 
 def _check_length(env: lmdb.Environment, directory: Path) -> None:
-    """LMDB maps its file without a look at its length, and a page in use beyond the end is a SIGBUS without a word: have said why.
+    """OperatorError for a file that was cut, or copied in part. LMDB maps its file without a look at its length, and a page in use
+    beyond the end is a SIGBUS.
 
-    Not refused, because the last pages may be missing in good order, where one commit allocated and freed them. Not filled with
-    zeros, because LMDB ends the process for some of those."""
-    size_bytes = (directory / DATA).stat().st_size
+    The last pages may also be missing in good order, where one commit allocated and freed them. So where the file is too short, all
+    pages in use are read once, in a process that may die of it. Not filled with zeros: LMDB ends the process for some of those."""
     needed_bytes = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-    if size_bytes < needed_bytes:
-        logger.error(
-            "%s has %d bytes, its pages need %d: if a bus error (SIGBUS) follows, the file was cut; restore it from a backup",
-            directory / DATA, size_bytes, needed_bytes,
-        )  # fmt: skip
+    size_bytes = (directory / DATA).stat().st_size  # after `info`: a broker in another process may go on writing
+    if size_bytes < needed_bytes and not _can_be_read_whole(directory):
+        raise OperatorError(
+            f"{directory / DATA} has {size_bytes} bytes and needs {needed_bytes}: its end is missing, as after a copy that "
+            "was not finished; copy it again or restore a backup"
+        )
+
+
+def _can_be_read_whole(directory: Path) -> bool:
+    """Copying walks all pages that are in use and those that tell which are free."""
+    command = [sys.executable, "-c", _COPY_TO_STDOUT, str(directory)]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
+        assert child.stdout is not None
+        while child.stdout.read(1 << 20):
+            pass
+    return child.returncode == 0
