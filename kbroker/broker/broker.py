@@ -19,27 +19,28 @@ from pathlib import Path
 import trio
 
 from kbroker import plugins
-from kbroker.broker.configs import Configs
+from kbroker.broker.configs import Configs, ConfigsStatistics
 from kbroker.broker.connection import Connection
-from kbroker.broker.coordinators import GroupCoordinator
-from kbroker.broker.deadlines import Deadlines
-from kbroker.broker.fetch_sessions import FetchSessions
+from kbroker.broker.coordinators import GroupCoordinator, GroupCoordinatorStatistics
+from kbroker.broker.deadlines import Deadlines, DeadlinesStatistics
+from kbroker.broker.fetch_sessions import FetchSessions, FetchSessionsStatistics
 from kbroker.broker.group_commit import GroupCommit, GroupCommitStatistics
 from kbroker.broker.local_persister import LocalPersister, PersisterContext
 from kbroker.broker.options import StartOptions
-from kbroker.broker.producer_ids import ProducerIds
+from kbroker.broker.producer_ids import ProducerIds, ProducerIdsStatistics
 from kbroker.broker.producer_recovery import SNAPSHOT_BYTES, snapshot_changes
 from kbroker.broker.recovery import check_stores, load_topics, raise_generation
 from kbroker.broker.retention import run_retention
-from kbroker.broker.share_groups import ShareGroups
+from kbroker.broker.share_groups import ShareGroups, ShareGroupsStatistics
 from kbroker.broker.space_reserve import SpaceReserve
 from kbroker.broker.topics import Topics, TopicsStatistics
 from kbroker.clock import wall_clock_ms
 from kbroker.config import BrokerConfig
 from kbroker.coordinator.share_group import ShareGroupCoordinator
-from kbroker.coordinator.share_state import ShareStateCoordinator
+from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateStatistics
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.share.persister import Persister
+from kbroker.share.session import ShareSessionsStatistics
 from kbroker.state_records import GENERATION
 from kbroker.storage.data_dir import DataDirectory
 from kbroker.storage.spi import Change, LogStore, StampedBatch, StateStore
@@ -53,9 +54,19 @@ _PRODUCER_CHECK_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatistics:
+    """What every part says that holds something; each partition has its own `statistics()`, and so have the engines."""
+
     topics: TopicsStatistics
     log_commits: GroupCommitStatistics
     state_commits: GroupCommitStatistics
+    configs: ConfigsStatistics
+    producer_ids: ProducerIdsStatistics
+    deadlines: DeadlinesStatistics
+    fetch_sessions: FetchSessionsStatistics
+    share_groups: ShareGroupsStatistics
+    share_sessions: ShareSessionsStatistics
+    share_state: ShareStateStatistics
+    group_coordinator: GroupCoordinatorStatistics
 
 
 class Broker:
@@ -116,7 +127,19 @@ class Broker:
         self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])
 
     def statistics(self) -> BrokerStatistics:
-        return BrokerStatistics(self.topics.statistics(), self.logs.statistics(), self.state.statistics())
+        return BrokerStatistics(
+            topics=self.topics.statistics(),
+            log_commits=self.logs.statistics(),
+            state_commits=self.state.statistics(),
+            configs=self.configs.statistics(),
+            producer_ids=self.producer_ids.statistics(),
+            deadlines=self.deadlines.statistics(),
+            fetch_sessions=self.fetch_sessions.statistics(),
+            share_groups=self.share_groups.statistics(),
+            share_sessions=self.share_groups.sessions.statistics(),
+            share_state=self.share_state.statistics(),
+            group_coordinator=self.group_coordinator.statistics(),
+        )
 
     def connection_closed(self, connection: Connection) -> None:
         """A client's connection has ended: what it held is free again."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
 
@@ -28,6 +29,7 @@ from kbroker.coordinator.share_group_api import (
     HeartbeatRequest,
     InitializeSharePartitions,
     Outcome,
+    ShareGroupStatistics,
 )
 from kbroker.errors import ErrorCode, StoreFailed
 from kbroker.share.persister import Persister, Result
@@ -55,6 +57,15 @@ class SessionClock:
         return int(monotonic_ms() + self._offset_ms)
 
 
+@dataclass(frozen=True, slots=True)
+class GroupCoordinatorStatistics:
+    """`initializations`: those that the persister has not answered; `being_deleted`: groups."""
+
+    groups: ShareGroupStatistics
+    initializations: int
+    being_deleted: int
+
+
 class GroupCoordinator:
     """The broker's side of the pure ShareGroupCoordinator."""
 
@@ -78,6 +89,9 @@ class GroupCoordinator:
         self._being_deleted: set[str] = set()
         self._asking: Counter[str] = Counter()  # initialisations that the persister has not answered
         self._nursery: trio.Nursery | None = None
+
+    def statistics(self) -> GroupCoordinatorStatistics:
+        return GroupCoordinatorStatistics(self.coordinator.statistics(), self._asking.total(), len(self._being_deleted))
 
     def load(self) -> None:
         """Take in the stored groups. Topics that are gone (a deletion that recovery finished) are told on the first `run`."""

@@ -10,6 +10,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import trio
 
@@ -17,6 +18,13 @@ import trio
 def now_ms() -> float:
     """The time that deadlines are compared with: monotonic."""
     return trio.current_time() * 1000
+
+
+class DeadlinesStatistics(NamedTuple):
+    """`next_ms` on the clock of now_ms(), None where nothing is scheduled. Deadlines that came to nothing are counted until then."""
+
+    scheduled: int
+    next_ms: float | None
 
 
 class Deadlines:
@@ -27,6 +35,9 @@ class Deadlines:
 
     def __len__(self) -> int:
         return len(self._heap)
+
+    def statistics(self) -> DeadlinesStatistics:
+        return DeadlinesStatistics(len(self._heap), self._heap[0][0] if self._heap else None)
 
     def schedule(self, deadline_ms: float, callback: Callable[[], None]) -> None:
         """Call `callback` on the loop at `deadline_ms` or soon after it."""

@@ -14,7 +14,7 @@ from kbroker.broker.group_commit import GroupCommit
 from kbroker.broker.waiting import Pending
 from kbroker.clock import wall_clock_ms
 from kbroker.config import BrokerConfig
-from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateOutcome
+from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateOutcome, ShareStateStatistics
 from kbroker.share.persister import (
     InitializeRequest,
     Persister,
@@ -41,6 +41,9 @@ class LocalPersister:
     def __init__(self, coordinator: ShareStateCoordinator, commits: GroupCommit[Change]) -> None:
         self.coordinator = coordinator
         self._commits = commits
+
+    def statistics(self) -> ShareStateStatistics:
+        return self.coordinator.statistics()
 
     async def initialize(self, group_id: str, requests: Sequence[InitializeRequest]) -> list[Result]:
         return await self._save(self.coordinator.initialize(group_id, requests, now_ms=wall_clock_ms()))

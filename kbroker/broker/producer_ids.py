@@ -5,6 +5,8 @@ A block of ids is reserved with one commit and given out from memory; what is le
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from kbroker.broker.group_commit import GroupCommit
 from kbroker.state_records import PRODUCER_IDS
 from kbroker.state_records import ProducerIds as ProducerIdsRecord
@@ -13,11 +15,21 @@ from kbroker.storage.spi import Change, StateStore
 BLOCK_SIZE = 1000
 
 
+class ProducerIdsStatistics(NamedTuple):
+    """Ids from `next_id` up to but without `reserved` are given out without a commit."""
+
+    next_id: int
+    reserved: int
+
+
 class ProducerIds:
     def __init__(self, store: StateStore, commits: GroupCommit[Change]) -> None:
         value = store.get(PRODUCER_IDS.encode())
         self._next_id = self._reserved = 0 if value is None else ProducerIdsRecord.decode(value).next_id
         self._commits = commits
+
+    def statistics(self) -> ProducerIdsStatistics:
+        return ProducerIdsStatistics(self._next_id, self._reserved)
 
     async def take(self) -> int:
         """An id that nobody has or will get again, whatever happens. Raises NoSpace, StoreFailed."""

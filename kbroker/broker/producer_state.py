@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.records import BatchHeader
@@ -15,6 +16,13 @@ from kbroker.state_records import Producer, ProducerBatch
 
 REMEMBERED_BATCHES = 5
 _SEQUENCES = 1 << 31
+
+
+class ProducerStatesStatistics(NamedTuple):
+    """`unsettled`: appends that are neither confirmed nor undone."""
+
+    producers: int
+    unsettled: int
 
 
 class ProducerStates:
@@ -31,6 +39,9 @@ class ProducerStates:
 
     def __iter__(self) -> Iterator[Producer]:
         return iter(self._entries.values())
+
+    def statistics(self) -> ProducerStatesStatistics:
+        return ProducerStatesStatistics(len(self._entries), len(self._undo))
 
     @property
     def settled(self) -> bool:

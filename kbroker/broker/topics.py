@@ -68,8 +68,12 @@ class Topic:
 
 
 class TopicsStatistics(NamedTuple):
+    """`unfinished_deletions`: topics that are gone for clients and whose space a full disk keeps. `has_reserve`: see space_reserve.py."""
+
     topics: int
     partitions: int
+    unfinished_deletions: int
+    has_reserve: bool
 
 
 def check_name(name: str) -> None:
@@ -115,7 +119,8 @@ class Topics:
         return len(self._by_name)
 
     def statistics(self) -> TopicsStatistics:
-        return TopicsStatistics(len(self._by_name), sum(len(topic.partitions) for topic in self._by_name.values()))
+        partitions = sum(len(topic.partitions) for topic in self._by_name.values())
+        return TopicsStatistics(len(self._by_name), partitions, len(self._unfinished), self.reserve.is_there)
 
     def by_name(self, name: str) -> Topic | None:
         return self._by_name.get(name)
