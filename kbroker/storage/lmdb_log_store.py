@@ -15,7 +15,7 @@ Reads copy their bytes and end their transaction at once: an open one pins every
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -25,9 +25,10 @@ from crc32c import crc32c
 from kbroker.errors import NoSpace
 from kbroker.storage import chunked_log
 from kbroker.storage.chunked_log import LogChange, LogState
-from kbroker.storage.chunks import Segment, find_in_chunks, join, read_chunks
+from kbroker.storage.chunked_store import ChunkedLogReader, ChunkedLogStore, ChunkedStatistics
+from kbroker.storage.chunks import ChunkSource, Segment, join, read_chunks
 from kbroker.storage.lmdb_environment import LmdbEnvironment, LmdbStatistics, Transaction, open_environment
-from kbroker.storage.spi import LogBounds, LogId, LogSettings, SegmentInfo, StampedBatch
+from kbroker.storage.spi import LogId
 
 T = TypeVar("T")
 
@@ -62,10 +63,8 @@ class _Chunks:
             yield _OFFSET.unpack(key)[0], chunk
 
 
-class LmdbLogReader:
+class LmdbLogReader(ChunkedLogReader):
     """A LogReader that looks everything up at each call, so that it follows a broker in another process."""
-
-    may_block = True
 
     def __init__(self, env: LmdbEnvironment) -> None:
         self._env = env
@@ -77,14 +76,8 @@ class LmdbLogReader:
 
         return self._env.read(work)
 
-    def bounds(self, log: LogId) -> LogBounds:
-        return self._read(log, lambda state, _: state.bounds)
-
-    def segments(self, log: LogId) -> Sequence[SegmentInfo]:
-        return self._read(log, lambda state, _: [segment.info() for segment in state.segments])
-
     def read(self, log: LogId, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
-        def work(state: LogState, chunks: _Chunks) -> list[memoryview]:
+        def work(state: LogState, chunks: ChunkSource) -> list[memoryview]:
             pieces = read_chunks(chunks, state.segments, offset, max_bytes=max_bytes, end_offset=end_offset)
             for piece in pieces:
                 if len(piece) >= SMALLEST_TOUCHED_BYTES:
@@ -94,15 +87,12 @@ class LmdbLogReader:
 
         return self._read(log, work)
 
-    def find_by_timestamp(self, log: LogId, timestamp_ms: int) -> int | None:
-        return self._read(log, lambda state, chunks: find_in_chunks(chunks, state.segments, timestamp_ms))
-
     def close(self) -> None:
         if not self._closed:
             self._closed = True
             self._env.close()
 
-    def _read(self, log: LogId, work: Callable[[LogState, _Chunks], T]) -> T:
+    def _read(self, log: LogId, work: Callable[[LogState, ChunkSource], T]) -> T:
         def look_up_and_work(transaction: Transaction) -> T:
             chunks = _Chunks(self._env, transaction)
             return work(self._state(log, transaction, chunks), chunks)
@@ -130,126 +120,61 @@ class LmdbLogReader:
 
 
 @dataclass(frozen=True, slots=True)
-class LmdbLogStatistics:
-    logs: int
-    segments: int
-    batch_bytes: int
+class LmdbLogStatistics(ChunkedStatistics):
     environment: LmdbStatistics
 
 
-class LmdbLogStore(LmdbLogReader):
-    """The LogStore. It keeps the list of logs and segments in memory; the active segments' totals too."""
+class LmdbLogStore(ChunkedLogStore, LmdbLogReader):
+    """The LogStore: transactions for what ChunkedLogStore decides."""
 
     write_in_thread = True
 
     def __init__(self, env: LmdbEnvironment) -> None:
-        super().__init__(env)
+        LmdbLogReader.__init__(self, env)
         with env.write() as transaction:
             env.handle_in(transaction, META)
-        self._logs, garbage = env.read(self._load)
-        numbers = [segment.number for state in self._logs.values() for segment in state.segments]
-        self._last_number = max((*numbers, *garbage), default=0)
-        self._last_log_number = max((state.number for state in self._logs.values()), default=0)
-        self._load_active()
+        logs, garbage = env.read(self._load)
+        self._load_active(logs.values())
+        ChunkedLogStore.__init__(self, logs, garbage)
         self._free(garbage)
 
     def _load(self, transaction: Transaction) -> tuple[dict[LogId, LogState], list[int]]:
         logs = chunked_log.parse_logs(self._meta(transaction, chunked_log.LOG_PREFIX), self._meta(transaction, chunked_log.SEGMENT_PREFIX))
         return logs, [_GARBAGE.unpack(key)[1] for key, _ in self._meta(transaction, GARBAGE_PREFIX)]
 
-    def _load_active(self) -> None:
+    def _load_active(self, states: Collection[LogState]) -> None:
         """One transaction opens all active segments, as each opening by itself would wait for the writer."""
         with self._env.write() as transaction:
-            for state in self._logs.values():
+            for state in states:
                 self._env.handle_in(transaction, _segment_name(state.segments[-1].number))
 
         def work(transaction: Transaction) -> None:
-            for state in self._logs.values():
+            for state in states:
                 chunked_log.with_active(state, _Chunks(self._env, transaction))
 
         self._env.read(work)
 
-    def logs(self) -> Sequence[LogId]:
-        return tuple(self._logs)
+    def sync(self) -> None:
+        """Nothing to do: commits are synced."""
+        self._check()
 
-    def bounds(self, log: LogId) -> LogBounds:
-        return self._logs[log].bounds
+    def statistics(self) -> LmdbLogStatistics:
+        return LmdbLogStatistics(*self._totals(), self._env.statistics())
 
-    def segments(self, log: LogId) -> Sequence[SegmentInfo]:
-        return [segment.info() for segment in self._logs[log].segments]
+    def _check(self) -> None:
+        self._env.check()
 
     def _state(self, log: LogId, transaction: Transaction, chunks: _Chunks) -> LogState:
         return self._logs[log]
 
-    def create(self, log: LogId, settings: LogSettings) -> None:
-        state = self._logs.get(log)
-        if state is None:
-            change = chunked_log.create(log, settings, self._last_log_number + 1, self._new_number)
-        elif state.settings == settings:
-            return
-        else:
-            changed = LogState(log, state.number, settings, state.segments)
-            change = LogChange(changed, state.segments, [chunked_log.log_entry(changed)])
-        self._store([change])
-        self._last_log_number = max(self._last_log_number, change.state.number)
-        self._logs[log] = change.state
+    def _store(self, changes: Sequence[LogChange], *, durable: bool = True) -> None:
+        super()._store(changes, durable=durable)
+        self._free([segment.number for change in changes for segment in change.dropped])
 
-    def drop(self, log: LogId) -> None:
-        self._env.check()
-        state = self._logs.get(log)
-        if state is None:
-            return
-        change = chunked_log.drop(state)
-        self._store([change], then=lambda: self._logs.pop(log))
-
-    def trim(self, log: LogId, new_start: int) -> None:
-        self._env.check()
-        change = chunked_log.trim(self._logs[log], new_start, self._new_number)
-        if change is not None:
-            self._store([change])
-
-    def truncate(self, log: LogId, new_end: int) -> None:
-        self._env.check()
-        state = self._logs[log]
-
-        def work(transaction: Transaction) -> LogChange | None:
-            return chunked_log.truncate(state, new_end, _Chunks(self._env, transaction), self._new_number)
-
-        change = self._env.read(work)
-        if change is not None:
-            self._store([change])
-
-    def write(self, batches: Sequence[StampedBatch], *, now_ms: int) -> None:
-        self._env.check()
-        self._store(chunked_log.append_all(self._logs, batches, now_ms, self._new_number))
-
-    def sync(self) -> None:
-        """Nothing to do: commits are synced."""
-        self._env.check()
-
-    def statistics(self) -> LmdbLogStatistics:
-        segments = [segment for state in tuple(self._logs.values()) for segment in state.segments]
-        size_bytes = sum(segment.size_bytes for segment in segments)
-        return LmdbLogStatistics(len(self._logs), len(segments), size_bytes, self._env.statistics())
-
-    def _new_number(self) -> int:
-        self._last_number += 1
-        return self._last_number
-
-    def _store(self, changes: Sequence[LogChange], then: Callable[[], object] | None = None) -> None:
-        """Commit the changes, show them to readers, free what they removed."""
-        if not changes:
-            return
+    def _commit(self, changes: Sequence[LogChange], *, durable: bool) -> None:
         with self._env.write() as transaction:
             for change in changes:
                 self._put(transaction, change)
-        for change in changes:
-            change.apply()
-        if then is not None:
-            then()
-        garbage = [segment.number for change in changes for segment in change.dropped]
-        if garbage:
-            self._free(garbage)
 
     def _put(self, transaction: Transaction, change: LogChange) -> None:
         meta = self._env.handle_in(transaction, META)
@@ -272,7 +197,9 @@ class LmdbLogStore(LmdbLogReader):
             transaction.put(_OFFSET.pack(base_offset), value, append=True, db=handle)
 
     def _free(self, numbers: Sequence[int]) -> None:
-        """Give the pages of removed segments back. What cannot be freed now is freed by the next removal or open."""
+        """Give the pages of removed segments back. What cannot be freed now is freed by the next open."""
+        if not numbers:
+            return
         self._env.forget(map(_segment_name, numbers))
         for number in numbers:
             try:

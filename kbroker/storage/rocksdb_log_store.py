@@ -14,21 +14,24 @@ removed is gone with its WriteBatch; the bytes are given back later, by compacti
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from rocksdict import ColumnFamily, Rdict, WriteBatch
 
 from kbroker.storage import chunked_log
 from kbroker.storage.chunked_log import LogChange, LogState
-from kbroker.storage.chunks import Segment, find_in_chunks, join, read_chunks
+from kbroker.storage.chunked_store import ChunkedLogReader, ChunkedLogStore, ChunkedStatistics
+from kbroker.storage.chunks import ChunkSource, Segment
 from kbroker.storage.directory import make_directory
 from kbroker.storage.files import Files
 from kbroker.storage.rocksdb_database import META, Rocksdb, RocksdbStatistics, entries
 from kbroker.storage.rocksdb_snapshot import DATABASE, RocksdbSnapshot, remove_left_over_snapshots
-from kbroker.storage.spi import LogBounds, LogId, LogSettings, SegmentInfo, StampedBatch
+from kbroker.storage.spi import LogBounds, LogId, SegmentInfo
+
+T = TypeVar("T")
 
 _KEY = struct.Struct(">IQ")
 
@@ -71,37 +74,7 @@ def _load(db: Rdict) -> dict[LogId, LogState]:
     return logs
 
 
-class _Reads:
-    """The reading half, over whatever database `_reading` gives for a log."""
-
-    may_block = True
-    _logs: dict[LogId, LogState]
-
-    def _reading(self) -> AbstractContextManager[Rdict]:
-        raise NotImplementedError
-
-    def logs(self) -> Sequence[LogId]:
-        return tuple(self._logs)
-
-    def bounds(self, log: LogId) -> LogBounds:
-        return self._logs[log].bounds
-
-    def segments(self, log: LogId) -> Sequence[SegmentInfo]:
-        return [segment.info() for segment in self._logs[log].segments]
-
-    def read(self, log: LogId, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
-        state = self._logs[log]
-        with self._reading() as db:
-            chunks = _Chunks(db, state.number)
-            return join(read_chunks(chunks, state.segments, offset, max_bytes=max_bytes, end_offset=end_offset))
-
-    def find_by_timestamp(self, log: LogId, timestamp_ms: int) -> int | None:
-        state = self._logs[log]
-        with self._reading() as db:
-            return find_in_chunks(_Chunks(db, state.number), state.segments, timestamp_ms)
-
-
-class RocksdbLogReader(_Reads):
+class RocksdbLogReader(ChunkedLogReader):
     """A LogReader over a snapshot of its own. A new one is made when a caller asks for news: for the list of logs, or for a
     log's bounds or segments when it has asked for these, or read, since the last one was made."""
 
@@ -110,12 +83,13 @@ class RocksdbLogReader(_Reads):
         self._asked: dict[LogId, int] = {}
         self._logs = _load(self._snapshot.db)
 
-    def _reading(self) -> AbstractContextManager[Rdict]:
-        return nullcontext(self._snapshot.db)
+    def _read(self, log: LogId, work: Callable[[LogState, ChunkSource], T]) -> T:
+        state = self._logs[log]
+        return work(state, _Chunks(self._snapshot.db, state.number))
 
     def logs(self) -> Sequence[LogId]:
         self._refresh()
-        return super().logs()
+        return tuple(self._logs)
 
     def bounds(self, log: LogId) -> LogBounds:
         self._ask(log, 0)
@@ -145,15 +119,12 @@ class RocksdbLogReader(_Reads):
 
 
 @dataclass(frozen=True, slots=True)
-class RocksdbLogStatistics:
-    logs: int
-    segments: int
-    batch_bytes: int
+class RocksdbLogStatistics(ChunkedStatistics):
     database: RocksdbStatistics
 
 
-class RocksdbLogStore(_Reads):
-    """The LogStore. It keeps the list of logs and segments in memory."""
+class RocksdbLogStore(ChunkedLogStore):
+    """The LogStore: write batches for what ChunkedLogStore decides."""
 
     write_in_thread = False
     write_beside_sync = True
@@ -161,82 +132,33 @@ class RocksdbLogStore(_Reads):
     def __init__(self, directory: Path) -> None:
         self._database = Rocksdb(directory)
         with self._database.reading() as db:
-            self._logs = _load(db)
-        self._last_number = max((each.number for state in self._logs.values() for each in state.segments), default=0)
-        self._last_log_number = max((state.number for state in self._logs.values()), default=0)
-
-    def _reading(self) -> AbstractContextManager[Rdict]:
-        return self._database.reading()
-
-    def create(self, log: LogId, settings: LogSettings) -> None:
-        state = self._logs.get(log)
-        if state is None:
-            change = chunked_log.create(log, settings, self._last_log_number + 1, self._new_number)
-        elif state.settings == settings:
-            return
-        else:
-            changed = LogState(log, state.number, settings, state.segments)
-            change = LogChange(changed, state.segments, [chunked_log.log_entry(changed)])
-        self._store_synced(change)
-        self._last_log_number = max(self._last_log_number, change.state.number)
-        self._logs[log] = change.state
-
-    def drop(self, log: LogId) -> None:
-        self._database.check()
-        state = self._logs.get(log)
-        if state is not None:
-            self._store_synced(chunked_log.drop(state))
-            del self._logs[log]
-
-    def trim(self, log: LogId, new_start: int) -> None:
-        self._database.check()
-        change = chunked_log.trim(self._logs[log], new_start, self._new_number)
-        if change is not None:
-            self._store_synced(change)
-            change.apply()
-
-    def truncate(self, log: LogId, new_end: int) -> None:
-        self._database.check()
-        state = self._logs[log]
-        with self._database.reading() as db:
-            change = chunked_log.truncate(state, new_end, _Chunks(db, state.number), self._new_number)
-        if change is not None:
-            self._store_synced(change)
-            change.apply()
-
-    def write(self, batches: Sequence[StampedBatch], *, now_ms: int) -> None:
-        self._database.check()
-        changes = chunked_log.append_all(self._logs, batches, now_ms, self._new_number)
-        if changes:
-            self._store(changes)
-            for change in changes:
-                change.apply()
+            super().__init__(_load(db))
 
     def sync(self) -> None:
         self._database.sync()
 
     def statistics(self) -> RocksdbLogStatistics:
-        segments = [segment for state in tuple(self._logs.values()) for segment in state.segments]
-        size_bytes = sum(segment.size_bytes for segment in segments)
-        return RocksdbLogStatistics(len(self._logs), len(segments), size_bytes, self._database.statistics())
+        return RocksdbLogStatistics(*self._totals(), self._database.statistics())
 
     def close(self) -> None:
         self._database.close()
 
-    def _new_number(self) -> int:
-        self._last_number += 1
-        return self._last_number
+    def _check(self) -> None:
+        self._database.check()
 
-    def _store_synced(self, change: LogChange) -> None:
-        self._store([change])
-        self._database.sync()
+    def _read(self, log: LogId, work: Callable[[LogState, ChunkSource], T]) -> T:
+        with self._database.reading() as db:
+            state = self._logs[log]
+            return work(state, _Chunks(db, state.number))
 
-    def _store(self, changes: Sequence[LogChange]) -> None:
+    def _commit(self, changes: Sequence[LogChange], *, durable: bool) -> None:
         def fill(batch: WriteBatch, meta: ColumnFamily) -> None:
             for change in changes:
                 _put(batch, meta, change)
 
         self._database.write(fill)
+        if durable:
+            self._database.sync()
 
 
 def _put(batch: WriteBatch, meta: ColumnFamily, change: LogChange) -> None:

@@ -4,8 +4,8 @@
     meta    key, value                  the entries of kbroker.storage.chunked_log
     chunk   log, base_offset, value     chunks of kbroker.storage.chunks
 
-What to store is decided by those two modules, as for kbroker's own key-value engines; this one turns it into SQL. A commit is on disk
-when it returns and waits for it, so the broker calls the writing methods in its commit thread.
+What to store, and in which order, is decided by those two modules and `chunked_store`, as for kbroker's own key-value engines; this one
+turns it into SQL. A commit is on disk when it returns and waits for it, so the broker calls the writing methods in its commit thread.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import TypeVar
 
 from kbroker.storage import chunked_log
 from kbroker.storage.chunked_log import LogChange, LogState
-from kbroker.storage.chunks import Segment, find_in_chunks, join, read_chunks
-from kbroker.storage.spi import LogBounds, LogId, LogSettings, SegmentInfo, StampedBatch
+from kbroker.storage.chunked_store import ChunkedLogReader, ChunkedLogStore, ChunkedStatistics
+from kbroker.storage.chunks import ChunkSource, Segment
+from kbroker.storage.spi import LogId
 from kbroker_sqlite.database import Database, Reads, SqliteStatistics
 
 T = TypeVar("T")
@@ -49,10 +50,8 @@ class _Chunks:
         yield from self._connection.execute(_CHUNKS, (self._log_number, first, last))
 
 
-class SqliteLogReader:
+class SqliteLogReader(ChunkedLogReader):
     """A LogReader that looks everything up at each call, so that it follows a broker beside it."""
-
-    may_block = True
 
     def __init__(self, reads: Reads) -> None:
         self._reads = reads
@@ -61,24 +60,10 @@ class SqliteLogReader:
         with self._reads.moment() as connection:
             return [chunked_log.parse_log(key, value).log for key, value in _meta(connection, chunked_log.LOG_PREFIX)]
 
-    def bounds(self, log: LogId) -> LogBounds:
-        return self._read(log, lambda state, _: state.bounds)
-
-    def segments(self, log: LogId) -> Sequence[SegmentInfo]:
-        return self._read(log, lambda state, _: [segment.info() for segment in state.segments])
-
-    def read(self, log: LogId, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
-        return self._read(
-            log, lambda state, chunks: join(read_chunks(chunks, state.segments, offset, max_bytes=max_bytes, end_offset=end_offset))
-        )
-
-    def find_by_timestamp(self, log: LogId, timestamp_ms: int) -> int | None:
-        return self._read(log, lambda state, chunks: find_in_chunks(chunks, state.segments, timestamp_ms))
-
     def close(self) -> None:
         self._reads.close()
 
-    def _read(self, log: LogId, work: Callable[[LogState, _Chunks], T]) -> T:
+    def _read(self, log: LogId, work: Callable[[LogState, ChunkSource], T]) -> T:
         with self._reads.moment() as connection:
             state = self._state(log, connection)
             return work(state, _Chunks(connection, state.number))
@@ -101,95 +86,45 @@ def _meta(connection: sqlite3.Connection, prefix: bytes) -> Iterator[tuple[bytes
 
 
 @dataclass(frozen=True, slots=True)
-class SqliteLogStatistics:
-    logs: int
-    segments: int
-    batch_bytes: int
+class SqliteLogStatistics(ChunkedStatistics):
     database: SqliteStatistics
 
 
-class SqliteLogStore(SqliteLogReader):
-    """The LogStore. It keeps the list of logs and segments in memory, the active segments' totals too."""
+class SqliteLogStore(ChunkedLogStore, SqliteLogReader):
+    """The LogStore: transactions and statements for what ChunkedLogStore decides."""
 
     write_in_thread = True
 
     def __init__(self, database: Database) -> None:
-        super().__init__(database.reads)
+        SqliteLogReader.__init__(self, database.reads)
         self._database = database
         with database.reads.moment() as connection:
             logs = list(_meta(connection, chunked_log.LOG_PREFIX))
-            self._logs = chunked_log.parse_logs(logs, _meta(connection, chunked_log.SEGMENT_PREFIX))
-            for state in self._logs.values():
+            states = chunked_log.parse_logs(logs, _meta(connection, chunked_log.SEGMENT_PREFIX))
+            for state in states.values():
                 chunked_log.with_active(state, _Chunks(connection, state.number))
-        self._last_number = max((each.number for state in self._logs.values() for each in state.segments), default=0)
-        self._last_log_number = max((state.number for state in self._logs.values()), default=0)
-
-    def logs(self) -> Sequence[LogId]:
-        return tuple(self._logs)
-
-    def bounds(self, log: LogId) -> LogBounds:
-        return self._logs[log].bounds
-
-    def segments(self, log: LogId) -> Sequence[SegmentInfo]:
-        return [segment.info() for segment in self._logs[log].segments]
-
-    def _state(self, log: LogId, connection: sqlite3.Connection) -> LogState:
-        return self._logs[log]
-
-    def create(self, log: LogId, settings: LogSettings) -> None:
-        state = self._logs.get(log)
-        if state is None:
-            change = chunked_log.create(log, settings, self._last_log_number + 1, self._new_number)
-        else:
-            changed = LogState(log, state.number, settings, state.segments)
-            change = LogChange(changed, state.segments, [chunked_log.log_entry(changed)])
-        self._store([change])
-        self._last_log_number = max(self._last_log_number, change.state.number)
-        self._logs[log] = change.state
-
-    def drop(self, log: LogId) -> None:
-        self._database.check()
-        if log in self._logs:
-            self._store([chunked_log.drop(self._logs[log])])
-            del self._logs[log]
-
-    def trim(self, log: LogId, new_start: int) -> None:
-        change = chunked_log.trim(self._logs[log], new_start, self._new_number)
-        self._store([change] if change else [])
-
-    def truncate(self, log: LogId, new_end: int) -> None:
-        change = self._read(log, lambda state, chunks: chunked_log.truncate(state, new_end, chunks, self._new_number))
-        self._store([change] if change else [])
-
-    def write(self, batches: Sequence[StampedBatch], *, now_ms: int) -> None:
-        self._store(chunked_log.append_all(self._logs, batches, now_ms, self._new_number))
+        ChunkedLogStore.__init__(self, states)
 
     def sync(self) -> None:
         """Nothing to do: commits are synced."""
-        self._database.check()
+        self._check()
 
     def statistics(self) -> SqliteLogStatistics:
-        segments = [segment for state in tuple(self._logs.values()) for segment in state.segments]
-        size_bytes = sum(segment.size_bytes for segment in segments)
-        return SqliteLogStatistics(len(self._logs), len(segments), size_bytes, self._database.statistics())
+        return SqliteLogStatistics(*self._totals(), self._database.statistics())
 
     def close(self) -> None:
         self._database.close()
 
-    def _new_number(self) -> int:
-        self._last_number += 1
-        return self._last_number
-
-    def _store(self, changes: Sequence[LogChange]) -> None:
+    def _check(self) -> None:
         self._database.check()
-        if not changes:
-            return
+
+    def _commit(self, changes: Sequence[LogChange], *, durable: bool) -> None:
         with self._database.write() as connection:
             for change in changes:
                 _put(connection, change)
-        for change in changes:
-            if change.segments:
-                change.apply()
+
+    def _state(self, log: LogId, connection: sqlite3.Connection) -> LogState:
+        return self._logs[log]
 
 
 def _put(connection: sqlite3.Connection, change: LogChange) -> None:
