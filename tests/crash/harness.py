@@ -170,10 +170,10 @@ class Torment:
             self._run_client(role)
 
     def judge(self) -> Report:
-        """Records that were not drained get a second chance: on a busy machine a killed member may have kept them until now."""
+        """Records that were not drained get a second chance (worker.MUCH_LONGER_S)."""
         report = check(self.events(), SETTINGS)
         if "unfinished" in {violation.rule for violation in report.violations}:
-            self._run_client("drain")
+            self._run_client("drain-again")
             report = check(self.events(), SETTINGS)
         return report
 

@@ -29,10 +29,6 @@ from tests.powercut.recording import Entry, Op, Recording
 
 AT_ONCE = 4
 """Brokers that are judged at the same time: most of a verdict is waiting for the drain to stay quiet."""
-QUIET_S = 1.2
-LONGEST_SESSION_S = worker.SESSION_MS / 1000 + 0.7
-MUCH_LONGER_S = 10.0
-"""A record that was not drained gets a second chance: members from before the cut may have kept its partition until now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +112,8 @@ def judge(setup: Setup, cut: Cut, home: Path, settings: GroupSettings = SETTINGS
         history = worker.History(path)
         try:
             worker.read("reader", broker.bootstrap, history, 0)
-            for turn, longest_session_s in enumerate((LONGEST_SESSION_S, MUCH_LONGER_S)):
-                worker.drain(f"last{turn}", broker.bootstrap, history, 0, quiet_s=QUIET_S, longest_session_s=longest_session_s)
+            for turn, longest_session_s in enumerate((worker.LONGEST_SESSION_S, worker.MUCH_LONGER_S)):
+                worker.drain(f"last{turn}", broker.bootstrap, history, 0, longest_session_s=longest_session_s)
                 report = check(merge([cut.history, after, read_lines(path.read_bytes().splitlines(keepends=True))]), settings)
                 if "unfinished" not in {violation.rule for violation in report.violations}:
                     break
