@@ -9,7 +9,7 @@ import click
 
 from kbroker.cli.exits import CommandFailed
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.params import Address, NameValue, bootstrap_option, connect, json_option
+from kbroker.cli.params import Address, NameValue, bootstrap_option, connect, each_once, json_option
 
 if TYPE_CHECKING:
     from kbroker.client.admin import ResourceType
@@ -67,16 +67,16 @@ def describe(topic: str | None, group: str | None, broker: str | None, show_all:
 
 @configs.command("set")
 @resource_options
-@click.argument("config", nargs=-1, required=True, type=NameValue())
+@click.argument("config", nargs=-1, required=True, type=NameValue(), callback=each_once)
 @bootstrap_option
-def set_configs(topic: str | None, group: str | None, broker: str | None, config: tuple[tuple[str, str], ...], bootstrap: Address) -> None:
+def set_configs(topic: str | None, group: str | None, broker: str | None, config: dict[str, str], bootstrap: Address) -> None:
     """Set each CONFIG, all or none."""
     from kbroker.client import admin
 
     kind, name = _resource(topic, group, broker)
     with connect(bootstrap) as connection:
-        admin.alter_configs(connection, kind, name, set_configs=dict(config))
-    click.echo(f"set {', '.join(dict(config))} of {_shown(kind, name)}")
+        admin.alter_configs(connection, kind, name, set_configs=config)
+    click.echo(f"set {', '.join(config)} of {_shown(kind, name)}")
 
 
 @configs.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -71,6 +72,15 @@ class NameValue(click.ParamType[tuple[str, str]]):
         if not equals or not name.strip():
             self.fail(f"{value!r} is not NAME=VALUE", param, context)
         return name.strip(), content.strip()
+
+
+def each_once(context: click.Context, param: click.Parameter, value: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """Callback for several NAME=VALUE: which of two values is meant is not guessed."""
+    counts = Counter(name for name, _ in value)
+    for name, count in counts.items():
+        if count > 1:
+            raise click.BadParameter(f"{name} is given {count} times", context, param)
+    return dict(value)
 
 
 def not_empty(context: click.Context, param: click.Parameter, value: str | None) -> str | None:

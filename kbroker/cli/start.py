@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kbroker.cli.exits import USAGE, CommandFailed, give_up_stdout, say
-from kbroker.cli.params import DEFAULT_BOOTSTRAP, Address, AddressType, NameValue, not_empty
+from kbroker.cli.params import DEFAULT_BOOTSTRAP, Address, AddressType, NameValue, each_once, not_empty
 
 if TYPE_CHECKING:
     from kbroker.broker.options import Durability, ReadyInfo, StartOptions
@@ -49,7 +49,14 @@ LOG_FORMATS = ("text", "json")
     show_default=True,
     help="disk: what is confirmed survives a power cut; os: it survives a crash of the broker.",
 )
-@click.option("--config", "configs", type=NameValue(), multiple=True, help="A broker config; may be repeated; wins over the file.")
+@click.option(
+    "--config",
+    "configs",
+    type=NameValue(),
+    multiple=True,
+    callback=each_once,
+    help="A broker config; may be repeated, each once; wins over the file.",
+)
 @click.option("--config-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="File of name=value lines, as in Kafka.")
 @click.option("--adopt", is_flag=True, help="Start although the state is empty beside logs that hold records.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="Least severe level logged on stderr.")
@@ -61,7 +68,7 @@ def start(
     listen: Address,
     advertise: Address | None,
     durability: Durability,
-    configs: tuple[tuple[str, str], ...],
+    configs: dict[str, str],
     config_file: Path | None,
     adopt: bool,
     log_level: str,
@@ -80,7 +87,7 @@ def start(
 
     try:
         lines = config_file.read_text("utf-8").splitlines() if config_file is not None else []
-        config = BrokerConfig.load(lines, dict(configs))
+        config = BrokerConfig.load(lines, configs)
         for group, name in (
             (plugins.LOG_STORE, storage),
             (plugins.STATE_STORE, state_storage or storage),

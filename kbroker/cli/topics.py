@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.params import COUNT, Address, NameValue, bootstrap_option, connect, json_option
+from kbroker.cli.params import COUNT, Address, NameValue, bootstrap_option, connect, each_once, json_option
 from kbroker.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -22,16 +22,16 @@ def topics() -> None:
 @topics.command()
 @click.argument("topic")
 @click.option("--partitions", "-p", type=COUNT, help="Number of partitions; default: the broker's num.partitions.")
-@click.option("--config", "configs", type=NameValue(), multiple=True, help="A topic config; may be repeated.")
+@click.option("--config", "configs", type=NameValue(), multiple=True, callback=each_once, help="A topic config; may be repeated.")
 @click.option("--if-not-exists", is_flag=True, help="Succeed without a change where the topic exists.")
 @bootstrap_option
-def create(topic: str, partitions: int | None, configs: tuple[tuple[str, str], ...], if_not_exists: bool, bootstrap: Address) -> None:
+def create(topic: str, partitions: int | None, configs: dict[str, str], if_not_exists: bool, bootstrap: Address) -> None:
     """Create TOPIC."""
     from kbroker.client import admin
 
     with connect(bootstrap) as connection:
         try:
-            admin.create_topic(connection, topic, partitions=partitions or -1, config=dict(configs))
+            admin.create_topic(connection, topic, partitions=partitions or -1, config=configs)
         except KafkaError as error:
             if error.code is not ErrorCode.topic_already_exists or not if_not_exists:
                 raise
