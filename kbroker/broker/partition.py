@@ -8,6 +8,8 @@ durability `os`; readers see nothing else) and `log_start_offset`.
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -17,12 +19,16 @@ import trio
 from kbroker.broker.batch_validation import BatchRules, validate
 from kbroker.broker.group_commit import GroupCommit
 from kbroker.broker.producer_state import ProducerStates
+from kbroker.broker.stored_batches import checked
 from kbroker.broker.waiting import OnDone, Waiters
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.records import NO_PRODUCER_ID, BatchHeader, stamp, stamp_log_append_time
 from kbroker.storage.spi import LogId, LogStore, SegmentInfo, StampedBatch
 
 logger = logging.getLogger(__name__)
+
+_REPORT_EVERY_S = 60.0
+"""How often a partition that cannot be read is reported: clients ask again and again."""
 
 
 class EpochEntry(NamedTuple):
@@ -87,6 +93,7 @@ class Partition:
         self.deleted = False
         self.moving_log_start = trio.Lock()
         self.bytes_since_snapshot = 0
+        self._next_report_s = -math.inf
         self._store = store
         self._commits = commits
         bounds = store.bounds(log)
@@ -210,7 +217,7 @@ class Partition:
         """Whole batches of [offset, end_offset) as LogReader.read gives them; from a thread where a cold read may block.
 
         Nothing is read from a deleted partition, also where it is deleted meanwhile: whoever asks again hears that it is gone.
-        Raises KAFKA_STORAGE_ERROR for what the store cannot read.
+        Raises KAFKA_STORAGE_ERROR for what the store cannot read, CORRUPT_MESSAGE where it finds no batch that could be one.
         """
         end_offset = min(end_offset, self.high_watermark)
         if offset >= end_offset or self.deleted:
@@ -218,27 +225,41 @@ class Partition:
         try:
             if self._store.may_block and not self._is_near_tail(offset):
                 return await trio.to_thread.run_sync(lambda: self._read_unless_dropped(offset, max_bytes, end_offset))
-            return self._store.read(self.log, offset, max_bytes=max_bytes, end_offset=end_offset)
+            return self._read(offset, max_bytes, end_offset)
         except StoreFailed as error:
-            logger.error("%s-%d cannot be read at offset %d: %s", self.topic_name, self.log.partition, offset, error)
+            self._report_unreadable(offset, error)
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
 
     def _read_unless_dropped(self, offset: int, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
         try:
-            return self._store.read(self.log, offset, max_bytes=max_bytes, end_offset=end_offset)
+            return self._read(offset, max_bytes, end_offset)
         except KeyError:
             if not self.deleted:
                 raise
             return ()
 
+    def _read(self, offset: int, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
+        views = self._store.read(self.log, offset, max_bytes=max_bytes, end_offset=end_offset)
+        try:
+            return checked(views, offset, end_offset)
+        except KafkaError as error:
+            self._report_unreadable(offset, error)
+            raise
+
+    def _report_unreadable(self, offset: int, error: Exception) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._next_report_s:
+            self._next_report_s = now_s + _REPORT_EVERY_S
+            logger.error("%s-%d cannot be read at offset %d: %s", self.topic_name, self.log.partition, offset, error)
+
     def _is_near_tail(self, offset: int) -> bool:
         return self._store.segments(self.log)[-1].base_offset <= offset
 
     def read_now(self, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
-        """`read` without waiting, for small look-ups."""
+        """`read` without waiting, for small look-ups. Raises StoreFailed and CORRUPT_MESSAGE."""
         if self.deleted:
             return ()
-        return self._store.read(self.log, offset, max_bytes=max_bytes, end_offset=min(end_offset, self.high_watermark))
+        return self._read(offset, max_bytes, min(end_offset, self.high_watermark))
 
     def segments(self) -> Sequence[SegmentInfo]:
         return self._store.segments(self.log)

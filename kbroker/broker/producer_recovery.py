@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.broker.producer_state import ProducerStates
+from kbroker.broker.stored_batches import iter_possible
 from kbroker.clock import wall_clock_ms
-from kbroker.records import NO_PRODUCER_ID, iter_headers
+from kbroker.errors import KafkaError
+from kbroker.records import NO_PRODUCER_ID
 from kbroker.state_records import ProducerSnapshot, ProducerSnapshotKey
 from kbroker.storage.spi import Change, StateReader
 
@@ -36,16 +38,17 @@ def load_producers(partition: Partition, store: StateReader) -> ProducerStates:
             states = ProducerStates(ProducerSnapshot.decode(value).producers)
             offset = max(offset, snapshot_offset)
     while offset < partition.high_watermark:
-        views = partition.read_now(offset, max_bytes=_REPLAY_BYTES, end_offset=partition.high_watermark)
+        try:
+            views = partition.read_now(offset, max_bytes=_REPLAY_BYTES, end_offset=partition.high_watermark)
+        except KafkaError:  # It has been reported. Producers from behind it are new ones, as if they had expired.
+            break
         if not views:
             break
-        for view in views:
-            for _, header in iter_headers(view):
-                if header.producer_id != NO_PRODUCER_ID and header.base_offset >= offset:
-                    written_ms = header.max_timestamp_ms if header.is_log_append_time else now_ms
-                    states.replay(header, header.base_offset, written_ms)
-                end_offset = header.last_offset + 1
-        offset = end_offset
+        for _, _, header in iter_possible(views, partition.high_watermark):
+            if header.producer_id != NO_PRODUCER_ID and header.base_offset >= offset:
+                written_ms = header.max_timestamp_ms if header.is_log_append_time else now_ms
+                states.replay(header, header.base_offset, written_ms)
+            offset = max(offset, header.last_offset + 1)
     return states
 
 

@@ -16,10 +16,10 @@ import trio
 from kbroker.broker.connection import Connection
 from kbroker.broker.deadlines import now_ms
 from kbroker.broker.share_groups import LoadedSharePartition
+from kbroker.broker.stored_batches import iter_possible
 from kbroker.broker.waiting import Waiter
 from kbroker.errors import KafkaError, StoreFailed
 from kbroker.protocol.hot import ShareFetchRow
-from kbroker.records import iter_headers
 from kbroker.share.effects import AcquiredRange
 from kbroker.share.persister import TopicPartition
 from kbroker.share.share_partition import AcquireMode, SharePartition
@@ -149,7 +149,7 @@ class ShareFetching:
         total = 0
         for _, loaded in usable:
             assert loaded.engine is not None
-            with suppress(StoreFailed):  # Reported when it is really read.
+            with suppress(StoreFailed, KafkaError):  # Reported when it is really read.
                 views = loaded.partition.read_now(
                     loaded.engine.next_fetch_offset(), max_bytes=share_bytes, end_offset=loaded.partition.high_watermark
                 )
@@ -166,7 +166,7 @@ class ShareFetching:
             views = await loaded.partition.read(fetch_offset, max_bytes=max_bytes, end_offset=end_offset)
             if loaded.gone or not self._is_current():
                 return False
-            if self._take(partition, loaded, engine, fetch_offset, _walk(views, fetch_offset, wanted)):
+            if self._take(partition, loaded, engine, fetch_offset, _walk(views, fetch_offset, wanted, end_offset)):
                 return True
             if engine.next_fetch_offset() == fetch_offset:
                 return False
@@ -203,15 +203,13 @@ def _error_row(partition: TopicPartition, error: KafkaError) -> ShareFetchRow:
     return ShareFetchRow(partition.partition, int(error.code), error.message)
 
 
-def _walk(views: Sequence[memoryview], fetch_offset: int, wanted: int) -> list[_Batch]:
+def _walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset: int) -> list[_Batch]:
     """The batches of `views` from the front, as many as hold `wanted` offsets."""
     batches: list[_Batch] = []
-    end_offset = fetch_offset + wanted
-    for view in views:
-        for position, header in iter_headers(view):
-            if header.base_offset >= end_offset:
-                return batches
-            batches.append(_Batch(view, position, position + header.size_bytes, header.base_offset, header.last_offset))
+    for view, position, header in iter_possible(views, end_offset):
+        if header.base_offset >= fetch_offset + wanted:
+            break
+        batches.append(_Batch(view, position, position + header.size_bytes, header.base_offset, header.last_offset))
     return batches
 
 

@@ -18,8 +18,9 @@ import trio
 
 from kbroker.broker.group_commit import GroupCommit
 from kbroker.broker.partition import Partition
+from kbroker.broker.stored_batches import iter_possible
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.records import BatchHeader, iter_headers, iter_records
+from kbroker.records import BatchHeader, iter_records
 from kbroker.storage.spi import StampedBatch
 
 OffsetAt: TypeAlias = tuple[int, int]
@@ -95,8 +96,7 @@ def _search_all(partition: Partition) -> OffsetAt | None:
 
 def _batches(partition: Partition, offset: int, end_offset: int, *, max_bytes: int) -> Iterator[tuple[memoryview, int, BatchHeader]]:
     while views := partition.read_now(offset, max_bytes=max_bytes, end_offset=end_offset):
-        for view in views:
-            for position, header in iter_headers(view):
-                trio.from_thread.check_cancelled()
-                yield view, position, header
-                offset = header.last_offset + 1
+        for view, position, header in iter_possible(views, end_offset):
+            trio.from_thread.check_cancelled()
+            yield view, position, header
+            offset = header.last_offset + 1

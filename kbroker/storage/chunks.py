@@ -109,7 +109,7 @@ def read_chunks(source: ChunkSource, segments: Sequence[Segment], offset: int, *
             pieces.append(batches)
             left -= len(batches)
             continue
-        start, stop = _cut(batches, offset, end_offset, left, must_take=not pieces)
+        start, stop = _cut(batches, chunk_end, offset, end_offset, left, must_take=not pieces)
         if stop > start:
             pieces.append(batches[start:stop])
             left -= stop - start
@@ -128,12 +128,20 @@ def _base_offset(segment: Segment) -> int:
     return segment.base_offset
 
 
-def _cut(batches: memoryview, offset: int, end_offset: int, max_bytes: int, *, must_take: bool) -> tuple[int, int]:
-    """Start and stop, as bytes, of the batches that a read wants of a chunk; `stop` is its length when it may want the next one."""
-    start = position = 0
+def _cut(batches: memoryview, chunk_end: int, offset: int, end_offset: int, max_bytes: int, *, must_take: bool) -> tuple[int, int]:
+    """Start and stop, as bytes, of the batches that a read wants of a chunk; `stop` is its length when it may want the next one.
+
+    Where a header cannot be one, or lies where an earlier one only seems to end, nobody can tell which is damaged: a read that
+    begins there gets the rest of the chunk, for its reader to find the damage, and any other one ends before.
+    """
+    start = position = least_offset = 0
     size = len(batches)
     while position < size:
-        base_offset, length, delta, _ = _STEP.unpack_from(batches, position)
+        base_offset, length, delta, _ = _step(batches, position)
+        has_length = HEADER_SIZE - LENGTH_END <= length <= size - position - LENGTH_END
+        if not has_length or not least_offset <= base_offset <= base_offset + delta < chunk_end:
+            return start, size if must_take else start
+        least_offset = base_offset + delta + 1
         if base_offset >= end_offset:
             return start, position
         following = position + length + LENGTH_END
@@ -143,6 +151,11 @@ def _cut(batches: memoryview, offset: int, end_offset: int, max_bytes: int, *, m
             return start, position
         position = following
     return start, position
+
+
+def _step(batches: memoryview, position: int) -> tuple[int, int, int, int]:
+    """The header fields that engines care for; impossible ones where no header is left."""
+    return _STEP.unpack_from(batches, position) if position + HEADER_SIZE <= len(batches) else (-1, -1, -1, -1)
 
 
 def find_in_chunks(source: ChunkSource, segments: Sequence[Segment], timestamp_ms: int) -> int | None:
@@ -165,14 +178,18 @@ def find_in_chunks(source: ChunkSource, segments: Sequence[Segment], timestamp_m
             low = max(totals.end_offset, middle + 1)
     if found is None:
         return None
-    return next(base for base, _, _, newest_ms in iter_batches(memoryview(found)[HEAD_SIZE:]) if newest_ms >= timestamp_ms)
+    candidates = (base for base, _, _, newest_ms in iter_batches(memoryview(found)[HEAD_SIZE:]) if newest_ms >= timestamp_ms)
+    return next(candidates, high)  # there is one, unless the chunk is damaged: then whoever reads from its beginning finds that
 
 
 def iter_batches(batches: memoryview) -> Iterator[tuple[int, int, int, int]]:
-    """(base offset, end offset, bytes, max timestamp) of each batch: the four header fields that engines care for."""
+    """(base offset, end offset, bytes, max timestamp) of each batch: the four header fields that engines care for. Ends where a
+    length cannot be."""
     position = 0
     while position + HEADER_SIZE <= len(batches):
         base_offset, length, delta, newest_ms = _STEP.unpack_from(batches, position)
+        if length < HEADER_SIZE - LENGTH_END:
+            return
         yield base_offset, base_offset + delta + 1, length + LENGTH_END, newest_ms
         position += length + LENGTH_END
 
