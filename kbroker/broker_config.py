@@ -249,6 +249,14 @@ BROKER_CONFIGS: Final = by_name(
         dynamic=True,
         doc="Least time between two assignments of a group; a member that joins does not wait for it.",
     ),
+    ConfigDef(
+        name="group.share.initialize.retry.interval.ms",
+        type=_INT,
+        default="30000",
+        minimum=1,
+        hidden=True,
+        doc="After how long without an answer the persister is asked again to initialise a share-partition.",
+    ),
     ConfigDef(name="group.share.min.assignment.interval.ms", type=_INT, default="0", minimum=0, doc="Least value a group may set for it."),
     ConfigDef(
         name="group.share.max.assignment.interval.ms", type=_INT, default="15000", minimum=0, doc="Greatest value a group may set for it."

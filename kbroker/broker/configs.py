@@ -117,6 +117,7 @@ class Configs:
             session_timeout_ms=config["share.session.timeout.ms"],
             heartbeat_interval_ms=config["share.heartbeat.interval.ms"],
             assignment_interval_ms=config["share.assignment.interval.ms"],
+            initialize_retry_interval_ms=self._broker["group.share.initialize.retry.interval.ms"],
             max_size=self._broker["group.share.max.size"],
         )
 

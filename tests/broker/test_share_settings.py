@@ -30,8 +30,12 @@ class Commits:
 
 @pytest.fixture
 def configs() -> Configs:
+    return _configs({})
+
+
+def _configs(given: dict[str, str]) -> Configs:
     store = MemoryStateStore({})
-    return Configs(BrokerConfig.load((), {}), store, cast(GroupCommit[Change], Commits(store)))
+    return Configs(BrokerConfig.load((), given), store, cast(GroupCommit[Change], Commits(store)))
 
 
 def test_a_group_of_its_own_settings(configs: Configs) -> None:
@@ -51,3 +55,10 @@ def test_the_brokers_settings(configs: Configs) -> None:
     trio.run(configs.set_broker, "", {BROKER_LOCK: "40000"})
     assert configs.share_settings("other").lock_duration_ms == 40_000
     assert configs.share_settings("g").lock_duration_ms == 20_000
+
+
+def test_what_the_group_coordinator_goes_by() -> None:
+    given = {"group.share.initialize.retry.interval.ms": "1234", "group.share.assignment.interval.ms": "5", "group.share.max.size": "7"}
+    settings = _configs(given).group_settings("g")
+    assert (settings.initialize_retry_interval_ms, settings.assignment_interval_ms, settings.max_size) == (1234, 5, 7)
+    assert _configs({}).group_settings("g").initialize_retry_interval_ms == 30_000
