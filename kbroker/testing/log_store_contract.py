@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Event, Thread
+from typing import ClassVar
 from uuid import UUID
 
 import pytest
 
 from kbroker.records import crc_is_valid, iter_headers
-from kbroker.storage.spi import LogBounds, LogId, LogSettings, LogStore, StampedBatch
+from kbroker.storage.spi import LogBounds, LogId, LogReader, LogSettings, LogStore, LogStoreFactory, StampedBatch
 from kbroker.testing.beside_sync import syncing
 from kbroker.testing.log_store_model import (
     EVERYTHING,
@@ -27,7 +28,6 @@ from kbroker.testing.log_store_model import (
     OTHER,
     SETTINGS,
     TOPIC,
-    OpenedEngine,
     base_offsets,
     batch,
     check_against_memory_store,
@@ -37,10 +37,13 @@ from kbroker.testing.log_store_model import (
     read_all,
     sized_batch,
 )
+from kbroker.testing.opened_engine import OpenedEngine
 
 
-class LogStoreContract(OpenedEngine):
+class LogStoreContract(OpenedEngine[LogStore, LogReader]):
     """Subclass, set `factory`, run with pytest."""
+
+    factory: ClassVar[LogStoreFactory]
 
     # Logs: made, missing, dropped
 

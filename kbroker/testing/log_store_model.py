@@ -7,18 +7,15 @@ memory store.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 from uuid import UUID
-
-import pytest
 
 from kbroker.records import Record, build_batch, iter_headers
 from kbroker.storage import memory_store
-from kbroker.storage.spi import LogId, LogReader, LogSettings, LogStore, LogStoreFactory, StampedBatch
+from kbroker.storage.spi import LogId, LogReader, LogSettings, LogStoreFactory, StampedBatch
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -57,48 +54,6 @@ def joined(batches: Iterable[StampedBatch]) -> bytes:
 def everything(reader: LogReader, log: LogId) -> tuple[object, ...]:
     """What a reader can learn about a log, except where segments begin and end."""
     return reader.bounds(log), read_all(reader, log), [reader.find_by_timestamp(log, ms) for ms in (0, 10, 20, 1000)]
-
-
-class OpenedEngine:
-    """What a suite needs of an engine: its factory, a directory, a store that is open."""
-
-    factory: ClassVar[LogStoreFactory]
-    options: ClassVar[Mapping[str, str]] = {}
-    durable: ClassVar[bool] = True
-    """False for an engine whose contents end with close(): tests that open a store again are then skipped."""
-
-    @pytest.fixture
-    def directory(self, tmp_path: Path) -> Path:
-        return tmp_path / "log"
-
-    @pytest.fixture
-    def store(self, directory: Path) -> Iterator[LogStore]:
-        with self.opened(directory) as store:
-            yield store
-
-    @contextmanager
-    def opened(self, directory: Path) -> Iterator[LogStore]:
-        store = self.factory.open(directory, self.options, 1)
-        try:
-            yield store
-        finally:
-            store.close()
-
-    @contextmanager
-    def reading(self, directory: Path) -> Iterator[LogReader]:
-        reader = self.factory.open_reader(directory)
-        try:
-            yield reader
-        finally:
-            reader.close()
-
-    @contextmanager
-    def reopened(self, store: LogStore, directory: Path) -> Iterator[LogStore]:
-        if not self.durable:
-            pytest.skip("contents of this engine end with close()")
-        store.close()
-        with self.opened(directory) as again:
-            yield again
 
 
 def check_segments(reader: LogReader, log: LogId = LOG) -> None:

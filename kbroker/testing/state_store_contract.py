@@ -11,8 +11,7 @@ It must not know any engine.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, ClassVar
@@ -21,51 +20,16 @@ import pytest
 
 from kbroker.storage.spi import Change, StateReader, StateStore, StateStoreFactory
 from kbroker.testing.beside_sync import syncing
+from kbroker.testing.opened_engine import OpenedEngine
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 
-class StateStoreContract:
+class StateStoreContract(OpenedEngine[StateStore, StateReader]):
     """Subclass, set `factory`, run with pytest."""
 
     factory: ClassVar[StateStoreFactory]
-    options: ClassVar[Mapping[str, str]] = {}
-    durable: ClassVar[bool] = True
-    """False for an engine whose contents end with close(): tests that open a store again are then skipped."""
-
-    @pytest.fixture
-    def directory(self, tmp_path: Path) -> Path:
-        return tmp_path / "state"
-
-    @pytest.fixture
-    def store(self, directory: Path) -> Iterator[StateStore]:
-        with self.opened(directory) as store:
-            yield store
-
-    @contextmanager
-    def opened(self, directory: Path) -> Iterator[StateStore]:
-        store = self.factory.open(directory, self.options, 1)
-        try:
-            yield store
-        finally:
-            store.close()
-
-    @contextmanager
-    def reading(self, directory: Path) -> Iterator[StateReader]:
-        reader = self.factory.open_reader(directory)
-        try:
-            yield reader
-        finally:
-            reader.close()
-
-    @contextmanager
-    def reopened(self, store: StateStore, directory: Path) -> Iterator[StateStore]:
-        if not self.durable:
-            pytest.skip("contents of this engine end with close()")
-        store.close()
-        with self.opened(directory) as again:
-            yield again
 
     def test_a_new_store_is_empty(self, store: StateStore) -> None:
         assert list(store.scan(b"")) == []
