@@ -49,7 +49,6 @@ _UPDATE_HEAD = struct.Struct(">hiiq")
 _UPDATE_BATCH = struct.Struct(">qqbhx")
 _UPDATE_COUNT = struct.Struct(">BBBi")
 _NO_TAGS = b"\0"
-_SHARE_PARTITION = struct.Struct(">16si")
 
 
 class RecordType(IntEnum):
@@ -171,11 +170,6 @@ SHARE_STATE_VALUES: Final[dict[int, type[ShareSnapshot] | type[ShareUpdate]]] = 
     SHARE_SNAPSHOT_TYPE: ShareSnapshot,
     SHARE_UPDATE_TYPE: ShareUpdate,
 }
-
-
-def encode_share_state_key(record_type: int, group_id: str, topic_id: UUID, partition: int) -> bytes:
-    """A key of `__share_group_state`."""
-    return _I16.pack(record_type) + encode_string(group_id) + _SHARE_PARTITION.pack(topic_id.bytes, partition)
 
 
 # --- __consumer_offsets ---

@@ -25,7 +25,6 @@ from kbroker.coordinator_records import (
     ShareUpdate,
     StateBatchRecord,
     TopicPartitions,
-    encode_share_state_key,
     encode_share_update,
 )
 
@@ -100,13 +99,6 @@ def test_values_as_bytes(value: Message, encoded: str) -> None:
 def test_there_is_a_vector_for_every_value() -> None:
     assert {type(value) for value, _ in VECTORS} == {*GROUP_VALUES.values(), *SHARE_STATE_VALUES.values()}
     assert set(GROUP_VALUES) == set(RecordType)
-
-
-def test_keys_as_bytes() -> None:
-    """A.6: 00 00 (ShareUpdate 00 01), group with a length of two bytes, topic id, partition."""
-    key = bytes.fromhex(f"0000 0002 6731 {T} 00000007".replace(" ", ""))
-    assert encode_share_state_key(0, "g1", TOPIC, 7) == key
-    assert encode_share_state_key(1, "g1", TOPIC, 7) == b"\0\1" + key[2:]
 
 
 @pytest.mark.parametrize("value", [b"", b"\0", b"\0\0", b"\0\1" + bytes(20), ShareGroupMetadata(epoch=1, metadata_hash=1).encode() + b"x"])

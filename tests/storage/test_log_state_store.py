@@ -9,7 +9,6 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.coordinator_records import encode_share_state_key
 from kbroker.errors import NoSpace, StoreFailed
 from kbroker.records import iter_headers, iter_records
 from kbroker.state_records import ShareStateKey
@@ -45,7 +44,7 @@ def test_share_state_is_kept_as_kafkas_records() -> None:
         (bytes.fromhex("0000 0001 67") + TOPIC.bytes + bytes.fromhex("00000003"), b"snapshot", ()),
         (bytes.fromhex("0001 0001 67") + TOPIC.bytes + bytes.fromhex("00000003"), b"update", number),
         (b"topic/x", b"{}", ()),
-        (encode_share_state_key(1, "g", TOPIC, 3), None, number),
+        (bytes.fromhex("0001 0001 67") + TOPIC.bytes + bytes.fromhex("00000003"), None, number),
     ]
 
 
