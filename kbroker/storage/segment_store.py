@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
 _SEALS_PER_SYNC = 4
-_CHECKPOINTS_PER_SYNC = 32  # 40 us each, and a commit waits for them
+_CHECKPOINTS_PER_SYNC = 16  # 20-40 us each, 200 for a first one, and a commit waits for them
 _CHECKPOINT_BYTES = 64 << 20
 _MOST_MAPS = 30_000  # the kernel allows 65 530 per process, and a sealed segment has two
 
@@ -78,7 +78,7 @@ class SegmentStoreStatistics:
 
 class SegmentLogStore:
     """See LogStore. Options: `sync` (auto, fdatasync, syncfs); `max_maps` and `max_open_files`, whose defaults fit the process's
-    limits; `checkpoint_bytes`, how much of all logs a start after a crash may have to read (64 MiB)."""
+    limits; `checkpoint_bytes`, about how much of all logs a start after a crash may have to read (64 MiB)."""
 
     may_block = True
     write_in_thread = False
