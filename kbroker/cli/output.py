@@ -1,4 +1,4 @@
-"""Tables and JSON on stdout: rich on a terminal, plain aligned text where another program or a file reads it."""
+"""Tables and JSON on stdout. Tables are plain aligned text, also on a terminal: what is wider than that is not cut or folded."""
 
 from __future__ import annotations
 
@@ -20,27 +20,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
     """Columns of numbers are aligned to the right."""
     cells = [["-" if cell is None else escaped(str(cell)) for cell in row] for row in rows]
     is_number = [any(rows) and all(isinstance(row[i], (int, float, type(None))) for row in rows) for i in range(len(columns))]
-    if sys.stdout.isatty():
-        _print_rich(columns, cells, is_number)
-        return
     widths = [max(len(column), *(len(row[i]) for row in cells), 0) for i, column in enumerate(columns)]
     for line in [list(columns), *cells]:
         aligned = [text.rjust(width) if right else text.ljust(width) for text, width, right in zip(line, widths, is_number, strict=True)]
         click.echo("  ".join(aligned).rstrip())
-
-
-def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]], is_number: Sequence[bool]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for column, right in zip(columns, is_number, strict=True):
-        table.add_column(column, justify="right" if right else "left", overflow="fold")
-    for row in cells:
-        table.add_row(*map(Text, row))
-    Console().print(table)
 
 
 def print_json(value: object) -> None:

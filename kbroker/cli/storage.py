@@ -112,9 +112,15 @@ def _log_row(log: LogReport) -> tuple[str, int, int, int]:
 
 
 def _moment(timestamp_ms: int) -> str | None:
+    """UTC. Timestamps are the producers', and may lie beyond what a calendar holds."""
     from datetime import UTC, datetime
 
-    return None if timestamp_ms < 0 else datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+    if timestamp_ms < 0:
+        return None
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp_ms} ms"
 
 
 def _as_json(description: DataDescription, report: Inspection) -> dict[str, object]:

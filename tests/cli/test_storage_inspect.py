@@ -8,6 +8,7 @@ import pytest
 
 from kbroker.cli import run
 from kbroker.cli.exits import DATA_DIRECTORY, OK
+from kbroker.cli.storage import _moment
 from kbroker.testing.broker import open_test_broker
 from tests.cli.conftest import Command
 
@@ -35,6 +36,14 @@ def test_beside_a_live_broker_and_after_it(command: Command, monkeypatch: pytest
     assert after.json["bytes_checked"] > 0
     text = command("storage", "inspect", data, "--segments").out
     assert "healthy: 1 log, " in text
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "shown"),
+    [(-1, None), (0, "1970-01-01 00:00:00Z"), (253_402_300_800_000, "253402300800000 ms"), (2**63 - 1, f"{2**63 - 1} ms")],
+)
+def test_timestamps_of_producers(timestamp_ms: int, shown: str | None) -> None:
+    assert _moment(timestamp_ms) == shown
 
 
 def test_a_directory_of_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
