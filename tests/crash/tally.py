@@ -1,4 +1,4 @@
-"""What runs of many crashes or power cuts tell: a line every ten rounds, since somebody waits for them, and a summary at the end.
+"""What runs of many crashes or power cuts tell: a line every ten rounds of the long ones, since somebody waits, and a summary at the end.
 
 A test asks for the fixture `progress` (made known by the conftest.py of its folder) and hands it to what does the rounds:
 
@@ -42,7 +42,7 @@ class Progress:
     def step(self, **counts: int) -> None:
         self._done += 1
         self.count(**{f"{self._unit}s": 1}, **counts)
-        if self._done % EVERY == 0 and self._planned > EVERY:
+        if self._done % EVERY == 0 and self._planned >= 2 * EVERY:
             seconds = time.monotonic() - self._began_s
             self._say(f"{self._row}: {self._unit} {self._done} of {self._planned}, {seconds:.0f} s")
 
