@@ -85,6 +85,10 @@ def check_name(name: str) -> None:
         )
 
 
+def _flat(name: str) -> str:
+    return name.replace(".", "_")
+
+
 class Topics:
     """All live topics of the broker. `version` grows with every change that Metadata would show."""
 
@@ -109,7 +113,8 @@ class Topics:
         self.version = 0
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
-        self._reserved: set[str] = set()
+        self._taken: dict[str, str] = {}
+        """Names of topics that are there or being made, by what becomes of them in metric names."""
         self._unfinished: dict[UUID, int] = {}
 
     def __iter__(self) -> Iterator[Topic]:
@@ -151,18 +156,17 @@ class Topics:
     def check_creatable(self, name: str) -> None:
         """Raises KafkaError: invalid name, existing topic, or one whose name collides ('.' and '_' are the same in metric names)."""
         check_name(name)
-        if name in self._by_name or name in self._reserved:
+        other = self._taken.get(_flat(name))
+        if other == name:
             raise KafkaError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
-        flat = name.replace(".", "_")
-        for other in (*self._by_name, *self._reserved):
-            if other.replace(".", "_") == flat:
-                raise KafkaError(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}")
+        if other is not None:
+            raise KafkaError(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}")
 
     async def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """A new topic, durable on return. Raises KafkaError (see check_creatable), NoSpace, StoreFailed."""
         self.check_creatable(name)
         topic = self._make(uuid4(), name, wall_clock_ms(), configs)
-        self._reserved.add(name)
+        self._taken[_flat(name)] = name
         try:
             record = TopicRecord(name, partitions, topic.created_ms)
             changes: list[Change] = [(TopicKey(topic.topic_id).encode(), record.encode())]
@@ -171,8 +175,9 @@ class Topics:
             await self._create_logs_and_save(topic, range(partitions), changes)
             self._add_partitions(topic, partitions)
             self._publish(topic)
-        finally:
-            self._reserved.discard(name)
+        except BaseException:
+            del self._taken[_flat(name)]
+            raise
         logger.info("topic %s created: %d partitions, id %s", name, partitions, topic.topic_id)
         return topic
 
@@ -213,6 +218,7 @@ class Topics:
             raise
         del self._by_name[topic.name]
         del self._by_id[topic.topic_id]
+        del self._taken[_flat(topic.name)]
         self.version += 1
         for partition in topic.partitions:
             partition.waiters.wake_all()
@@ -281,6 +287,7 @@ class Topics:
     def _publish(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
         self._by_id[topic.topic_id] = topic
+        self._taken[_flat(topic.name)] = topic.name
         self.version += 1
 
     async def _create_logs_and_save(self, topic: Topic, indexes: range, changes: list[Change]) -> None:
