@@ -62,8 +62,8 @@ class Connection:
         self._served: dict[int, VersionRange] | None = None
         try:
             self._socket = socket.create_connection((host, port), timeout=timeout_s)
-        except OSError as error:
-            reason = error.strerror or str(error)
+        except (OSError, UnicodeError) as error:  # UnicodeError: no resolver can be asked for such a name
+            reason = getattr(error, "strerror", None) or str(error)
             raise BrokerUnreachable(f"cannot connect to {self.address}: {reason}; is the broker running there?") from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 

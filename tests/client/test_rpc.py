@@ -153,3 +153,9 @@ def test_a_broker_that_does_not_know_our_version_of_api_versions() -> None:
     refused = pytest.raises(KafkaError, match="does not answer ApiVersions v3")
     with fake_broker(lambda *_: frame) as broker, Connection("127.0.0.1", broker.port) as connection, refused:
         connection.call("metadata")
+
+
+@pytest.mark.parametrize("host", ["x" * 64, "a..b"])
+def test_a_name_that_no_resolver_takes(host: str) -> None:
+    with pytest.raises(BrokerUnreachable, match="cannot connect"):
+        Connection(host, 9092)
