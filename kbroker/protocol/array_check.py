@@ -5,12 +5,14 @@ much memory: one frame of 20 bytes would take the broker down. So the counts of 
 before it is decoded.
 
 It also refuses tagged fields that it does not know, although whoever reads a message has to skip them (KIP-482: newer clients may add
-some to a version that exists). The walk notes where they lie, and they are cut out before decoding. Nothing else is checked here;
-everything else the decoder refuses by itself.
+some to a version that exists), and a boolean other than 0 and 1, where Kafka reads anything but 0 as true. The walk notes where
+they lie, and they are cut out, or replaced, before decoding. Nothing else is checked here; everything else the decoder refuses by
+itself.
 
 For each message a short program is made from kio's schema, once: consecutive fields of fixed size become one skip.
 
     int      skip that many bytes
+    _Bool    a byte that is 0 or 1, or replaced
     _Text    a string or bytes: skip what its length says
     _Array   a count, then that many elements
     _Struct  a byte that says whether a nullable struct follows
@@ -27,7 +29,6 @@ from typing import Any, Final, NamedTuple, TypeAlias, get_args, get_origin, get_
 Buffer: TypeAlias = bytes | memoryview
 
 _SIZES: Final = {
-    "bool": 1,
     "int8": 1,
     "uint8": 1,
     "int16": 2,
@@ -43,6 +44,10 @@ _SIZES: Final = {
     "datetime_i64": 8,
     "uuid": 16,
 }
+
+
+class _Bool(NamedTuple):
+    """Has nothing to say but that it is one."""
 
 
 class _Text(NamedTuple):
@@ -67,7 +72,7 @@ class _Tags(NamedTuple):
     known: Mapping[int, Program]
 
 
-Step: TypeAlias = int | _Text | _Array | _Struct | _Tags
+Step: TypeAlias = int | _Bool | _Text | _Array | _Struct | _Tags
 Program: TypeAlias = Sequence[Step]
 
 
@@ -82,13 +87,14 @@ class Edit(NamedTuple):
 def check_arrays(schema: type[Any], frame: Buffer, at: int) -> list[Edit]:
     """Raises ValueError if an array of the message of `schema` at `at` cannot be as long as it says, or the frame ends too soon.
 
-    Returns what takes the unknown tagged fields out, in order; mostly nothing.
+    Returns what makes the message one that the decoder takes, in order; mostly nothing.
     """
     edits: list[Edit] = []
     try:
         _run(_program_of(schema), frame, at, edits)
     except IndexError as error:
         raise ValueError("the frame ends within a field") from error
+    edits.sort()
     return edits
 
 
@@ -113,6 +119,10 @@ def _run(program: Program, frame: Buffer, at: int, edits: list[Edit]) -> int:
     for step in program:
         if type(step) is int:
             at += step
+        elif type(step) is _Bool:
+            if frame[at] > 1:
+                edits.append(Edit(at, at + 1, b"\x01"))
+            at += 1
         elif type(step) is _Text:
             at = _skip_text(step, frame, at)
         elif type(step) is _Array:
@@ -169,7 +179,7 @@ def _check_tags(step: _Tags, frame: Buffer, at: int, edits: list[Edit]) -> int:
         if end > len(frame):
             raise ValueError("a tagged field ends beyond the frame")
         if tag in step.known:
-            _check_known(step.known[tag], frame, at, end)
+            _check_known(step.known[tag], frame, at, end, edits)
         else:
             unknown.append(Edit(field, end, b""))
         at = end
@@ -178,12 +188,13 @@ def _check_tags(step: _Tags, frame: Buffer, at: int, edits: list[Edit]) -> int:
     return at
 
 
-def _check_known(program: Program, frame: Buffer, at: int, end: int) -> None:
+def _check_known(program: Program, frame: Buffer, at: int, end: int, edits: list[Edit]) -> None:
     """A tagged field bears its size: what is unknown within it cannot simply be cut out, and no client has sent such a thing yet."""
     within: list[Edit] = []
     _run(program, frame[:end], at, within)
-    if within:
+    if any(len(edit.replacement) != edit.end - edit.start for edit in within):
         raise ValueError("an unknown tagged field within a tagged field")
+    edits += within
 
 
 def _uvarint(frame: Buffer, at: int) -> tuple[int, int]:
@@ -255,6 +266,8 @@ def _entity(hint: Any) -> type[Any] | None:
 
 def _primitive(field: Field[Any], flexible: bool) -> Step:
     kafka_type: str = field.metadata["kafka_type"]
+    if kafka_type == "bool":
+        return _Bool()
     if kafka_type in _SIZES:
         return _SIZES[kafka_type]
     return _Text(0 if flexible else 2 if kafka_type == "string" else 4)

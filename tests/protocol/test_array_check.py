@@ -48,7 +48,9 @@ def _single(field: dataclasses.Field[Any], hint: Any, count: int) -> Any:
         return b"\xff" * (count * 200)
     if kafka_type == "uuid":
         return UUID(int=(1 << 128) - 1 - count)
-    return kafka_type == "float64" or count % 100
+    if kafka_type == "bool":
+        return count % 2 == 1
+    return 1.5 if kafka_type == "float64" else count % 100
 
 
 @pytest.mark.parametrize(("api_key", "version"), EVERY_VERSION)
@@ -112,3 +114,31 @@ def test_tags_that_end_beyond_the_frame_are_refused(tags: bytes) -> None:
         whole = struct.pack(">hhih", 3, 12, 7, -1) + frame
         with pytest.raises(ValueError, match=r"beyond the frame|ends within"):
             read_request(read_request_head(whole), whole)
+
+
+def booleans(values: Any, value: bool) -> Any:
+    """`values` with that in place of every boolean. `sample` makes none of anything else."""
+    if isinstance(values, dict):
+        return {name: booleans(each, value) for name, each in values.items()}
+    if isinstance(values, list):
+        return [booleans(each, value) for each in values]
+    return value if isinstance(values, bool) else values
+
+
+def encoded(api_key: int, version: int, values: Any) -> bytes:
+    schema = request_schema(api_key, version)
+    buffer = io.BytesIO()
+    entity_writer(schema)(buffer, build(schema, values))
+    tags = b"\0" if schema.__header_schema__.__version__ >= 2 else b""
+    return struct.pack(">hhih", api_key, version, 7, -1) + tags + buffer.getvalue()
+
+
+@pytest.mark.parametrize("byte", [2, 0x7F, 0xFF])
+@pytest.mark.parametrize(("api_key", "version"), EVERY_VERSION)
+def test_any_byte_but_zero_is_true(api_key: int, version: int, byte: int) -> None:
+    """As in Kafka; kio's decoder refuses all but 0 and 1, which ended the connection."""
+    values = sample(request_schema(api_key, version), 1)
+    yes, no = (encoded(api_key, version, booleans(values, value)) for value in (True, False))
+    assert len(yes) == len(no)
+    odd = bytes(byte if a != b else a for a, b in zip(yes, no, strict=True))
+    assert read_request(read_request_head(odd), odd) == read_request(read_request_head(yes), yes)
