@@ -4,7 +4,7 @@ A key is a namespace, "/" and a body whose numbers are big-endian, so that keys 
 below is length (2) and UTF-8. Negative numbers do not occur in keys.
 
     namespace      body                                              value
-    meta/          name                                              generation, features, producer_ids: JSON
+    meta/          name                                              generation, producer_ids: JSON
     topic/         topic id (16)                                     Topic: JSON
     config/        resource type (1), name                           Config: JSON
     log_start/     topic id (16), partition (4)                      LogStart: JSON
@@ -85,13 +85,6 @@ class Generation(JsonValue):
     """meta/generation: raised at each start; every log's leader epoch and the owner epoch of the stores."""
 
     number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Features(JsonValue):
-    """meta/features: finalised feature levels by name, for example {"share.version": 2}."""
-
-    levels: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +196,8 @@ class MetaKey:
         return META_VALUES[self.name].decode(value)
 
 
-META_VALUES: Final[dict[str, type[JsonValue]]] = {"generation": Generation, "features": Features, "producer_ids": ProducerIds}
+META_VALUES: Final[dict[str, type[JsonValue]]] = {"generation": Generation, "producer_ids": ProducerIds}
 GENERATION: Final = MetaKey("generation")
-FEATURES: Final = MetaKey("features")
 PRODUCER_IDS: Final = MetaKey("producer_ids")
 
 

@@ -19,14 +19,12 @@ from kbroker.coordinator_records import (
     ShareUpdate,
 )
 from kbroker.state_records import (
-    FEATURES,
     GENERATION,
     MAX_GROUP_ID_BYTES,
     MAX_KEY_BYTES,
     PRODUCER_IDS,
     Config,
     ConfigKey,
-    Features,
     Generation,
     GroupKey,
     LeaderEpoch,
@@ -70,7 +68,6 @@ KEYS_AND_BYTES = [
 
 VALUES = [
     (GENERATION, Generation(7), b'{"number":7}'),
-    (FEATURES, Features({"share.version": 2}), b'{"levels":{"share.version":2}}'),
     (PRODUCER_IDS, ProducerIds(1000), b'{"next_id":1000}'),
     (TopicKey(TOPIC), Topic("orders", 3, 5), b'{"created_ms":5,"name":"orders","partitions":3,"state":"live"}'),
     (
