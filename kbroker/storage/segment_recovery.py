@@ -2,9 +2,8 @@
 
 Sealed segments are taken as they are: sealing is the last thing that happens to a segment, and everything was on disk by then.
 In the others (the active one, and those that were full but not yet sealed) the batches are read again and checked, from the last
-one on that their checkpoint knows: that one is read as well, to see that the file is the one the checkpoint was made for. Only if
-the store was closed in good order nothing is read: then it left their indexes in the file `clean-shutdown`, which is removed
-before the first write.
+one on that their checkpoint knows; that one is read to see that nobody touched the file. Only if the store was closed in good
+order nothing is read: then it left their indexes in the file `clean-shutdown`, which is removed before the first write.
 
     clean-shutdown:  b"kbroker segments 2 little\\n"   version and byte order
                      u32 length, JSON                   [[log directory, base offset, batches, [Recorded: what its checkpoint holds]], ...]
@@ -180,9 +179,7 @@ def _open_segment(path: Path, saved: SavedIndexes | None, found: Recovery, files
     if _exists(path / INDEX, files):
         return Segment(path, files, handles, index=None, sealed=True, capacity=size)
     known = None if saved is None else saved.get((path.parent.name, int(path.name)))
-    if known is not None and known.index.size_bytes > size:
-        end = known.index.size_bytes
-        logger.error("%s was cut from outside: it has %d bytes and held batches up to byte %d", path / DATA, size, end)
+    if known is not None and not _is_as_long(path, size, known.index.size_bytes):
         known = None
     must_read = known is None
     if known is None:
@@ -220,19 +217,33 @@ def _read_and_cut(path: Path, found: Recovery, files: Files) -> Known:
 
 
 def _read_from_checkpoint(path: Path, fd: int, found: Recovery, files: Files) -> Known | None:
-    """Read on from the last batch of the checkpoint. None when there is none, or when that batch is not where it should be."""
+    """Read on from the last batch of the checkpoint. None when there is no checkpoint, or when the file is shorter than it says.
+
+    What it says was on disk when it was written, so where that batch is not in its place the data was damaged from outside. What
+    a checkpoint knows is never cut: whoever reads the damage hears of it, and what is whole around it stays.
+    """
     checkpoint = load_checkpoint(path, files)
-    if checkpoint is not None:
+    if checkpoint is not None and _is_as_long(path, files.size(fd), checkpoint.index.size_bytes):
         count = checkpoint.recorded.batches
         index = checkpoint.index.copy(count - 1)
+        at = index.size_bytes
         scan(files, fd, index, int(path.name), found.scratch)
-        if len(index) >= count and index.last(count) == checkpoint.index.last(count):
-            shorten_checkpoint(path, checkpoint.recorded, files)
-            return Known(index, checkpoint.recorded)
-        logger.warning("the checkpoint of %s does not fit its data: reading all of it", path)
+        if len(index) < count or index.last(count) != checkpoint.index.last(count):
+            logger.error("%s is damaged at byte %d, or was replaced: what its checkpoint knows of is left as it is", path / DATA, at)
+            index = checkpoint.index
+            scan(files, fd, index, int(path.name), found.scratch)
+        shorten_checkpoint(path, checkpoint.recorded, files)
+        return Known(index, checkpoint.recorded)
     if remove_checkpoint(path, files):
         files.fsync_dir(path)
     return None
+
+
+def _is_as_long(path: Path, size: int, end: int) -> bool:
+    """Whether the data file still has all that was on disk."""
+    if size < end:
+        logger.error("%s was cut from outside: it has %d bytes and held batches up to byte %d", path / DATA, size, end)
+    return size >= end
 
 
 def _garbage_bytes(fd: int, end: int, size: int, files: Files) -> int:

@@ -221,23 +221,38 @@ def test_a_piece_behind_a_torn_one_never_counts_again(directory: Path) -> None:
         assert read_all(store) == joined(BATCHES[:6])
 
 
-@pytest.mark.parametrize("damage", ["zeros", "shorter", "other batches"])
-def test_a_checkpoint_that_does_not_fit_the_data_is_not_believed(directory: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
-    """As after restoring a data file from elsewhere."""
+@pytest.mark.parametrize("damage", ["zeros", "garbage", "other batches"])
+def test_data_that_does_not_fit_its_checkpoint_is_left_as_it_is(directory: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It was on disk once, so something else than a crash changed it: nothing is cut, and new records go behind it."""
     crash(synced(directory))
     data = segment_path(directory) / "data.ninja"
+    size = len(joined(BATCHES))
+    others = joined(sized_batch(offset, 3000) for offset in range(5))
+    kept = {"zeros": joined(BATCHES[:2]), "garbage": joined(BATCHES[:7]), "other batches": others}
+    content = kept[damage].ljust(size, b"\x5a" if damage == "garbage" else b"\0")
+    overwrite(data, 0, content)
+    store = SegmentLogStore(directory, ALWAYS)
+    (line,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert line.levelno == logging.ERROR
+    assert f"{data} is damaged at byte {len(joined(BATCHES[:7]))}" in line.message
+    store.create(LOG, SETTINGS)
+    store.write([sized_batch(8, 700)], now_ms=0)
+    store.sync()
+    crash(store)
+    with reopened(directory) as store:
+        assert store.bounds(LOG) == (0, 9)
+        assert read_all(store) == content + sized_batch(8, 700).data
+        assert data.read_bytes()[:size] == content
+
+
+def test_a_file_that_is_shorter_than_its_checkpoint_is_read_as_a_whole(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    crash(synced(directory))
     kept = joined(BATCHES[:2])
-    if damage == "zeros":
-        overwrite(data, len(kept), bytes(len(joined(BATCHES)) - len(kept)))
-    elif damage == "shorter":
-        with data.open("r+b") as file:
-            file.truncate(len(kept) + 100)
-    else:
-        kept = joined(sized_batch(offset, 3000) for offset in range(5))
-        overwrite(data, 0, kept + bytes(len(joined(BATCHES)) - len(kept)))
-    with caplog.at_level(logging.WARNING), reopened(directory) as store:
+    with (segment_path(directory) / "data.ninja").open("r+b") as file:
+        file.truncate(len(kept) + 100)
+    with reopened(directory) as store:
         assert read_all(store) == kept
-    assert any("does not fit its data" in record.message for record in caplog.records)
+    assert [record.levelno for record in caplog.records if "was cut from outside" in record.message] == [logging.ERROR]
     with reopened(directory) as store:
         assert read_all(store) == kept
 
