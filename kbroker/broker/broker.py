@@ -43,7 +43,7 @@ from kbroker.share.persister import Persister
 from kbroker.share.session import ShareSessionsStatistics
 from kbroker.state_records import GENERATION
 from kbroker.storage.data_dir import DataDirectory
-from kbroker.storage.spi import Change, LogStore, StampedBatch, StateStore
+from kbroker.storage.spi import Change, LogStore, StampedBatch, StateStore, writes_beside_sync
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +88,7 @@ class Broker:
             lambda batches: log_store.write(batches, now_ms=wall_clock_ms()),
             log_store.sync,
             in_thread=log_store.write_in_thread,
+            beside_sync=writes_beside_sync(log_store),
             durability=options.durability,
             sync_interval_s=sync_interval_s,
         )
@@ -96,6 +97,7 @@ class Broker:
             state_store.write,
             state_store.sync,
             in_thread=state_store.write_in_thread,
+            beside_sync=writes_beside_sync(state_store),
             durability=options.durability,
             sync_interval_s=sync_interval_s,
         )
