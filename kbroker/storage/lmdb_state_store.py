@@ -1,168 +1,247 @@
-"""State in LMDB: an environment of its own whose main database is the map.
+"""State in LMDB: an environment of its own whose main database is the map, behind a redo log.
 
-LMDB's keys end at 511 bytes, while a group's name alone may be longer. Keys up to SHORT bytes are stored as they are; longer ones share an
-entry with all keys that begin with the same SHORT bytes, so that the order of keys is kept:
+    directory/data.mdb, lock.mdb     the map (lmdb_state_map.py), and up to where the redo log is in it
+    directory/redo                   one log of the segment engine: the changes since then, as log_state_store.py writes them
 
-    key  up to 480 bytes                     value
-    key  first 480 bytes, one zero byte      per long key, in order: rest length (4) rest, value length (4) value
+LMDB has to sync every commit (unsynced, power cuts made it corrupt), and each share acknowledgement would wait for that. So write() appends
+to the redo log and keeps the changes in memory, sync() syncs the redo log, and now and then it also brings what has gathered into
+LMDB, in one transaction; what is then in the map is trimmed from the log. A full disk postpones that.
 
-Commits are synced; sync() has nothing to do. This module must not know what keys mean.
+A moment is a read transaction with the changes that are not in it laid over it. A change may be in both: laying it over again changes
+nothing, as long as the changes behind it are laid over as well. This module must not know what keys mean.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Lock
 from typing import TypeAlias
 
+from kbroker.errors import NoSpace, OperatorError, StoreFailed
+from kbroker.records import NO_TIMESTAMP, build_batch
+from kbroker.storage import segment_store
 from kbroker.storage.lmdb_environment import LmdbEnvironment, LmdbStatistics, Transaction, open_environment
-from kbroker.storage.spi import Change
+from kbroker.storage.lmdb_state_map import StateMap
+from kbroker.storage.log_state_store import LOG, read_changes, to_record
+from kbroker.storage.spi import Change, LogBounds, LogReader, LogSettings, LogStore, StampedBatch
 
-SHORT = 480
 MAP_BYTES = 1 << 40
+REDO = "redo"
+REDO_SETTINGS = LogSettings(segment_bytes=1 << 20, segment_ms=1 << 62)
+MOST_REDO_BYTES = 1 << 20
+_ATTEMPTS = 100
 
-_LENGTH = struct.Struct(">I")
-_LongKeys: TypeAlias = dict[bytes, bytes]
-
-
-class _View:
-    """The map inside one transaction."""
-
-    def __init__(self, transaction: Transaction) -> None:
-        self._transaction = transaction
-
-    def get(self, key: bytes) -> bytes | None:
-        if len(key) > SHORT:
-            return self._long_keys(key).get(key[SHORT:])
-        value = self._transaction.get(key) if key else None
-        return None if value is None else bytes(value)
-
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        for key, value in self._entries(prefix[:SHORT]):
-            if len(key) <= SHORT:
-                if key.startswith(prefix):
-                    yield key, value
-                continue
-            for rest, long_value in sorted(_unpack(value).items()):
-                whole = key[:SHORT] + rest
-                if whole.startswith(prefix):
-                    yield whole, long_value
-
-    def put(self, key: bytes, value: bytes | None) -> None:
-        if len(key) > SHORT:
-            long_keys = self._long_keys(key)
-            if value is None:
-                long_keys.pop(key[SHORT:], None)
-            else:
-                long_keys[key[SHORT:]] = value
-            key, value = _entry_key(key), _pack(long_keys) if long_keys else None
-        if value is None:
-            self._transaction.delete(key)
-        else:
-            self._transaction.put(key, value)
-
-    def _entries(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        cursor = self._transaction.cursor()
-        if not (cursor.set_range(prefix) if prefix else cursor.first()):
-            return
-        for view, value in cursor:
-            key = bytes(view)
-            if not key.startswith(prefix):
-                return
-            yield key, bytes(value)
-
-    def _long_keys(self, key: bytes) -> _LongKeys:
-        value = self._transaction.get(_entry_key(key))
-        return {} if value is None else _unpack(bytes(value))
+_Changes: TypeAlias = dict[bytes, bytes | None]
 
 
-def _entry_key(key: bytes) -> bytes:
-    return key[:SHORT] + b"\0"
+class LmdbStateMoment:
+    """A StateReader of one moment. Close it soon: its transaction pins the file's old pages."""
 
-
-def _pack(long_keys: _LongKeys) -> bytes:
-    return b"".join(_LENGTH.pack(len(part)) + part for item in sorted(long_keys.items()) for part in item)
-
-
-def _unpack(value: bytes) -> _LongKeys:
-    parts: list[bytes] = []
-    position = 0
-    while position < len(value):
-        (length,) = _LENGTH.unpack_from(value, position)
-        position += _LENGTH.size + length
-        parts.append(value[position - length : position])
-    return dict(zip(parts[::2], parts[1::2], strict=True))
-
-
-class LmdbStateReader:
-    """A StateReader beside a broker in another process, or in this one."""
-
-    def __init__(self, env: LmdbEnvironment) -> None:
-        self._env = env
-        self._closed = False
+    def __init__(self, transaction: Transaction, changes: _Changes) -> None:
+        self._map = StateMap(transaction)
+        self._changes = changes
 
     def get(self, key: bytes) -> bytes | None:
-        return self._env.read(lambda transaction: _View(transaction).get(key))
+        return self._changes[key] if key in self._changes else self._map.get(key)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        # Read whole at the first step: a scan that is left unfinished would pin the pages of its moment.
-        yield from self._env.read(lambda transaction: list(_View(transaction).scan(prefix)))
+        found: _Changes = dict(self._map.scan(prefix))
+        found.update(item for item in self._changes.items() if item[0].startswith(prefix))
+        yield from sorted((key, value) for key, value in found.items() if value is not None)
 
     @contextmanager
-    def snapshot(self) -> Iterator[LmdbStateSnapshot]:
-        with self._env.long_read() as transaction:
-            yield LmdbStateSnapshot(transaction)
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._env.close()
-
-
-class LmdbStateSnapshot(_View):
-    """One moment, shown by a read transaction: close it soon, it pins the file's old pages."""
-
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        yield from list(super().scan(prefix))
-
-    @contextmanager
-    def snapshot(self) -> Iterator[LmdbStateSnapshot]:
+    def snapshot(self) -> Iterator[LmdbStateMoment]:
         yield self
 
     def close(self) -> None:
         """Closed by leaving `snapshot()`."""
 
 
-class LmdbStateStore(LmdbStateReader):
-    """The StateStore: one synced transaction per write()."""
+class _Moments:
+    """What reader and store share: everything is asked of a moment."""
 
-    write_in_thread = True
+    def __init__(self, env: LmdbEnvironment) -> None:
+        self._env = env
+
+    def _changes_over(self, transaction: Transaction) -> _Changes | None:
+        """None when the transaction is too old for what is known now."""
+        raise NotImplementedError
+
+    def get(self, key: bytes) -> bytes | None:
+        with self.snapshot() as moment:
+            return moment.get(key)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        with self.snapshot() as moment:  # whole at the first step: a scan that is left unfinished would pin the pages of its moment
+            found = list(moment.scan(prefix))
+        yield from found
+
+    @contextmanager
+    def snapshot(self) -> Iterator[LmdbStateMoment]:
+        for _ in range(_ATTEMPTS):
+            with self._env.long_read() as transaction:
+                changes = self._changes_over(transaction)
+                if changes is not None:
+                    yield LmdbStateMoment(transaction, changes)
+                    return
+        raise StoreFailed(f"{self._env.directory}: the redo log does not go on where the map ends: one of them is from an older copy")
+
+
+class LmdbStateReader(_Moments):
+    """A StateReader beside a broker in another process, or in this one."""
+
+    def __init__(self, env: LmdbEnvironment, log: LogReader) -> None:
+        super().__init__(env)
+        self._log = log
+        self._reading = Lock()
+        self._closed = False
+
+    def _changes_over(self, transaction: Transaction) -> _Changes | None:
+        position = StateMap(transaction).position
+        with self._reading:
+            changes = _read(self._log, position)
+            return changes if _bounds(self._log).start_offset <= position else None
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._log.close()
+            self._env.close()
+
+
+class LmdbStateStore(_Moments):
+    """The StateStore. write() belongs on the broker's loop, sync() in its commit thread. They may meet: `_lock` is held for as long as
+    the redo log and the changes in memory differ."""
+
+    write_in_thread = False
+    write_beside_sync = True
+
+    def __init__(self, env: LmdbEnvironment, log: LogStore, most_redo_bytes: int) -> None:
+        super().__init__(env)
+        self._log = log
+        self._lock = Lock()
+        self._closed = False
+        self._new: _Changes = {}
+        self._moving: _Changes = {}
+        """These are on their way into LMDB."""
+        self._redo_bytes = 0
+        self._most_redo_bytes = most_redo_bytes
+        log.create(LOG, REDO_SETTINGS)
+        with env.long_read() as transaction:
+            self._position = StateMap(transaction).position
+        start_offset, end_offset = log.bounds(LOG)
+        if start_offset > self._position:
+            raise OperatorError(
+                f"{env.directory}: the redo log begins at {start_offset}, behind the map's end at {self._position}: "
+                "one of them is from an older copy; restore both from one backup"
+            )
+        self._new = _read(log, self._position)
+        self._end_offset = max(end_offset, self._position)  # a power cut may take the end of a log that the map has already
+        if self._new:
+            self._move()
+
+    def get(self, key: bytes) -> bytes | None:
+        for changes in (self._new, self._moving):  # in this order: that is the way they go
+            if key in changes:
+                return changes[key]
+        return super().get(key)
+
+    def _changes_over(self, transaction: Transaction) -> _Changes | None:
+        with self._lock:
+            return None if StateMap(transaction).position < self._position else {**self._moving, **self._new}
 
     def write(self, changes: Sequence[Change]) -> None:
         self._env.check()
         if not changes:
             return
-        with self._env.write() as transaction:
-            view = _View(transaction)
-            for key, value in changes:
-                assert key, "LMDB has no empty key"
-                view.put(key, value)
+        assert all(key for key, _ in changes), "LMDB has no empty key"
+        with self._lock:
+            data = build_batch([to_record(key, value) for key, value in changes], base_offset=self._end_offset)
+            last_offset = self._end_offset + len(changes) - 1
+            self._log.write([StampedBatch(LOG, self._end_offset, last_offset, NO_TIMESTAMP, data)], now_ms=0)
+            self._end_offset = last_offset + 1
+            self._redo_bytes += len(data)
+            self._new.update(changes)
 
     def sync(self) -> None:
-        """Nothing to do: commits are synced."""
         self._env.check()
+        self._log.sync()
+        if self._redo_bytes > self._most_redo_bytes:
+            self._move()
+
+    def _move(self) -> None:
+        """Bring what has gathered into LMDB, and trim the redo log. Not on a full disk: then later."""
+        with self._lock:
+            self._moving, self._new, self._redo_bytes = self._new, {}, 0
+            position = self._end_offset
+        try:
+            with self._env.write() as transaction:
+                state = StateMap(transaction)
+                for key, value in self._moving.items():
+                    state.put(key, value)
+                state.set_position(position)
+        except NoSpace:
+            with self._lock:
+                self._new = {**self._moving, **self._new}
+                self._moving = {}
+            return
+        with self._lock, suppress(NoSpace):
+            self._position, self._moving = position, {}
+            self._log.trim(LOG, position)
 
     def statistics(self) -> LmdbStatistics:
         return self._env.statistics()
 
+    def close(self) -> None:
+        """What was written is in LMDB afterwards, unless the disk is full."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._new:
+                self._log.sync()
+                self._move()
+        finally:
+            self._log.close()
+            self._env.close()
+
+
+def _bounds(log: LogReader) -> LogBounds:
+    try:
+        return log.bounds(LOG)
+    except KeyError:
+        return LogBounds(0, 0)  # a store that was never written
+
+
+def _read(log: LogReader, position: int) -> _Changes:
+    """All changes from `position` on."""
+    found: _Changes = {}
+    end_offset = _bounds(log).end_offset
+    while position < end_offset:
+        changes, position = read_changes(log, position, end_offset)
+        found.update(changes)
+    return found
+
 
 def open_store(directory: Path, options: Mapping[str, str], owner_epoch: int) -> LmdbStateStore:
-    """Option `map_size`: the most the file can grow to, in bytes (default 1 TiB; the file holds only what is stored)."""
+    """Options: `map_size`, the most the file can grow to, in bytes (default 1 TiB; the file holds only what is stored), and
+    `redo_bytes`, how much may gather in memory and in the redo log before it is brought into LMDB (default 1 MiB)."""
     map_bytes = int(options.get("map_size", MAP_BYTES))
-    return LmdbStateStore(open_environment(directory, read_only=False, map_bytes=map_bytes, max_handles=0))
+    env = open_environment(directory, read_only=False, map_bytes=map_bytes, max_handles=0)
+    try:
+        log = segment_store.LOG_STORE.open(directory / REDO, {}, owner_epoch)
+        try:
+            return LmdbStateStore(env, log, int(options.get("redo_bytes", MOST_REDO_BYTES)))
+        except BaseException:
+            log.close()
+            raise
+    except BaseException:
+        env.close()
+        raise
 
 
 def open_reader(directory: Path) -> LmdbStateReader:
-    return LmdbStateReader(open_environment(directory, read_only=True, map_bytes=MAP_BYTES, max_handles=0))
+    env = open_environment(directory, read_only=True, map_bytes=MAP_BYTES, max_handles=0)
+    return LmdbStateReader(env, segment_store.LOG_STORE.open_reader(directory / REDO))

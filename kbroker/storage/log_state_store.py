@@ -176,7 +176,7 @@ class LogStateReader:
             elif self._next_offset == bounds.end_offset:
                 return self._map
             began_at = self._next_offset
-            changes, self._next_offset = _read(self._log, began_at, bounds.end_offset)
+            changes, self._next_offset = read_changes(self._log, began_at, bounds.end_offset)
             if self._bounds().start_offset > began_at:
                 self._next_offset = -1  # trimmed meanwhile: there may be a gap
                 continue
@@ -225,7 +225,7 @@ class LogStateStore:
         start_offset, self._end_offset = self._log.bounds(LOG)
         offset = start_offset
         while offset < self._end_offset:
-            changes, next_offset = _read(self._log, offset, self._end_offset)
+            changes, next_offset = read_changes(self._log, offset, self._end_offset)
             if not changes:
                 raise StoreFailed(f"state log: nothing can be read from offset {offset} on, although it ends at {self._end_offset}")
             self._map.apply(changes)
@@ -294,7 +294,7 @@ class LogStateStore:
         self._log.close()
 
 
-def _read(log: LogReader, offset: int, end_offset: int) -> tuple[list[Change], int]:
+def read_changes(log: LogReader, offset: int, end_offset: int) -> tuple[list[Change], int]:
     """Changes of some batches from `offset` on, and the offset to go on at."""
     changes: list[Change] = []
     for view in log.read(LOG, offset, max_bytes=LOAD_BYTES, end_offset=end_offset):

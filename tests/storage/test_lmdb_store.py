@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import lmdb
 import pytest
 
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.storage import lmdb_log_store
+from kbroker.storage.lmdb_environment import LmdbEnvironment, open_environment
 from kbroker.storage.lmdb_log_store import LmdbLogStore
+from kbroker.storage.lmdb_state_map import StateMap
+from kbroker.storage.lmdb_state_store import REDO, LmdbStateReader, LmdbStateStore
 from kbroker.storage.lmdb_store import LOG_STORE, STATE_STORE
-from kbroker.storage.spi import LogId, LogSettings
+from kbroker.storage.segment_reader import SegmentLogReader
+from kbroker.storage.spi import Change, LogId, LogSettings
 from kbroker.testing.log_store_contract import LogStoreContract
 from kbroker.testing.log_store_model import LOG, OTHER, SETTINGS, TOPIC, batch, check_segments, joined, read_all, sized_batch
 from kbroker.testing.state_store_contract import StateStoreContract
@@ -27,6 +33,11 @@ class TestLmdbLogStore(LogStoreContract):
 
 class TestLmdbStateStore(StateStoreContract):
     factory = STATE_STORE
+
+
+class TestLmdbStateStoreThatMovesAtEverySync(StateStoreContract):
+    factory = STATE_STORE
+    options: ClassVar = {"redo_bytes": "0"}
 
 
 @pytest.fixture
@@ -263,6 +274,74 @@ def test_keys_of_any_length_keep_their_order(tmp_path: Path, length: int) -> Non
     store.close()
 
 
+def _left_as_by_a_kill(directory: Path, copy: Path) -> LmdbStateStore:
+    shutil.copytree(directory, copy)
+    store = STATE_STORE.open(copy, {}, 2)
+    assert isinstance(store, LmdbStateStore)
+    return store
+
+
+def test_state_that_is_only_in_the_redo_log_is_there_after_a_kill(tmp_path: Path) -> None:
+    store = STATE_STORE.open(tmp_path / "state", {}, 1)
+    store.write([(b"a", b"1"), (b"b", b"2")])
+    store.write([(b"a", None), (b"c", b"3")])
+    again = _left_as_by_a_kill(tmp_path / "state", tmp_path / "copy")
+    assert dict(again.scan(b"")) == {b"b": b"2", b"c": b"3"}
+    again.close()
+    reader = LmdbStateReader(
+        open_environment(tmp_path / "state", read_only=True, map_bytes=1 << 30, max_handles=0), SegmentLogReader(tmp_path / "state" / REDO)
+    )
+    assert (dict(reader.scan(b"")), reader.get(b"a"), reader.get(b"c")) == ({b"b": b"2", b"c": b"3"}, None, b"3")
+    reader.close()
+    store.close()
+
+
+def test_a_redo_log_that_lost_what_the_map_has_goes_on_behind_it(tmp_path: Path) -> None:
+    """A power cut may take unsynced writes of the log that were moved meanwhile."""
+    store = STATE_STORE.open(tmp_path / "state", {"redo_bytes": "0"}, 1)
+    store.write([(b"%d" % number, b"1") for number in range(10)])
+    store.sync()
+    store.close()
+    shutil.rmtree(tmp_path / "state" / REDO)
+    for number in range(3):
+        store = STATE_STORE.open(tmp_path / "state", {}, 2)
+        store.write([(b"0", b"again %d" % number)])
+        copy = _left_as_by_a_kill(tmp_path / "state", tmp_path / f"copy {number}")
+        assert copy.get(b"0") == b"again %d" % number
+        assert len(list(copy.scan(b""))) == 10
+        copy.close()
+        store.close()
+
+
+def test_a_map_that_is_older_than_its_redo_log_is_refused(tmp_path: Path) -> None:
+    store = STATE_STORE.open(tmp_path / "state", {}, 1)
+    shutil.copy(tmp_path / "state" / "data.mdb", tmp_path / "old.mdb")
+    store.write([(b"a", b"1")])
+    store.close()
+    shutil.copy(tmp_path / "old.mdb", tmp_path / "state" / "data.mdb")
+    with pytest.raises(OperatorError, match="older copy"):
+        STATE_STORE.open(tmp_path / "state", {}, 2)
+    reader = STATE_STORE.open_reader(tmp_path / "state")
+    with pytest.raises(StoreFailed, match="older copy"):
+        reader.get(b"a")
+    reader.close()
+
+
+def test_a_full_map_postpones_the_move_and_state_is_kept(tmp_path: Path) -> None:
+    store = STATE_STORE.open(tmp_path / "state", {"redo_bytes": "0", "map_size": str(64 << 10)}, 1)
+    assert isinstance(store, LmdbStateStore)
+    expected = {b"%03d" % number: bytes(1000) for number in range(100)}
+    for key, value in expected.items():
+        store.write([(key, value)])
+        store.sync()
+    assert dict(store.scan(b"")) == expected
+    assert store.statistics().file_bytes <= 64 << 10
+    store.close()
+    store = STATE_STORE.open(tmp_path / "state", {}, 2)
+    assert dict(store.scan(b"")) == expected
+    store.close()
+
+
 @pytest.mark.parametrize("kept_bytes", [20_000, -4096])
 def test_a_file_whose_end_is_missing_is_refused(tmp_path: Path, kept_bytes: int) -> None:
     store = STATE_STORE.open(tmp_path, {}, 0)
@@ -289,18 +368,24 @@ def test_a_log_whose_last_chunk_is_missing_is_refused(tmp_path: Path) -> None:
 
 def test_free_pages_may_be_missing_at_the_end(tmp_path: Path) -> None:
     """LMDB does not write pages that the transaction which allocated them gave back."""
-    store = STATE_STORE.open(tmp_path, {}, 0)
+    env = open_environment(tmp_path, read_only=False, map_bytes=1 << 30, max_handles=0)
     keys = [b"%05d" % number for number in range(300)]
     for changes in ([(key, bytes(900)) for key in keys], [(key, None) for key in keys], [(b"a", b"0")], [(b"a", b"0")]):
-        store.write(changes)  # leaves free pages, so that the end of the file is taken for the large value alone
-    store.write([(b"a", b"1"), (b"b", bytes(8 << 20)), (b"b", None)])
-    file_bytes = store.statistics().file_bytes
-    store.close()
+        _put(env, changes)  # leaves free pages, so that the end of the file is taken for the large value alone
+    _put(env, [(b"a", b"1"), (b"b", bytes(8 << 20)), (b"b", None)])
+    file_bytes = env.statistics().file_bytes
+    env.close()
     assert (tmp_path / "data.mdb").stat().st_size < file_bytes
     for open_again in (lambda: STATE_STORE.open(tmp_path, {}, 0), lambda: STATE_STORE.open_reader(tmp_path)):
         again = open_again()
         assert list(again.scan(b"")) == [(b"a", b"1")]
         again.close()
+
+
+def _put(env: LmdbEnvironment, changes: list[Change]) -> None:
+    with env.write() as transaction:
+        for key, value in changes:
+            StateMap(transaction).put(key, value)
 
 
 def _cut(file: Path, kept_bytes: int) -> None:

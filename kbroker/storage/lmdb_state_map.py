@@ -1,0 +1,103 @@
+"""A map from bytes to bytes in the main database of an LMDB environment, as one transaction sees it.
+
+LMDB's keys end at 511 bytes, while a group's name alone may be longer. Keys up to SHORT bytes are stored as they are; longer ones share an
+entry with all keys that begin with the same SHORT bytes, so that the order of keys is kept:
+
+    key  up to 480 bytes                     value
+    key  first 480 bytes, one zero byte      per long key, in order: rest length (4) rest, value length (4) value
+    500 times ff                             position (8): see lmdb_state_store.py
+
+This module must not know what keys mean.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from kbroker.storage.lmdb_environment import Transaction
+
+SHORT = 480
+
+_LENGTH = struct.Struct(">I")
+_POSITION = struct.Struct(">q")
+_POSITION_KEY = b"\xff" * 500  # longer than any other, and the last
+_LongKeys: TypeAlias = dict[bytes, bytes]
+
+
+class StateMap:
+    """The map inside one transaction."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    def get(self, key: bytes) -> bytes | None:
+        if len(key) > SHORT:
+            return self._long_keys(key).get(key[SHORT:])
+        value = self._transaction.get(key) if key else None
+        return None if value is None else bytes(value)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for key, value in self._entries(prefix[:SHORT]):
+            if len(key) <= SHORT:
+                if key.startswith(prefix):
+                    yield key, value
+                continue
+            for rest, long_value in sorted(_unpack(value).items()):
+                whole = key[:SHORT] + rest
+                if whole.startswith(prefix):
+                    yield whole, long_value
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        if len(key) > SHORT:
+            long_keys = self._long_keys(key)
+            if value is None:
+                long_keys.pop(key[SHORT:], None)
+            else:
+                long_keys[key[SHORT:]] = value
+            key, value = _entry_key(key), _pack(long_keys) if long_keys else None
+        if value is None:
+            self._transaction.delete(key)
+        else:
+            self._transaction.put(key, value)
+
+    @property
+    def position(self) -> int:
+        value = self._transaction.get(_POSITION_KEY)
+        return 0 if value is None else int(_POSITION.unpack(value)[0])
+
+    def set_position(self, position: int) -> None:
+        self._transaction.put(_POSITION_KEY, _POSITION.pack(position))
+
+    def _entries(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        cursor = self._transaction.cursor()
+        if not (cursor.set_range(prefix) if prefix else cursor.first()):
+            return
+        for view, value in cursor:
+            key = bytes(view)
+            if not key.startswith(prefix) or key == _POSITION_KEY:
+                return
+            yield key, bytes(value)
+
+    def _long_keys(self, key: bytes) -> _LongKeys:
+        value = self._transaction.get(_entry_key(key))
+        return {} if value is None else _unpack(bytes(value))
+
+
+def _entry_key(key: bytes) -> bytes:
+    return key[:SHORT] + b"\0"
+
+
+def _pack(long_keys: _LongKeys) -> bytes:
+    return b"".join(_LENGTH.pack(len(part)) + part for item in sorted(long_keys.items()) for part in item)
+
+
+def _unpack(value: bytes) -> _LongKeys:
+    parts: list[bytes] = []
+    position = 0
+    while position < len(value):
+        (length,) = _LENGTH.unpack_from(value, position)
+        position += _LENGTH.size + length
+        parts.append(value[position - length : position])
+    return dict(zip(parts[::2], parts[1::2], strict=True))
