@@ -139,7 +139,7 @@ def show(results: Results, console: Console) -> None:
             table.add_row(figure.title, figure.unit, "" if kafka is None else _number(kafka), *cells)
     console.print(table)
     console.print(
-        "[green]goal met[/green]  [red]goal missed[/red] (the goal in brackets)  "
+        "[green]goal met[/green]  [red]missed: the goal[/red]  "
         f"on {os.cpu_count()} CPUs, load average now {os.getloadavg()[0]:.1f}"
     )
     for note in results.notes:
@@ -155,7 +155,7 @@ def _cell(results: Results, setting: Setting, name: str) -> str:
         text += f"\n{value / kafka:.1f} x Kafka"
     if is_met is None or goal is None:
         return text
-    return f"[green]{text}[/green]" if is_met else f"[red]{text}\n({_number(goal)})[/red]"
+    return f"[green]{text}[/green]" if is_met else f"[red]{text}\nmissed: {_number(goal)}[/red]"
 
 
 def _number(value: float) -> str:

@@ -199,7 +199,12 @@ def main(
     kafka: tuple[float, float] | None,
     json_file: Path | None,
 ) -> None:
-    """Print kbroker's first figures beside their goals."""
+    """Print a table of kbroker's first figures, a column for each engine and durability, beside Kafka's.
+
+    A goal that was missed is named in its cell. The parts: start (time to ready and memory, on an empty directory), big (the same on
+    2 GiB), first (subscribe to first record) and rate (one record at a time, explicit acknowledgement). perf/README.md says how each
+    is measured.
+    """
     console = Console()
     if not console.is_terminal:
         console = Console(width=_PAPER_WIDTH)
