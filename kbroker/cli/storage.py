@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,11 +27,15 @@ class OpenDataDir:
     description: DataDescription
     logs: LogReader
     state: StateReader
+    kept: Sequence[Path]
+    """Files of what starts have cut off logs and not destroyed."""
 
     def inspect(self, *, check_batches: bool = False) -> Inspection:
         from kbroker.cli.inspection import inspect
 
-        return inspect(self.logs, self.state, check_batches=check_batches)
+        report = inspect(self.logs, self.state, check_batches=check_batches)
+        report.problems += [f"{path} holds record batches that a start after a crash has cut off" for path in self.kept]
+        return report
 
 
 @contextmanager
@@ -39,6 +43,7 @@ def open_data_dir(path: Path) -> Iterator[OpenDataDir]:
     """Raises OperatorError for a directory that is none of kbroker's, or whose engine is not installed."""
     from kbroker import plugins
     from kbroker.storage.data_dir import DataDirectory
+    from kbroker.storage.segment_cut import kept_files
 
     with DataDirectory.inspect(path) as directory:
         description = directory.description
@@ -46,7 +51,8 @@ def open_data_dir(path: Path) -> Iterator[OpenDataDir]:
             closing(plugins.log_store_factory(description.log_engine).open_reader(directory.log_path)) as logs,
             closing(plugins.state_store_factory(description.state_engine).open_reader(directory.state_path)) as state,
         ):
-            yield OpenDataDir(description, logs, state)
+            kept = [path for store in (directory.log_path, directory.state_path) for path in kept_files(store)]
+            yield OpenDataDir(description, logs, state, kept)
 
 
 @click.group()

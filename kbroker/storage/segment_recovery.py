@@ -14,10 +14,11 @@ What crashes leave, and what is done about it:
 
     *.deleted, *.tmp            a removal or a copy that was not finished: removed
     segment without data.ninja  its creation was not finished: removed, and a log that has no other segment with it
-    bytes that are no batch     a torn write at the end of an unsealed segment: cut
+    bytes that are no batch     a torn write at the end of an unsealed segment: cut; kept aside where a whole batch is behind it
+                                (segment_cut.py)
     a torn checkpoint           what is whole of it counts; the rest is cut
     `follows` beyond the end    the segment before lost bytes in a power cut: this one and those behind it were never synced
-    or lost itself              either, and are removed, so that what is left is a prefix of what was written
+    or lost itself              either, and are removed (batches in them: kept aside), so that a prefix of what was written is left
     empty segment, not last     a write was about to remove it: removed
 
 It must not know how batches are written.
@@ -42,13 +43,13 @@ from kbroker.errors import OperatorError
 from kbroker.storage.files import Files
 from kbroker.storage.segment import FOLLOWS, OpenHandles, Segment, create_segment, write_sidecars
 from kbroker.storage.segment_checkpoint import Recorded, load_checkpoint, remove_checkpoint, shorten_checkpoint
+from kbroker.storage.segment_cut import CUT, TEMPORARY, holds_batch, keep_segment, keep_tail
 from kbroker.storage.segment_index import DATA, INDEX, INDEX_ROWS, SegmentIndex, scan
 
 logger = logging.getLogger(__name__)
 
 CLEAN_SHUTDOWN = "clean-shutdown"
 DELETED = ".deleted"
-TEMPORARY = ".tmp"
 
 _HEAD = b"kbroker segments 2 %s\n" % sys.byteorder.encode()
 _LENGTH = struct.Struct("<I")
@@ -147,6 +148,8 @@ def recover_log(path: Path, saved: SavedIndexes | None, found: Recovery, *, file
             _remove(segments.pop().path, "it is empty", found, files)
         segments.append(segment)
     if not segments:
+        if any(name.endswith(CUT) for name in files.listdir(path)):
+            raise OperatorError(f"{path} has lost its first segment; what was behind it is in its files *{CUT}: restore it from a backup")
         files.remove_tree(path)
         return ()
     for segment in segments[:-1]:
@@ -203,14 +206,18 @@ def _read_and_cut(path: Path, found: Recovery, files: Files) -> Known:
             scan(files, fd, known.index, int(path.name), found.scratch)
         size, end = files.size(fd), known.index.size_bytes
         torn = _garbage_bytes(fd, end, size, files)
+        has_batches = bool(torn) and holds_batch(files, fd, end, known.index.next_offset or int(path.name))
+        if has_batches:
+            keep_tail(path, fd, end, files)
         if torn:
             files.ftruncate(fd, end)
             files.ftruncate(fd, size)
     finally:
         files.close(fd)
     if torn:
-        logger.warning("cut an unfinished write, %d bytes or more, behind byte %d of %s", torn, end, path / DATA)
         found.cut_bytes += torn
+        if not has_batches:
+            logger.warning("cut an unfinished write, %d bytes or more, behind byte %d of %s", torn, end, path / DATA)
     if size == 0:
         write_sidecars(path, size, files)
     return known
@@ -280,6 +287,7 @@ def _remove_from(path: Path, base_offset: int, found: Recovery, files: Files) ->
                 f"{path / f'{base_offset:020d}'} is damaged, yet later segments are complete: restore it from a backup, "
                 f"or move it and the later segments of {path} elsewhere to go on without their records"
             )
+        keep_segment(segment_path, files)
         _remove(segment_path, "it was not synced, and bytes before it are lost", found, files)
     files.fsync_dir(path)
 

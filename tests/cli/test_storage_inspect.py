@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.cli import run
-from kbroker.cli.exits import DATA_DIRECTORY, OK
+from kbroker.cli.exits import DATA_DIRECTORY, OK, REFUSED
 from kbroker.cli.storage import _moment
 from kbroker.testing.broker import open_test_broker
 from tests.cli.conftest import Command
@@ -44,6 +44,16 @@ def test_beside_a_live_broker_and_after_it(command: Command, monkeypatch: pytest
 )
 def test_timestamps_of_producers(timestamp_ms: int, shown: str | None) -> None:
     assert _moment(timestamp_ms) == shown
+
+
+def test_what_a_start_has_cut_off_is_a_problem(command: Command, tmp_path: Path) -> None:
+    with open_test_broker(storage="segment", data_dir=tmp_path / "data"):
+        pass
+    (log_path,) = (path.parent.parent for path in (tmp_path / "data" / "state-segment").rglob("data.ninja"))
+    (log_path / f"{0:020d}.cut").write_bytes(b"batches")
+    found = command("storage", "inspect", tmp_path / "data")
+    assert found.code == REFUSED
+    assert f"problem: {log_path / f'{0:020d}.cut'} holds record batches" in found.out
 
 
 def test_a_directory_of_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -166,15 +166,19 @@ def test_rocksdb_takes_damage_within_its_wal_for_its_end(left: Left, home: Path)
 
 @pytest.mark.full
 def test_damage_within_synced_records_of_a_segment(left: Left, home: Path) -> None:
-    """Without a checkpoint, after a crash, it cannot be told from pages that a power cut took: the log ends there, and a line says so."""
+    """Without a checkpoint, after a crash, it cannot be told from pages that a power cut took: the log ends there, a line says so, and
+    what is behind the damage is kept."""
     broker = left.copy("segment", home)
     path = the_file(broker, "log", "data.ninja")
+    rest = path.read_bytes()[40 * 3100 : 41 * 3100]
     put(path, b"\x5a" * 40, at=30 * 3100)
     found = records_of(broker)
     assert RECORDS // 4 < len(found) < RECORDS // 2
     assert found == list(range(len(found)))
-    (line,) = [line for line in broker.logs().splitlines() if " WARNING " in line]
+    (line,) = [line for line in broker.logs().splitlines() if " ERROR " in line]
     assert str(path) in line
+    (kept,) = path.parent.parent.glob("*.cut")
+    assert rest in kept.read_bytes()
 
 
 def test_damage_before_a_checkpoint_removes_nothing(home: Path) -> None:

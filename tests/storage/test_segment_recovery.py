@@ -109,7 +109,7 @@ def test_a_damaged_batch_ends_the_log(directory: Path, position: int, caplog: py
         assert read_all(store) == THREE[0].data
         assert store.bounds(LOG) == (0, 2)
         check_segments(store)
-    assert any("cut an unfinished write" in record.message for record in caplog.records)
+    assert any("whole batches among them" in record.message for record in caplog.records)
     assert any("was not closed in good order" in record.message for record in caplog.records)
 
 
