@@ -189,6 +189,21 @@ def test_a_full_disk_postpones_the_rewriting() -> None:
     assert dict(store.scan(b"")) == model
 
 
+def test_zeros_in_a_state_log_are_damage(tmp_path: Path) -> None:
+    """Once wrong: they pass for empty batches with a right CRC and the offset 0, and opening began anew behind those for ever."""
+    store = STATE_STORE.open(tmp_path, {}, 1)
+    for number in range(3):
+        store.write([(b"%d" % number, b"1")])
+    store.close()
+    (path,) = tmp_path.rglob("data.ninja")
+    with path.open("r+b") as file:
+        content = file.read(1000)
+        file.seek(list(iter_headers(content))[2][0])
+        file.write(bytes(1000))
+    with pytest.raises(StoreFailed, match="offset 2 is damaged"):
+        STATE_STORE.open(tmp_path, {}, 1)
+
+
 def test_a_damaged_state_log_is_not_read_as_if_it_were_whole(tmp_path: Path) -> None:
     store = STATE_STORE.open(tmp_path, {}, 1)
     store.write([(b"a", b"1")])
