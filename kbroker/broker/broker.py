@@ -29,7 +29,7 @@ from kbroker.broker.local_persister import LocalPersister, PersisterContext
 from kbroker.broker.options import StartOptions
 from kbroker.broker.producer_ids import ProducerIds, ProducerIdsStatistics
 from kbroker.broker.producer_recovery import SNAPSHOT_BYTES, snapshot_changes
-from kbroker.broker.recovery import check_stores, load_topics, raise_generation
+from kbroker.broker.recovery import load_topics, raise_generation
 from kbroker.broker.retention import run_retention
 from kbroker.broker.share_groups import ShareGroups, ShareGroupsStatistics
 from kbroker.broker.space_reserve import SpaceReserve
@@ -41,7 +41,6 @@ from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateSta
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.share.persister import Persister
 from kbroker.share.session import ShareSessionsStatistics
-from kbroker.state_records import GENERATION
 from kbroker.storage.data_dir import DataDirectory
 from kbroker.storage.spi import Change, LogStore, StampedBatch, StateStore, writes_beside_sync
 
@@ -229,8 +228,6 @@ def _one_line(error: Exception) -> str:
 
 
 def _recover(options: StartOptions, cluster_id: str, log_store: LogStore, state_store: StateStore) -> Broker:
-    is_first_start = state_store.get(GENERATION.encode()) is None
-    check_stores(log_store, state_store, is_first_start=is_first_start, adopt=options.adopt)
     generation = raise_generation(state_store)
     broker = Broker(options, cluster_id, generation, log_store, state_store)
     broker.configs.load()

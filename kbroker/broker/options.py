@@ -33,7 +33,7 @@ def _ignore(_: ReadyInfo) -> None:
 class StartOptions:
     """`advertise` None: clients are told the address that was bound. `listen` port 0: any free port.
 
-    `adopt`: start although the state store is empty beside logs that hold records.
+    `adopt`: start although the state has no topic beside logs that hold records, or a topic lacks its logs.
     `on_ready` is called once, from the broker's thread, when connections are accepted.
     """
 

@@ -2,15 +2,15 @@
 looks at logs that no topic claims, and loads the topics.
 
 Two stores have no common transaction, so each may lack what the other has. A log without a topic record is removed only if it
-is empty (a topic creation was cut off); with records in it, it is reported and left alone. An empty state store beside logs
-with records, or a topic whose log is gone, stops the start: something was deleted or mixed up, and going on would hide it.
-`--adopt` says that the operator knows.
+is empty (a topic creation was cut off); with records in it, it is reported and left alone. No crash and no power cut leaves such a
+log, as a topic's creation is synced before it is answered. Hence logs with records and no topic at all, or a topic whose log is gone,
+stop the start: something was deleted, damaged or mixed up, and going on would hide it. `--adopt` says that the operator knows.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from kbroker.broker.topics import Topics, removal_of
 from kbroker.errors import OperatorError
@@ -38,21 +38,11 @@ def raise_generation(store: StateStore) -> int:
     return number
 
 
-def check_stores(log_store: LogStore, state_store: StateStore, *, is_first_start: bool, adopt: bool) -> None:
-    """Raises OperatorError when the state store has never been used although there are records. Call it before the generation
-    is raised."""
-    if adopt or not is_first_start:
-        return
-    filled = _with_records(log_store, log_store.logs())
-    if filled:
-        raise OperatorError(
-            f"the share and topic state is empty, but {len(filled)} logs hold records: the state store was removed, or belongs "
-            "to another engine (--state-storage); restore it, or start with --adopt to leave those logs alone and begin anew"
-        )
-
-
 def load_topics(topics: Topics, log_store: LogStore, state_store: StateStore, *, adopt: bool) -> None:
-    """Bring the topics into memory; deletions that were cut off are finished first. Synchronous: nothing is served yet."""
+    """Bring the topics into memory; deletions that were cut off are finished first. Synchronous: nothing is served yet.
+
+    Raises OperatorError, unless `adopt`, when a topic lacks a log, or when there is no topic although there are records.
+    """
     records = [(TopicKey.parse(key[len(TopicKey.namespace) :]), Topic.decode(value)) for key, value in state_store.scan(TopicKey.namespace)]
     for key, record in records:
         if record.state is TopicState.DELETING:
@@ -73,7 +63,13 @@ def load_topics(topics: Topics, log_store: LogStore, state_store: StateStore, *,
         known.difference_update(logs)
         config = state_store.get(ConfigKey(ResourceType.TOPIC, record.name).encode())
         topics.add_recovered(key.topic_id, record, {} if config is None else Config.decode(config).entries)
-    _look_at_orphans(known, log_store)
+    filled = [log for log in known if log_store.bounds(log).end_offset > 0]
+    if filled and not len(topics) and not adopt:
+        raise OperatorError(
+            f"there is no topic in the state, but {len(filled)} logs hold records: the state store was removed, damaged, or belongs to "
+            "another engine (--state-storage); restore it, or start with --adopt to leave those logs alone and begin anew"
+        )
+    _look_at_orphans(known, set(filled), log_store)
 
 
 def _finish_deletion(key: TopicKey, record: Topic, log_store: LogStore, state_store: StateStore) -> None:
@@ -84,15 +80,10 @@ def _finish_deletion(key: TopicKey, record: Topic, log_store: LogStore, state_st
     state_store.sync()
 
 
-def _look_at_orphans(orphans: Iterable[LogId], log_store: LogStore) -> None:
-    filled = set(_with_records(log_store, orphans))
+def _look_at_orphans(orphans: Iterable[LogId], filled: Container[LogId], log_store: LogStore) -> None:
     for log in orphans:
         if log in filled:
-            logger.warning("log %s-%d belongs to no topic and holds records: left alone", log.topic_id, log.partition)
+            logger.error("log %s-%d belongs to no topic and holds records: left alone", log.topic_id, log.partition)
         else:
             logger.info("log %s-%d belongs to no topic and is empty: removed", log.topic_id, log.partition)
             log_store.drop(log)
-
-
-def _with_records(log_store: LogStore, logs: Iterable[LogId]) -> list[LogId]:
-    return [log for log in logs if log_store.bounds(log).end_offset > 0]

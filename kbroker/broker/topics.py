@@ -1,6 +1,7 @@
 """The topics: their ids, configs and partitions; creating, growing and deleting them so that a crash leaves no half topic.
 
-Creating makes the logs first and then commits the topic's record: a crash in between leaves empty logs, which recovery removes.
+Creating makes the logs first and then commits the topic's record: a crash in between leaves empty logs, which recovery removes. The
+record is synced with durability `os`, too: a power cut must not take it and leave logs with records.
 Deleting commits a tombstone first (state `deleting`), then drops the logs, then removes the records: recovery finishes
 tombstoned deletions and nothing else. On a full disk the tombstone takes the place of what is set aside for it (space_reserve.py).
 """
@@ -299,6 +300,7 @@ class Topics:
         except NoSpace:
             await self._drop_logs(topic.topic_id, indexes)
             raise
+        await self._state.flush()
 
     async def _drop_logs(self, topic_id: UUID, indexes: range) -> None:
         await self._for_logs(topic_id, indexes, self._log_store.drop)

@@ -58,7 +58,7 @@ LOG_FORMATS = ("text", "json")
     help="A broker config; may be repeated, each once; wins over the file.",
 )
 @click.option("--config-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="File of name=value lines, as in Kafka.")
-@click.option("--adopt", is_flag=True, help="Start although the state is empty beside logs that hold records.")
+@click.option("--adopt", is_flag=True, help="Start although the state has no topic beside logs that hold records.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="Least severe level logged on stderr.")
 @click.option("--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Format of the log lines.")
 def start(
