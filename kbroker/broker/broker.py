@@ -181,6 +181,7 @@ async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
     log_stores, state_stores = plugins.log_store_factory(options.storage), plugins.state_store_factory(options.state_storage)
     plugins.persister_factory(options.config["kbroker.persister"])
     with DataDirectory.open(options.data_dir, options.storage, options.state_storage) as directory:
+        SpaceReserve(options.data_dir).give_up()  # A broker that was killed has left it, and starting may need room.
         with _starting(options.data_dir):
             state_store = state_stores.open(directory.state_path, {}, 0)
         try:
@@ -189,7 +190,7 @@ async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
             try:
                 with _starting(options.data_dir):
                     broker = _recover(options, directory.cluster_id, log_store, state_store)
-                broker.topics.reserve.take()
+                broker.topics.reserve.take(from_little=True)
                 try:
                     async with _running(broker):
                         yield broker

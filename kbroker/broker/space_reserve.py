@@ -7,7 +7,7 @@ tombstone, before anybody else can take it, and taken anew when the deletion has
 
 It helps where a store can write again as soon as there is a little space. `segment` frees disk space with every deletion. LMDB frees
 pages inside its file, which it takes again one commit later, and that commit needs room as well: so the space is also given up for
-what follows the tombstone. RocksDB wants tens of megabytes before it goes on (rocksdb_database.py).
+what follows the tombstone, if the topic had any records. RocksDB wants tens of megabytes before it goes on (rocksdb_database.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _LARGEST_SHARE = 64
 
 
 _PLENTY = 4
-"""So many times the space must be free: where a deletion has freed little, the little is for those that write."""
+"""So many times the space must be free: where retention has freed little, the little is for those that write."""
+_LEAST_BYTES = 64 << 10
 
 
 class SpaceReserve:
@@ -38,14 +39,17 @@ class SpaceReserve:
         self._files = files or Files()
         self.is_there = False
 
-    def take(self) -> None:
-        """Set the space aside, unless that was done before. Not worth a log line on a full disk, which is reported elsewhere."""
+    def take(self, *, from_little: bool = False) -> None:
+        """Set the space aside, unless that was done before. `from_little`: a quarter of what is free, where it is not plenty; without
+        any of it the next deletion could not be noted. Not worth a log line on a full disk, which is reported elsewhere."""
         if self.is_there:
             return
         try:
             free_bytes, size_bytes = self._sizes()
             if free_bytes < _PLENTY * size_bytes:
-                return
+                size_bytes = min(size_bytes, free_bytes // 4)
+                if not from_little or size_bytes < _LEAST_BYTES:
+                    return
             fd = self._files.open(self._path, os.O_RDWR | os.O_CREAT)
             try:
                 self._files.allocate(fd, 0, size_bytes)

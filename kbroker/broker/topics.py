@@ -223,13 +223,16 @@ class Topics:
         self.version += 1
         for partition in topic.partitions:
             partition.waiters.wake_all()
-        self.reserve.give_up_if_short()
+        await self._state.flush()  # With durability `os`, too: a topic must not come back without its logs.
+        makes_room = any(partition.log_start_offset < partition.high_watermark for partition in topic.partitions)
+        if makes_room:
+            self.reserve.give_up_if_short()
         try:
             await self._finish_deletion(topic.topic_id, len(topic.partitions), also)
         except NoSpace:
             self._unfinished[topic.topic_id] = len(topic.partitions)
             raise
-        self.reserve.take()
+        self.reserve.take(from_little=not makes_room)
         logger.info("topic %s deleted, id %s", topic.name, topic.topic_id)
 
     async def finish_deletions(self) -> None:

@@ -55,6 +55,44 @@ async def test_deleting_a_topic_makes_room(disk: Path, engine: str) -> None:
         assert Client(broker).partition("kept").high_watermark == 11
 
 
+@pytest.mark.parametrize("engine", ["segment", "lmdb"])
+async def test_what_a_killed_broker_had_set_aside_is_room_for_the_next_start(disk: Path, engine: str) -> None:
+    options = StartOptions(
+        data_dir=disk / "data", storage=engine, state_storage=engine, config=BrokerConfig({}), listen=("127.0.0.1", 9092)
+    )
+    async with open_broker(options) as broker:
+        await Client(broker).create_topic("full")
+        await produce_until_full(broker)
+        reserve = disk / "data" / "reserve"
+        size_bytes = reserve.stat().st_size
+        os.link(reserve, disk / "left")
+    (disk / "left").rename(reserve)  # as if the broker had been killed
+    fill_the_rest(disk)
+    async with open_broker(options) as broker:
+        assert 0 < reserve.stat().st_size < size_bytes, "set aside anew, from what was free"
+        (deleted,) = (await Client(broker).call("delete_topics", 6, topics=[{"name": "full", "topic_id": None}])).responses
+        assert deleted.error_code is ErrorCode.none
+
+
+async def test_deleting_an_empty_topic_leaves_something_set_aside(disk: Path) -> None:
+    options = StartOptions(
+        data_dir=disk / "data", storage="segment", state_storage="segment", config=BrokerConfig({}), listen=("127.0.0.1", 9092)
+    )
+    async with open_broker(options) as broker:
+        client = Client(broker)
+        for name in ("full", "empty"):
+            await client.create_topic(name)
+        await produce_until_full(broker)
+        fill_the_rest(disk)
+        with pytest.raises(NoSpace):
+            while True:
+                await broker.state.commit([(b"x", bytes(10_000))])
+        for name in ("empty", "full"):
+            (deleted,) = (await client.call("delete_topics", 6, topics=[{"name": name, "topic_id": None}])).responses
+            assert deleted.error_code is ErrorCode.none, name
+            fill_the_rest(disk)
+
+
 def batch(size_bytes: int) -> bytes:
     return build_batch([Record(0, 1000, None, bytes(size_bytes), ())])
 
