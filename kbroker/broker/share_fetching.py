@@ -78,8 +78,10 @@ class ShareFetching:
             while True:
                 waiter.rearm()
                 expired = trio.current_time() >= until
+                if not is_current():
+                    return self._rows
                 lost_one = self._find(partitions, waiter, watched)
-                acquired = is_current() and await self._attempt(watched, expired=expired)
+                acquired = await self._attempt(watched, expired=expired)
                 nothing_to_wait_for = not watched and not self._has_failed_load
                 if acquired or expired or lost_one or nothing_to_wait_for or self._broker.closing or not is_current():
                     return self._rows
@@ -87,6 +89,7 @@ class ShareFetching:
         finally:
             for loaded in watched.values():
                 _unwatch(loaded, waiter)
+                self._broker.share_groups.unwatched(loaded)
 
     def _find(self, partitions: Sequence[TopicPartition], waiter: Waiter, watched: dict[TopicPartition, LoadedSharePartition]) -> bool:
         """Watch what can be watched, note an error row for the rest. True if a partition is gone that was waited for: the client

@@ -178,6 +178,10 @@ class ShareGroups:
             loaded.retiring = True
             self._retire(loaded)
 
+    def unwatched(self, loaded: LoadedSharePartition) -> None:
+        """A fetch waits for it no longer."""
+        self._retire(loaded)
+
     def _retire(self, loaded: LoadedSharePartition) -> None:
         if loaded.retiring and not loaded.gone and loaded.engine is not None and loaded.engine.is_settled and not loaded.waiters:
             self._forget(loaded)

@@ -587,3 +587,19 @@ async def test_nothing_is_kept_of_deleted_groups_and_topics(connect: Connect) ->
         await client.call("delete_topics", 6, topics=[{"name": "orders", "topic_id": None}])
         assert share_groups.loaded() == []
         assert list(client.broker.state_store.scan(ShareStateKey.namespace)) == []
+
+
+async def test_a_fetch_that_waited_for_a_session_that_ended_keeps_nothing_loaded(connect: Connect) -> None:
+    async with connect() as client:
+        key = await prepare(client)
+        opener, waiting = client.another(2), client.another(3)
+        await Member(opener, "M1").fetch([key])
+        while client.broker.share_groups.loaded()[0].engine is None:
+            await trio.lowlevel.checkpoint()
+        later = Member(waiting, "M1")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: later.fetch(epoch=1, wait_ms=60_000))
+            await trio.testing.wait_all_tasks_blocked()
+            opener.disconnect()
+            client.broker.share_groups.wake_all()
+        assert await settled(client) == 0
