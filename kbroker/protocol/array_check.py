@@ -6,8 +6,8 @@ before it is decoded.
 
 It also refuses tagged fields that it does not know, although whoever reads a message has to skip them (KIP-482: newer clients may add
 some to a version that exists), and a boolean other than 0 and 1, where Kafka reads anything but 0 as true. The walk notes where
-they lie, and they are cut out, or replaced, before decoding. Nothing else is checked here; everything else the decoder refuses by
-itself.
+they lie, and they are cut out, or replaced, before decoding. Null for an array that may not be null is refused
+as well, which the decoder lets pass. Nothing else is checked here; everything else the decoder refuses by itself.
 
 For each message a short program is made from kio's schema, once: consecutive fields of fixed size become one skip.
 
@@ -60,6 +60,7 @@ class _Array(NamedTuple):
     """`least` is the smallest number of bytes of one element."""
 
     compact: bool
+    nullable: bool
     element: Program
     least: int
 
@@ -154,6 +155,8 @@ def _check_array(step: _Array, frame: Buffer, at: int, edits: list[Edit]) -> int
     else:
         count = int.from_bytes(frame[at : at + 4], "big", signed=True)
         at += 4
+    if count < 0 and not step.nullable:
+        raise ValueError("null where an array must be")
     if count <= 0:
         return at
     if count * step.least > len(frame) - at:
@@ -253,7 +256,7 @@ def _step(field: Field[Any], hint: Any, flexible: bool) -> Step | list[Step]:
         element_type = get_args(inner)[0]
         entity = _entity(element_type)
         element = _program_of(entity) if entity is not None else _as_program(_primitive(field, flexible))
-        return _Array(flexible, element, max(1, sum(map(_least, element))))
+        return _Array(flexible, optional, element, max(1, sum(map(_least, element))))
     entity = _entity(inner)
     if entity is None:
         return _primitive(field, flexible)

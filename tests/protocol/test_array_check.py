@@ -142,3 +142,16 @@ def test_any_byte_but_zero_is_true(api_key: int, version: int, byte: int) -> Non
     assert len(yes) == len(no)
     odd = bytes(byte if a != b else a for a, b in zip(yes, no, strict=True))
     assert read_request(read_request_head(odd), odd) == read_request(read_request_head(yes), yes)
+
+
+@pytest.mark.parametrize(("api", "version", "body"), [("delete_groups", 1, b"\xff\xff\xff\xff"), ("delete_groups", 2, b"\x00\x00")])
+def test_null_for_an_array_that_may_not_be_null(api: str, version: int, body: bytes) -> None:
+    """The decoder lets it pass, and a handler would stumble over it."""
+    api_key = next(found.key for found in APIS.values() if found.module == api)
+    with pytest.raises(ValueError, match="null where an array must be"):
+        check_arrays(request_schema(api_key, version), body, 0)
+
+
+def test_null_for_an_array_that_may_be_null() -> None:
+    metadata = next(found.key for found in APIS.values() if found.module == "metadata")
+    assert check_arrays(request_schema(metadata, 12), b"\x00\x01\x00\x00", 0) == []
