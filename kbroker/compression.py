@@ -15,7 +15,8 @@ import zstandard
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_SIZE = 16
-DEFAULT_MAX_BYTES = 256 << 20
+DEFAULT_MAX_BYTES = 64 << 20
+"""Far beyond what a producer puts into one batch; a few of these in memory at once do no harm."""
 
 
 class Codec(IntEnum):

@@ -27,7 +27,7 @@ OffsetAt: TypeAlias = tuple[int, int]
 """(offset, timestamp in milliseconds)"""
 
 _CHUNK_BYTES = 1 << 20
-_SEARCHES_AT_ONCE = 4
+_SEARCHES_AT_ONCE = 2
 _threads: Final = trio.CapacityLimiter(_SEARCHES_AT_ONCE)
 
 
