@@ -3,7 +3,6 @@ rules, waiting and waking, what a disconnect and a restart do. The engine's own 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -13,152 +12,29 @@ from crc32c import crc32c
 
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode
-from kbroker.records import Record, build_batch, iter_headers
+from kbroker.records import Record, build_batch
 from kbroker.share.persister import TopicPartition
-from kbroker.state_records import ShareStateKey
 from tests.api.conftest import Client, Connect
-
-GROUP = "g1"
-FAST = {"group.share.min.record.lock.duration.ms": "1000", "group.share.record.lock.duration.ms": "1000"}
-GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
-NO_ID = UUID(int=0xDEAD)
-Acks = Sequence[tuple[int, int, Sequence[int]]]
-
-
-class Member:
-    """A share consumer that keeps its session's epoch as clients do."""
-
-    def __init__(self, client: Client, member_id: str, group_id: str = GROUP) -> None:
-        self.client = client
-        self.member_id = member_id
-        self.group_id = group_id
-        self.epoch = 0
-
-    async def fetch(
-        self,
-        add: Sequence[tuple[UUID, int]] = (),
-        *,
-        acks: dict[tuple[UUID, int], Acks] | None = None,
-        forget: Sequence[tuple[UUID, int]] = (),
-        max_records: int = 500,
-        wait_ms: int = 0,
-        version: int = 2,
-        epoch: int | None = None,
-        **more: Any,
-    ) -> Any:
-        sent = self.epoch if epoch is None else epoch
-        fields = {
-            "min_bytes": 1,
-            "max_bytes": 1 << 20,
-            "batch_size": max_records,
-            "share_acquire_mode": 0,
-            "is_renew_ack": False,
-            **more,
-        }
-        answer = await self.client.call(
-            "share_fetch",
-            version,
-            group_id=self.group_id,
-            member_id=self.member_id,
-            share_session_epoch=sent,
-            max_wait=wait_ms,
-            max_records=max_records,
-            topics=_topics({**dict.fromkeys(add, ()), **(acks or {})}),
-            forgotten_topics_data=[{"topic_id": topic_id, "partitions": [index]} for topic_id, index in forget],
-            **fields,
-        )
-        self._count(answer, sent)
-        return answer
-
-    async def acknowledge(
-        self, acks: dict[tuple[UUID, int], Acks], *, version: int = 2, epoch: int | None = None, renew: bool = False
-    ) -> Any:
-        sent = self.epoch if epoch is None else epoch
-        answer = await self.client.call(
-            "share_acknowledge",
-            version,
-            group_id=self.group_id,
-            member_id=self.member_id,
-            share_session_epoch=sent,
-            is_renew_ack=renew,
-            topics=_topics(acks),
-        )
-        self._count(answer, sent)
-        return answer
-
-    def _count(self, answer: Any, sent: int) -> None:
-        if answer.error_code == 0 and sent >= 0:
-            self.epoch = sent + 1
-
-
-def _topics(rows: dict[tuple[UUID, int], Acks]) -> list[dict[str, Any]]:
-    return [
-        {
-            "topic_id": topic_id,
-            "partitions": [
-                {
-                    "partition_index": index,
-                    "acknowledgement_batches": [
-                        {"first_offset": first, "last_offset": last, "acknowledge_types": types} for first, last, types in acks
-                    ],
-                }
-            ],
-        }
-        for (topic_id, index), acks in rows.items()
-    ]
-
-
-def acquired(answer: Any) -> list[tuple[int, int, int]]:
-    return [
-        (run.first_offset, run.last_offset, run.delivery_count)
-        for topic in answer.responses
-        for row in topic.partitions
-        for run in row.acquired_records
-    ]
-
-
-def batches(answer: Any) -> list[tuple[int, int]]:
-    return [
-        (header.base_offset, header.last_offset)
-        for topic in answer.responses
-        for row in topic.partitions
-        for _, header in iter_headers(row.records)
-    ]
-
-
-def rows(answer: Any) -> dict[tuple[UUID, int], Any]:
-    return {(topic.topic_id, row.partition_index): row for topic in answer.responses for row in topic.partitions}
-
-
-async def prepare(client: Client, *sizes: int, partitions: int = 1) -> tuple[UUID, int]:
-    """A topic with batches of the given sizes, and a group that reads it from the start. Gives the partition."""
-    topic = await client.create_topic("orders", partitions)
-    offset = 0
-    for size in sizes:
-        await client.append("orders", *range(1000 + offset, 1000 + offset + size))
-        offset += size
-    await set_up_group(client, {"share.auto.offset.reset": "earliest"})
-    await initialize(client, topic.topic_id, partitions)
-    return topic.topic_id, 0
-
-
-async def set_up_group(client: Client, configs: dict[str, str], group_id: str = GROUP) -> None:
-    entries = [{"name": name, "config_operation": 0, "value": value} for name, value in configs.items()]
-    resource = {"resource_type": 32, "resource_name": group_id, "configs": entries}
-    answer = await client.call("incremental_alter_configs", 1, resources=[resource], validate_only=False)
-    assert answer.responses[0].error_code == 0, answer
-
-
-async def initialize(client: Client, topic_id: UUID, partitions: int, group_id: str = GROUP) -> None:
-    """What the group coordinator does when a member subscribes."""
-    rows = [{"partition": index, "state_epoch": 0, "start_offset": -1} for index in range(partitions)]
-    topics = [{"topic_id": topic_id, "partitions": rows}]
-    answer = await client.call("initialize_share_group_state", 0, group_id=group_id, topics=topics)
-    assert all(row.error_code == 0 for topic in answer.results for row in topic.partitions)
+from tests.api.share_consumers import (
+    ACCEPT,
+    FAST,
+    GROUP,
+    NO_ID,
+    REJECT,
+    RELEASE,
+    RENEW,
+    Member,
+    acquired,
+    batches,
+    initialize,
+    prepare,
+    rows,
+    set_up_group,
+)
 
 
 async def test_the_engine_trace_of_a_running_kafka(connect: Connect, every_engine: str) -> None:
-    """Appendix A.2 of the facts: limit 5, two batches of five."""
+    """Seen on Kafka 4.3.1: limit 5, two batches of five."""
     async with connect(engine=every_engine) as client:
         key = await prepare(client, 5, 5)
         one, two = Member(client, "M1"), Member(client.another(2), "M2")
@@ -181,7 +57,7 @@ async def test_the_engine_trace_of_a_running_kafka(connect: Connect, every_engin
 
 
 async def test_the_session_trace_of_a_running_kafka(connect: Connect) -> None:
-    """Appendix A.4."""
+    """Seen on Kafka 4.3.1."""
     async with connect() as client:
         topic_id, _ = await prepare(client, partitions=2)
         a, b = (topic_id, 0), (topic_id, 1)
@@ -518,88 +394,3 @@ async def test_a_persister_that_raises_leaves_no_record_pending(connect: Connect
             refused = await member.acknowledge({key: [(0, 0, [ACCEPT])]})
             assert rows(refused)[key].error_code == ErrorCode.unknown_server_error
         assert rows(await member.acknowledge({key: [(0, 0, [ACCEPT])]}))[key].error_code == 0
-
-
-async def settled(client: Client, group_id: str = GROUP) -> int:
-    """How many share-partitions are loaded when everything under way is saved."""
-    while any(engine.statistics().writes_under_way for loaded in client.broker.share_groups.loaded() if (engine := loaded.engine)):
-        await trio.lowlevel.checkpoint()
-    return client.broker.share_groups.statistics().share_partitions
-
-
-@pytest.mark.parametrize("ends", ["by leaving", "by its connection"])
-async def test_share_partitions_are_unloaded_with_the_last_session_of_their_group(connect: Connect, ends: str) -> None:
-    """When what the member held is saved, so that its delivery counts are the same afterwards."""
-    async with connect() as client:
-        key = await prepare(client, 3)
-        one, two = Member(client.another(2), "M1"), Member(client.another(3), "M2")
-        assert acquired(await one.fetch([key], wait_ms=5000)) == [(0, 2, 1)]
-        await two.fetch([key])
-        await two.acknowledge({}, epoch=-1)
-        assert await settled(client) == 1, "M1 has a session"
-        assert rows(await one.acknowledge({key: [(0, 0, [ACCEPT])]}))[key].error_code == 0
-        if ends == "by leaving":
-            await one.acknowledge({}, epoch=-1)
-        else:
-            one.client.disconnect()
-        assert client.broker.share_groups.statistics().share_partitions == 1, "it is not saved yet"
-        assert await settled(client) == 0
-        assert acquired(await Member(client, "M3").fetch([key], wait_ms=5000)) == [(1, 2, 2)]
-
-
-async def test_what_could_not_be_saved_is_not_unloaded(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with connect() as client:
-        key = await prepare(client, 3)
-        member = Member(client.another(2), "M1")
-        assert acquired(await member.fetch([key], wait_ms=5000)) == [(0, 2, 1)]
-        with monkeypatch.context() as failing:
-
-            async def fail(group_id: str, requests: object) -> None:
-                raise OSError("no way to the persister")
-
-            failing.setattr(client.broker.persister, "write", fail)
-            member.client.disconnect()
-            assert await settled(client) == 1
-        again = Member(client.another(3), "M1")
-        assert acquired(await again.fetch([key])) == []
-        assert rows(await again.acknowledge({key: [(0, 2, [ACCEPT])]}))[key].error_code == 0, "M1 holds them until its locks end"
-        again.client.disconnect()
-        assert await settled(client) == 0
-
-
-async def test_nothing_is_kept_of_deleted_groups_and_topics(connect: Connect) -> None:
-    async with connect() as client:
-        await client.create_topic("orders")
-        for group_id in ("g1", "g2"):
-            await set_up_group(client, {"share.auto.offset.reset": "earliest"}, group_id)
-        fields = {"member_id": "M1", "rack_id": None}
-        topic = client.broker.topics.by_name("orders")
-        assert topic is not None
-        for group_id in ("g1", "g2"):
-            await client.call("share_group_heartbeat", 1, group_id=group_id, member_epoch=0, subscribed_topic_names=["orders"], **fields)
-            await Member(client, "M1", group_id).fetch([(topic.topic_id, 0)], wait_ms=100)
-        share_groups = client.broker.share_groups
-        assert share_groups.statistics().share_partitions == 2
-        await client.call("share_group_heartbeat", 1, group_id="g1", member_epoch=-1, subscribed_topic_names=None, **fields)
-        deleted = await client.call("delete_groups", 2, groups_names=["g1"])
-        assert deleted.results[0].error_code == 0
-        assert [loaded.key[0] for loaded in share_groups.loaded()] == ["g2"]
-        await client.call("delete_topics", 6, topics=[{"name": "orders", "topic_id": None}])
-        assert share_groups.loaded() == []
-        assert list(client.broker.state_store.scan(ShareStateKey.namespace)) == []
-
-
-async def test_a_fetch_that_waited_for_a_session_that_ended_keeps_nothing_loaded(connect: Connect) -> None:
-    async with connect() as client:
-        key = await prepare(client)
-        opener, waiting = client.another(2), client.another(3)
-        await Member(opener, "M1").fetch([key])
-        while client.broker.share_groups.loaded()[0].engine is None:
-            await trio.lowlevel.checkpoint()
-        later = Member(waiting, "M1")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: later.fetch(epoch=1, wait_ms=60_000))
-            await trio.testing.wait_all_tasks_blocked()
-            opener.disconnect()
-            client.broker.share_groups.wake_all()
-        assert await settled(client) == 0
