@@ -5,6 +5,8 @@
 #   make test-full   the same with the long variants: whole matrices, many rounds
 #   make crash       kill -9 rounds on every engine, judged by the history checker (half an hour; ENGINE=lmdb: that one only)
 #   make powercut    power cuts replayed on every engine, judged by the history checker (likewise)
+#   make differential  kbroker's answers compared with those recorded from Apache Kafka (docs/differences.md)
+#   make record-kafka  records them anew; needs Java and Maven
 #   make perf        time to ready, memory and one-record-at-a-time rates of every engine (perf/README.md)
 #   make lint        ruff, mypy --strict, import contracts, size limits and documentation walks
 #   make docs        write the documents that are made from tables in the code
@@ -18,7 +20,7 @@ PLUGINS := $(wildcard plugins/*/pyproject.toml)
 SLOW := tests/checks tests/clients tests/crash tests/powercut
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full crash powercut perf lint docs clean recorder
+.PHONY: help demo test test-full crash powercut differential record-kafka perf lint docs clean recorder
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -71,6 +73,12 @@ crash: .venv/.ready
 
 powercut: .venv/.ready recorder
 	$(PYTEST) -m "full or not full" -k '$(ENGINE)' tests/powercut
+
+differential: .venv/.ready
+	$(PY) -m tests.differential compare $(SCRIPTS)
+
+record-kafka: .venv/.ready
+	$(PY) -m tests.differential record $(SCRIPTS)
 
 # As a user has it: the environment of the demo, without test tools.
 perf: .venv-run/.ready

@@ -1,0 +1,100 @@
+"""A real Apache Kafka, one node in KRaft mode, from Maven: what recorded answers come from, and the home of Kafka's tools.
+
+Needs Java and Maven on the PATH; nothing else in the project does. The jars stay in kafka/libs, out of the repository.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from kbroker.client.broker_process import free_port
+
+HERE = Path(__file__).parent
+LIBS = HERE / "kafka" / "libs"
+CLUSTER_ID = "a2Jyb2tlci10ZXN0cy0wMQ"
+START_TIMEOUT_S = 90.0
+
+
+class KafkaFailed(Exception):
+    """Maven, the formatting of the directory or the broker itself failed; the text ends with what it printed."""
+
+
+def class_path() -> str:
+    """The class path of the released broker and tools, fetched at first use."""
+    if not any(LIBS.glob("kafka_2.13-*.jar")):
+        _run(
+            "mvn", "-q", "-B", "-f", str(HERE / "kafka" / "pom.xml"), "dependency:copy-dependencies",
+            f"-DoutputDirectory={LIBS}", "-DincludeScope=runtime",
+        )  # fmt: skip
+    return f"{LIBS}/*"
+
+
+def version() -> str:
+    """Of the broker in kafka/libs, as in "4.3.1"."""
+    class_path()
+    (jar,) = LIBS.glob("kafka_2.13-*.jar")
+    return jar.stem.removeprefix("kafka_2.13-")
+
+
+@contextmanager
+def running_kafka(home: Path, config: Mapping[str, str]) -> Iterator[int]:
+    """Start a broker on an empty directory below `home`; gives its port; kills it at the end."""
+    port, controller = free_port(), free_port()
+    properties = home / "server.properties"
+    properties.write_text("".join(f"{name}={value}\n" for name, value in _settings(home, port, controller, config).items()))
+    java = ["java", "-Xmx768m", "-cp", class_path()]
+    _run(*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties))
+    log_file = home / "kafka.log"
+    with log_file.open("wb") as log:
+        process = subprocess.Popen([*java, "kafka.Kafka", str(properties)], stdout=log, stderr=subprocess.STDOUT)
+    try:
+        _wait_for_port(process, port, log_file)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _settings(home: Path, port: int, controller: int, config: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(home / "data"),
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "4",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "share.coordinator.state.topic.num.partitions": "4",
+        "group.initial.rebalance.delay.ms": "0",
+        **config,
+    }
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise KafkaFailed(f"{' '.join(command[:3])} … ended with {done.returncode}:\n{(done.stdout + done.stderr)[-2000:]}")
+
+
+def _wait_for_port(process: subprocess.Popen[bytes], port: int, log_file: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise KafkaFailed(f"no broker on port {port}; its log ends:\n{log_file.read_text(errors='replace')[-3000:]}")

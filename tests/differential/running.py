@@ -1,0 +1,116 @@
+"""Runs scripts against a broker, keeps Kafka's transcripts as data, compares.
+
+python -m tests.differential record [NAME …]     against Apache Kafka, anew (make record-kafka)
+python -m tests.differential compare [NAME …]    against kbroker (make differential)
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.differential import scripts
+from tests.differential.script import SCRIPTS, Script, Session
+from tests.differential.transcript import Json
+
+RECORDED = Path(__file__).parent / "recorded"
+AT_ONCE = 12
+"""Scripts that run side by side: most of their time is waiting."""
+_IDENTITY = ("name", "topic", "topic_name", "topic_id", "group_id", "member_id", "resource_name", "partition_index", "partition", "index")
+BROKER_CONFIG = {
+    "auto.create.topics.enable": "false",
+    "group.share.min.record.lock.duration.ms": "1000",
+    "group.share.min.session.timeout.ms": "1000",
+    "group.share.min.heartbeat.interval.ms": "100",
+    "group.share.max.share.sessions": "2000",
+    "group.share.assignment.interval.ms": "0",
+}
+"""Both brokers': bounds low enough for scripts that wait for a lock or a session to expire."""
+
+
+def load_scripts() -> dict[str, Script]:
+    for module in pkgutil.iter_modules(scripts.__path__):
+        importlib.import_module(f"{scripts.__name__}.{module.name}")
+    return SCRIPTS
+
+
+def run(script: Script, port: int) -> list[Json]:
+    """The transcript of one script. Raises whatever the script raises, AssertionError where it could not do its work."""
+    session = Session(script.name.replace("_", "-"), port)
+    try:
+        script.run(session)
+    finally:
+        session.close()
+    return json.loads(json.dumps(session.steps))
+
+
+def recorded_file(script: Script) -> Path:
+    module, name = script.name.split(".")
+    return RECORDED / module / f"{name}.json"
+
+
+def record(script: Script, port: int, kafka_version: str) -> list[Json]:
+    steps = run(script, port)
+    file = recorded_file(script)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"kafka": kafka_version, "steps": steps}, indent=1) + "\n")
+    return steps
+
+
+class NotRecorded(Exception):
+    """There is no transcript of Kafka's for this script, or one of another state of the script."""
+
+
+def recorded(script: Script) -> list[Json]:
+    file = recorded_file(script)
+    if not file.exists():
+        raise NotRecorded(f"{script.name}: no recording; run make record-kafka")
+    return list(json.loads(file.read_text())["steps"])
+
+
+class Found(NamedTuple):
+    """A place where the answers differ. `path` as in `3.share_fetch.responses[0].error_code`."""
+
+    script: str
+    path: str
+    kafka: Json
+    kbroker: Json
+
+
+def differences(script: Script, kafka: list[Json], kbroker: list[Json]) -> list[Found]:
+    if [_asked(step) for step in kafka] != [_asked(step) for step in kbroker]:
+        raise NotRecorded(f"{script.name} has changed since it was recorded, or went another way; run make record-kafka")
+    found: list[Found] = []
+    for index, (theirs, ours) in enumerate(zip(kafka, kbroker, strict=True)):
+        start = f"{index}.{theirs.get('api', theirs.get('note'))}"
+        _compare(script.name, start, _answer(theirs), _answer(ours), found)
+    return found
+
+
+def _asked(step: Json) -> Json:
+    return {name: value for name, value in step.items() if name not in ("answer", "value")}
+
+
+def _answer(step: Json) -> Json:
+    return step.get("answer", step.get("value"))
+
+
+def _by_identity(rows: list[Json]) -> list[Json]:
+    """Rows that tell of the same thing in the same place, whatever else differs in them."""
+    if not all(isinstance(row, dict) for row in rows):
+        return rows
+    return sorted(rows, key=lambda row: [json.dumps(row.get(field)) for field in _IDENTITY])
+
+
+def _compare(name: str, path: str, kafka: Json, kbroker: Json, found: list[Found]) -> None:
+    if isinstance(kafka, dict) and isinstance(kbroker, dict) and kafka.keys() == kbroker.keys():
+        for key in kafka:
+            _compare(name, f"{path}.{key}", kafka[key], kbroker[key], found)
+    elif isinstance(kafka, list) and isinstance(kbroker, list) and len(kafka) == len(kbroker):
+        for index, (theirs, ours) in enumerate(zip(_by_identity(kafka), _by_identity(kbroker), strict=True)):
+            _compare(name, f"{path}[{index}]", theirs, ours, found)
+    elif kafka != kbroker:
+        found.append(Found(name, path, kafka, kbroker))

@@ -1,0 +1,65 @@
+"""Every script against kbroker, its answers compared with those recorded from Apache Kafka.
+
+Scripts are independent of each other and mostly wait, so all run at once on one broker before the first test looks at its result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from kbroker.testing.broker import open_test_broker
+from tests.differential.known_differences import KNOWN, NOT_YET_EQUAL, explain
+from tests.differential.running import AT_ONCE, BROKER_CONFIG, Found, differences, load_scripts, recorded, run
+from tests.differential.script import Script
+
+SCRIPTS = load_scripts()
+PAGE = Path(__file__).parents[2] / "docs" / "differences.md"
+
+
+def compare(script: Script, port: int) -> list[Found]:
+    return differences(script, recorded(script), run(script, port))
+
+
+@pytest.fixture(scope="module")
+def compared() -> Iterator[Mapping[str, Future[list[Found]]]]:
+    with open_test_broker(storage="memory", config=BROKER_CONFIG) as broker, ThreadPoolExecutor(AT_ONCE) as pool:
+        slowest_first = sorted(SCRIPTS.values(), key=lambda script: -script.seconds)
+        yield {script.name: pool.submit(compare, script, broker.port) for script in slowest_first}
+
+
+def _scripts() -> list[ParameterSet]:
+    unequal = pytest.mark.xfail(reason="not yet equal", strict=True, raises=AssertionError)
+    return [pytest.param(name, marks=unequal if name in NOT_YET_EQUAL else ()) for name in sorted(SCRIPTS)]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", _scripts())
+def test_answers_as_kafka(name: str, compared: Mapping[str, Future[list[Found]]]) -> None:
+    unexplained = [each for each in compared[name].result() if explain(each) is None]
+    assert not unexplained, "\n".join(f"{each.path}: kafka {each.kafka!r}, kbroker {each.kbroker!r}" for each in unexplained)
+
+
+@pytest.mark.full
+def test_every_listed_difference_is_met(compared: Mapping[str, Future[list[Found]]]) -> None:
+    met = {explain(each) for future in compared.values() for each in future.result()}
+    assert {known.id for known in KNOWN} <= met
+
+
+def test_every_difference_has_its_reason() -> None:
+    listed = set(re.findall(r"^\| (DIF-\d+) \|", PAGE.read_text(), re.MULTILINE))
+    assert listed == {known.id for known in KNOWN}
+
+
+def test_no_recording_is_left_over() -> None:
+    recordings = {f"{file.parent.name}.{file.stem}" for file in (Path(__file__).parent / "recorded").glob("*/*.json")}
+    assert recordings == set(SCRIPTS)
+
+
+def test_what_is_not_yet_equal_is_a_script() -> None:
+    assert set(SCRIPTS) >= NOT_YET_EQUAL

@@ -1,0 +1,117 @@
+"""Answers as plain JSON that two brokers can be compared by: what must differ between any two brokers is given a name.
+
+| in an answer | in the transcript |
+| --- | --- |
+| topic id | `id(topic)`, with the topic's name; `id?` where the script never learned of it |
+| message text | `text`, or null |
+| wall clock time | `now` if it is within a day of the recording |
+| leader epoch | `epoch` of the partition's leader if it is the present one |
+| host, port, node id, cluster id, log directory | their names |
+| id of a fetch session | `session`, or 0 |
+| producer id | `producer(1)`, `producer(2)` in the order of appearance |
+| record batches | rows of base offset, last offset, codec and the records' keys and values |
+| rows of topics, partitions, groups, configs | sorted: Kafka's order is that of hash tables |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import json
+import struct
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from kbroker.compression import Codec, CorruptPayload
+from kbroker.records import iter_headers, iter_records
+
+Json: TypeAlias = Any
+_DAY_MS = 86_400_000
+_NAMED_FIELDS = {"host", "port", "cluster_id", "log_dir", "node_id", "leader_id", "controller_id", "broker_id", "rack"}
+_TEXT_FIELDS = {"error_message", "acknowledge_error_message", "error_string", "batch_index_error_message"}
+_BATCH_FIELDS = {"records"}
+
+
+class Names:
+    """What a script has learned of one broker: the topic of each id, the leader epoch, the producers."""
+
+    def __init__(self) -> None:
+        self.topics: dict[uuid.UUID, str] = {}
+        self.leader_epochs: set[int] = set()
+        self._producers: dict[int, str] = {}
+
+    def producer(self, producer_id: int) -> str:
+        return self._producers.setdefault(producer_id, f"producer({len(self._producers) + 1})")
+
+
+def transcribe(value: Any, names: Names, field: str = "") -> Json:
+    """An entity of kio, or what a request was built of, as JSON."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        rows = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return {name: transcribe(inner, names, name) for name, inner in rows.items()}
+    if isinstance(value, Mapping):
+        return {str(name): transcribe(inner, names, str(name)) for name, inner in value.items()}
+    if field in _BATCH_FIELDS and isinstance(value, (bytes, memoryview)):
+        return _batches(bytes(value), names)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return _sorted([transcribe(inner, names, field) for inner in value])
+    return _scalar(value, names, field)
+
+
+def _scalar(value: Any, names: Names, field: str) -> Json:
+    if isinstance(value, uuid.UUID):
+        return "id(zero)" if not value.int else f"id({names.topics[value]})" if value in names.topics else "id?"
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, datetime.timedelta):
+        return round(value.total_seconds() * 1000)
+    if isinstance(value, datetime.datetime):
+        return _moment(round(value.timestamp() * 1000))
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    if value is not None and field in _TEXT_FIELDS:
+        return "text"
+    if value is not None and field in _NAMED_FIELDS and value not in (-1, 0):
+        return field
+    if "leader_epoch" in field and value in names.leader_epochs:
+        return "epoch"
+    if field == "session_id" and value:
+        return "session"
+    if field == "producer_id" and isinstance(value, int) and value >= 0:
+        return names.producer(value)
+    if field.endswith("timestamp") and isinstance(value, int):
+        return _moment(value)
+    return value
+
+
+def _moment(ms: int) -> Json:
+    return "now" if abs(ms - time.time() * 1000) < _DAY_MS else ms
+
+
+def _sorted(rows: list[Json]) -> list[Json]:
+    """Rows of tables in a fixed order; runs of offsets and acknowledge types keep theirs."""
+    if rows and all(isinstance(row, dict) for row in rows) and not any("first_offset" in row or "base_offset" in row for row in rows):
+        return sorted(rows, key=lambda row: json.dumps(row, sort_keys=True))
+    return rows
+
+
+def _batches(data: bytes, names: Names) -> Json:
+    rows: list[Json] = []
+    for position, header in iter_headers(data):
+        codec = Codec(header.codec_id).name if header.codec_id in list(Codec) else str(header.codec_id)
+        row: dict[str, Json] = {"base_offset": header.base_offset, "last_offset": header.last_offset, "codec": codec}
+        try:
+            row["records"] = [[_text(record.key), _text(record.value)] for record in iter_records(data, position)]
+        except (CorruptPayload, ValueError, LookupError, struct.error):  # scripts send what is malformed, too
+            row["records"] = "unreadable"
+        if header.is_control:
+            row["control"] = True
+        rows.append(row)
+    return rows
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("latin-1")
