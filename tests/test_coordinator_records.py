@@ -91,7 +91,7 @@ VECTORS: list[tuple[Message, str]] = [
 
 
 @pytest.mark.parametrize(("value", "encoded"), VECTORS)
-def test_values_as_bytes(value: Message, encoded: str) -> None:
+def test_values_as_bytes(value: Message, encoded: str) -> None:  # SC-9..11, GRP-40
     assert value.encode().hex() == encoded.replace(" ", "")
     assert type(value).decode(bytes.fromhex(encoded)) == value
 

@@ -56,7 +56,7 @@ async def test_every_version_alters_incrementally(connect: Connect, version: int
 
 
 @pytest.mark.parametrize("version", versions("alter_configs"))
-async def test_every_version_replaces(connect: Connect, version: int) -> None:
+async def test_every_version_replaces(connect: Connect, version: int) -> None:  # CFG-36
     async with connect() as client:
         await client.create_topic("a", 2, {"retention.ms": "1000", "segment.ms": "9000"})
         assert await alter(client, resource(TOPIC, "a", ("retention.ms", "2000")), api="alter_configs", version=version) == [OK]
@@ -115,6 +115,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("change", "code", "message"), REFUSED)
 async def test_refused(connect: Connect, change: dict[str, Any], code: ErrorCode, message: str | None) -> None:
+    # CFG-23, CFG-25..27, CFG-29..32
     async with connect() as client:
         await client.create_topic("a", configs={"segment.ms": "9000"})
         ((found, text),) = await alter(client, change)
@@ -127,7 +128,7 @@ async def test_refused(connect: Connect, change: dict[str, Any], code: ErrorCode
         assert not client.broker.config.dynamic_default
 
 
-async def test_one_bad_setting_refuses_its_whole_resource_and_no_other(connect: Connect) -> None:
+async def test_one_bad_setting_refuses_its_whole_resource_and_no_other(connect: Connect) -> None:  # CFG-33
     async with connect() as client:
         good = resource(GROUP, "h", ("share.auto.offset.reset", "earliest"))
         bad = resource(GROUP, "g", ("share.auto.offset.reset", "earliest"), ("share.isolation.level", "READ_COMMITTED"))
@@ -137,7 +138,7 @@ async def test_one_bad_setting_refuses_its_whole_resource_and_no_other(connect: 
 
 
 @pytest.mark.parametrize("api", ["incremental_alter_configs", "alter_configs"])
-async def test_a_resource_twice_is_invalid(connect: Connect, api: str) -> None:
+async def test_a_resource_twice_is_invalid(connect: Connect, api: str) -> None:  # CFG-34
     async with connect() as client:
         twice = [resource(GROUP, "g", ("share.auto.offset.reset", value)) for value in ("earliest", "latest")]
         other = resource(BROKER, "", (ASSIGNMENT_INTERVAL, "7"))
@@ -146,7 +147,7 @@ async def test_a_resource_twice_is_invalid(connect: Connect, api: str) -> None:
         assert client.broker.configs.groups_with_configs() == []
 
 
-async def test_null_and_duplicates_when_replacing(connect: Connect) -> None:
+async def test_null_and_duplicates_when_replacing(connect: Connect) -> None:  # CFG-31, CFG-34
     async with connect() as client:
         changes = [(("share.auto.offset.reset", None),), (("share.auto.offset.reset", "latest"),) * 2]
         for change in changes:
@@ -169,7 +170,7 @@ async def test_validate_only_changes_nothing(connect: Connect, api: str) -> None
         assert client.broker.config[ASSIGNMENT_INTERVAL] == 1000
 
 
-async def test_values_are_trimmed_and_unset_keys_may_be_deleted(connect: Connect) -> None:
+async def test_values_are_trimmed_and_unset_keys_may_be_deleted(connect: Connect) -> None:  # CFG-29, CFG-35
     async with connect() as client:
         change = resource(
             GROUP,
@@ -195,7 +196,7 @@ async def test_clients_that_alter_different_settings_at_once_lose_nothing(connec
         assert topic_configs(client, "a") == settings
 
 
-async def test_what_was_altered_holds_after_a_restart(connect: Connect, every_engine: str) -> None:
+async def test_what_was_altered_holds_after_a_restart(connect: Connect, every_engine: str) -> None:  # CFG-40
     async with connect(every_engine) as client:
         await client.create_topic("a")
         changes = [
@@ -229,7 +230,7 @@ async def test_who_depends_on_a_groups_settings_is_told(connect: Connect) -> Non
         assert told == ["g", None]
 
 
-async def test_bounds_that_were_lowered_clamp_what_a_group_has(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+async def test_bounds_that_were_lowered_clamp_what_a_group_has(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:  # CFG-24
     lock = "share.record.lock.duration.ms"
     async with connect() as client:
         assert await alter(client, resource(GROUP, "g", (lock, "60000"))) == [OK]

@@ -57,7 +57,7 @@ async def test_every_version_grows(connect: Connect, version: int) -> None:
         pytest.param(growth("a", MAX_PARTITIONS_PER_REQUEST + 3), ErrorCode.policy_violation, None, id="too many"),
     ],
 )
-async def test_refused(connect: Connect, wanted: dict[str, Any], code: ErrorCode, message: str | None) -> None:
+async def test_refused(connect: Connect, wanted: dict[str, Any], code: ErrorCode, message: str | None) -> None:  # BASE-17
     async with connect() as client:
         await client.create_topic("a", 2)
         ((found, text),) = await grow(client, wanted)
@@ -66,7 +66,7 @@ async def test_refused(connect: Connect, wanted: dict[str, Any], code: ErrorCode
         assert partitions(client, "a") == 2
 
 
-async def test_duplicates_are_refused(connect: Connect) -> None:
+async def test_duplicates_are_refused(connect: Connect) -> None:  # BASE-17
     async with connect() as client:
         await client.create_topic("a")
         assert await grow(client, growth("a", 2), growth("a", 3)) == [(ErrorCode.invalid_request, "Duplicate topic name.")]

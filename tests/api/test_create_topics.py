@@ -91,7 +91,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("wanted", "code", "message"), REFUSED)
-async def test_refused(connect: Connect, wanted: dict[str, Any], code: ErrorCode, message: str | None) -> None:
+async def test_refused(connect: Connect, wanted: dict[str, Any], code: ErrorCode, message: str | None) -> None:  # BASE-12, BASE-14, BASE-16
     async with connect() as client:
         await client.create_topic("there")
         await client.create_topic("a.b")
@@ -104,14 +104,14 @@ async def test_refused(connect: Connect, wanted: dict[str, Any], code: ErrorCode
         assert client.broker.topics.statistics() == before
 
 
-async def test_a_duplicate_is_refused_and_its_neighbour_is_not(connect: Connect) -> None:
+async def test_a_duplicate_is_refused_and_its_neighbour_is_not(connect: Connect) -> None:  # BASE-13
     async with connect() as client:
         answer = await client.call("create_topics", 7, topics=[topic("a"), topic("b"), topic("a", 2)], validate_only=False)
         assert [(row.name, row.error_code) for row in answer.topics] == [("a", ErrorCode.invalid_request), ("b", ErrorCode.none)]
         assert [each.name for each in client.broker.topics] == ["b"]
 
 
-async def test_validate_only_changes_nothing(connect: Connect) -> None:
+async def test_validate_only_changes_nothing(connect: Connect) -> None:  # BASE-15
     async with connect() as client:
         (row,) = (await client.call("create_topics", 7, topics=[topic("a", 2)], validate_only=True)).topics
         assert (row.error_code, row.num_partitions) == (ErrorCode.none, 2)

@@ -37,7 +37,7 @@ async def test_every_version(connect: Connect, version: int) -> None:
         assert client.partition("a").log_start_offset == 2
 
 
-async def test_below_the_start_changes_nothing(connect: Connect) -> None:
+async def test_below_the_start_changes_nothing(connect: Connect) -> None:  # BASE-55
     async with connect() as client:
         await five_records(client)
         assert await delete(client, 3) == (ErrorCode.none, 3)
@@ -45,7 +45,7 @@ async def test_below_the_start_changes_nothing(connect: Connect) -> None:
         assert await delete(client, 3) == (ErrorCode.none, 3)
 
 
-async def test_refused(connect: Connect) -> None:
+async def test_refused(connect: Connect) -> None:  # BASE-56, BASE-57
     async with connect() as client:
         await five_records(client)
         await client.create_topic("__consumer_offsets")
@@ -58,7 +58,7 @@ async def test_refused(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize(("offset", "start"), [(2, 2), (HIGH_WATERMARK, 5)])
-async def test_deleted_records_do_not_come_back(connect: Connect, every_engine: str, offset: int, start: int) -> None:
+async def test_deleted_records_do_not_come_back(connect: Connect, every_engine: str, offset: int, start: int) -> None:  # BASE-54
     async with connect(every_engine) as client:
         await five_records(client)
         assert await delete(client, offset) == (ErrorCode.none, start)

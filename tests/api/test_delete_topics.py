@@ -20,7 +20,7 @@ async def delete(client: Client, *topics: tuple[str | None, UUID | None]) -> lis
 
 
 @pytest.mark.parametrize("version", versions("delete_topics"))
-async def test_every_version_deletes_by_name(connect: Connect, version: int) -> None:
+async def test_every_version_deletes_by_name(connect: Connect, version: int) -> None:  # BASE-18
     async with connect() as client:
         await client.create_topic("a", 2)
         named = {"topic_names": ["a", "b"], "topics": [{"name": name, "topic_id": None} for name in ("a", "b")]}
@@ -29,7 +29,7 @@ async def test_every_version_deletes_by_name(connect: Connect, version: int) -> 
         assert client.broker.topics.by_name("a") is None
 
 
-async def test_by_id(connect: Connect) -> None:
+async def test_by_id(connect: Connect) -> None:  # BASE-18
     async with connect() as client:
         topic_id = (await client.create_topic("a")).topic_id
         unknown = uuid4()
@@ -38,7 +38,7 @@ async def test_by_id(connect: Connect) -> None:
         assert (missing.name, missing.topic_id, missing.error_code) == (None, unknown, ErrorCode.unknown_topic_id)
 
 
-async def test_both_neither_and_duplicates_are_invalid(connect: Connect) -> None:
+async def test_both_neither_and_duplicates_are_invalid(connect: Connect) -> None:  # BASE-18
     async with connect() as client:
         topic_id = (await client.create_topic("a")).topic_id
         other_id = (await client.create_topic("b")).topic_id
@@ -104,7 +104,7 @@ async def test_it_is_gone_after_a_restart_and_its_name_is_free(connect: Connect,
         assert (found.configs, found.partitions[0].high_watermark) == ({}, 0)
 
 
-async def test_share_groups_forget_it(connect: Connect) -> None:
+async def test_share_groups_forget_it(connect: Connect) -> None:  # INIT-9, SC-49
     async with connect() as client:
         topic_id = (await client.create_topic("a", 2)).topic_id
         joined = await client.call(

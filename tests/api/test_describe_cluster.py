@@ -27,7 +27,7 @@ async def test_every_version(connect: Connect, version: int) -> None:
 @pytest.mark.parametrize(
     ("endpoint_type", "code"), [(2, ErrorCode.mismatched_endpoint_type), (0, ErrorCode.unsupported_endpoint_type), (3, 115)]
 )
-async def test_other_endpoints(connect: Connect, version: int, endpoint_type: int, code: int) -> None:
+async def test_other_endpoints(connect: Connect, version: int, endpoint_type: int, code: int) -> None:  # BASE-20
     async with connect() as client:
         answer = await client.call(
             "describe_cluster",

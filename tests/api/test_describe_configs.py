@@ -47,7 +47,7 @@ async def test_without_synonyms_and_documentation(connect: Connect) -> None:
         assert {(row.synonyms, row.documentation) for row in result.configs} == {((), None)}
 
 
-async def test_keys_choose_rows_and_unknown_ones_give_none(connect: Connect) -> None:
+async def test_keys_choose_rows_and_unknown_ones_give_none(connect: Connect) -> None:  # CFG-37
     async with connect() as client:
         await client.create_topic("a")
         result = await describe(client, TOPIC, "a", ("retention.ms", "no.such"))
@@ -55,7 +55,7 @@ async def test_keys_choose_rows_and_unknown_ones_give_none(connect: Connect) -> 
         assert len((await describe(client, TOPIC, "a", ())).configs) > 10
 
 
-async def test_a_group_need_not_exist(connect: Connect) -> None:
+async def test_a_group_need_not_exist(connect: Connect) -> None:  # CFG-37, CFG-40
     async with connect() as client:
         assert await alter(client, resource(GROUP, "g", ("share.record.lock.duration.ms", "20000"))) == [OK]
         lock = ("share.record.lock.duration.ms",)
@@ -93,7 +93,7 @@ async def test_the_broker_and_all_brokers(connect: Connect) -> None:
         (99, "x", ErrorCode.invalid_request),
     ],
 )
-async def test_refused(connect: Connect, kind: int, name: str, code: ErrorCode) -> None:
+async def test_refused(connect: Connect, kind: int, name: str, code: ErrorCode) -> None:  # CFG-37
     async with connect() as client:
         result = await describe(client, kind, name)
         assert result.error_code is code
@@ -106,7 +106,7 @@ async def listed(client: Client, *types: int, version: int = 1) -> tuple[ErrorCo
     return answer.error_code, [(row.resource_type if version else METRICS, row.resource_name) for row in answer.config_resources]
 
 
-async def test_resources_that_have_settings(connect: Connect) -> None:
+async def test_resources_that_have_settings(connect: Connect) -> None:  # CFG-39
     async with connect() as client:
         for name in ("b", "a"):
             await client.create_topic(name)

@@ -65,7 +65,7 @@ async def test_a_page_that_ends_with_a_topic_points_to_the_next(connect: Connect
         assert shown(await describe(client, limit=3)) == ([("a", [0, 1, 2])], ("b", 0))
 
 
-async def test_a_limit_of_nothing_counts_as_one(connect: Connect) -> None:
+async def test_a_limit_of_nothing_counts_as_one(connect: Connect) -> None:  # BASE-19
     async with connect() as client:
         await topics(client)
         for limit in (0, -5):
@@ -86,7 +86,7 @@ async def test_a_cursor_of_a_topic_that_is_gone_goes_on_behind_it(connect: Conne
         assert shown(await describe(client, cursor=("a", 9))) == ([("a", []), ("b", [0, 1]), ("c", [0])], None)
 
 
-async def test_invalid_cursors(connect: Connect) -> None:
+async def test_invalid_cursors(connect: Connect) -> None:  # BASE-19
     async with connect() as client:
         await topics(client)
         for cursor in (("c", 0), ("a", -1)):

@@ -53,7 +53,7 @@ async def test_every_version(connect: Connect, version: int) -> None:
     ("timestamp", "first_version", "found"),
     [(MAX_TIMESTAMP, 7, (0, 1, 2000)), (EARLIEST_LOCAL, 8, (0, 0, -1)), (LATEST_TIERED, 9, NOTHING), (-6, 99, ()), (-99, 99, ())],
 )
-async def test_special_timestamps_by_version(connect: Connect, timestamp: int, first_version: int, found: Found) -> None:
+async def test_special_timestamps_by_version(connect: Connect, timestamp: int, first_version: int, found: Found) -> None:  # BASE-50
     async with connect() as client:
         await client.create_topic("a")
         await client.append("a", 1000, 2000, 2000, 500)
@@ -62,7 +62,7 @@ async def test_special_timestamps_by_version(connect: Connect, timestamp: int, f
             assert await offset(client, timestamp, version=version) == expected, version
 
 
-async def test_by_time(connect: Connect, every_engine: str) -> None:
+async def test_by_time(connect: Connect, every_engine: str) -> None:  # BASE-51
     async with connect(every_engine) as client:
         await client.create_topic("a")
         await client.append("a", 1000, 3000, 2000)
@@ -124,7 +124,7 @@ async def test_epochs_of_several_lives(connect: Connect, every_engine: str) -> N
         assert codes == [ErrorCode.fenced_leader_epoch, ErrorCode.none, ErrorCode.unknown_leader_epoch]
 
 
-async def test_refused_rows(connect: Connect) -> None:
+async def test_refused_rows(connect: Connect) -> None:  # BASE-52
     async with connect() as client:
         await client.create_topic("a", 2)
         assert await offset(client, LATEST, topic="b") == (ErrorCode.unknown_topic_or_partition, -1, -1)

@@ -13,7 +13,7 @@ OPTIONS = {"allow_auto_topic_creation": False, "include_topic_authorized_operati
 
 
 @pytest.mark.parametrize("version", range(14))
-async def test_by_name(connect: Connect, version: int) -> None:
+async def test_by_name(connect: Connect, version: int) -> None:  # BASE-7
     async with connect() as client:
         await client.create_topic("orders", 2)
         asked = [{"name": "orders", "topic_id": None}, {"name": "nothing", "topic_id": None}]
@@ -25,7 +25,7 @@ async def test_by_name(connect: Connect, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [12, 13])
-async def test_by_id(connect: Connect, version: int) -> None:
+async def test_by_id(connect: Connect, version: int) -> None:  # BASE-9, BASE-10
     async with connect() as client:
         topic_id, unknown = (await client.create_topic("orders")).topic_id, uuid4()
         asked = [{"name": None, "topic_id": each} for each in (topic_id, unknown, None)]
@@ -38,7 +38,7 @@ async def test_by_id(connect: Connect, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [10, 11])
-async def test_versions_that_have_the_id_and_may_not_use_it(connect: Connect, version: int) -> None:
+async def test_versions_that_have_the_id_and_may_not_use_it(connect: Connect, version: int) -> None:  # BASE-10
     """Their answers cannot carry a topic without a name."""
     async with connect() as client:
         topic_id = (await client.create_topic("orders")).topic_id

@@ -27,7 +27,7 @@ async def test_every_version(connect: Connect, version: int) -> None:
         assert await ends(client, 0, version=version) == [(ErrorCode.none, 0, 2)]
 
 
-async def test_three_lives(connect: Connect, every_engine: str) -> None:
+async def test_three_lives(connect: Connect, every_engine: str) -> None:  # BASE-53
     """Epochs 0 and 2 wrote, 1 did not: it ended where 0 ended. One that is still to come is unknown, without an error."""
     async with connect(every_engine) as client:
         await client.create_topic("a")
@@ -55,7 +55,7 @@ async def test_an_epoch_older_than_every_write_ended_where_the_first_one_began(c
         assert await ends(client, 0) == [(ErrorCode.none, 0, 0)]
 
 
-async def test_refused(connect: Connect) -> None:
+async def test_refused(connect: Connect) -> None:  # BASE-53
     async with connect() as client:
         await client.create_topic("a")
     async with connect() as client:

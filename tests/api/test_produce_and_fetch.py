@@ -96,7 +96,7 @@ async def refused(client: Client, topic: Any, records: bytes | None, **more: Any
     return (await produce(client, topic, records, **more)).error_code
 
 
-async def test_produce_refusals(connect: Connect) -> None:
+async def test_produce_refusals(connect: Connect) -> None:  # BASE-27, BASE-28, BASE-32
     async with connect() as client:
         topic = (await client.create_topic("orders")).topic_id
         assert await refused(client, NO_ID, batch(b"a")) == ErrorCode.unknown_topic_id
@@ -131,7 +131,7 @@ async def test_transactional_requests_are_fatal(connect: Connect) -> None:
         assert answer.error_code == ErrorCode.transactional_id_authorization_failed
 
 
-async def test_acks_0_answers_nothing_and_ends_the_connection_on_an_error(connect: Connect) -> None:
+async def test_acks_0_answers_nothing_and_ends_the_connection_on_an_error(connect: Connect) -> None:  # BASE-29
     async with connect() as client:
         topic = await client.create_topic("orders")
         assert await produce(client, topic.topic_id, batch(b"a"), acks=0) is None
@@ -140,7 +140,7 @@ async def test_acks_0_answers_nothing_and_ends_the_connection_on_an_error(connec
             await produce(client, topic.topic_id, b"junk", acks=0)
 
 
-async def test_fetch_beyond_the_log_is_answered_at_once(connect: Connect) -> None:
+async def test_fetch_beyond_the_log_is_answered_at_once(connect: Connect) -> None:  # BASE-44
     async with connect() as client:
         topic = await client.create_topic("orders")
         await produce(client, topic.topic_id, batch(b"a"))
@@ -150,7 +150,7 @@ async def test_fetch_beyond_the_log_is_answered_at_once(connect: Connect) -> Non
                 assert (row.error_code, row.high_watermark, row.log_start_offset) == (ErrorCode.offset_out_of_range, -1, -1)
 
 
-async def test_fetch_of_unknown_things(connect: Connect) -> None:
+async def test_fetch_of_unknown_things(connect: Connect) -> None:  # BASE-46
     async with connect() as client:
         topic = await client.create_topic("orders")
         rows: Sequence[tuple[Any, dict[str, int], ErrorCode]] = (
@@ -166,7 +166,7 @@ async def test_fetch_of_unknown_things(connect: Connect) -> None:
             assert (await fetch(client, topic.topic_id, 0, isolation_level=7)).error_code == ErrorCode.unknown_server_error
 
 
-async def test_a_small_limit_still_gives_the_first_batch(connect: Connect) -> None:
+async def test_a_small_limit_still_gives_the_first_batch(connect: Connect) -> None:  # BASE-48
     async with connect() as client:
         topic = await client.create_topic("orders")
         for value in (b"a" * 1000, b"b" * 1000):
@@ -176,7 +176,7 @@ async def test_a_small_limit_still_gives_the_first_batch(connect: Connect) -> No
             assert values(row) == [b"a" * 1000]
 
 
-async def test_a_waiting_fetch_is_woken_by_a_produce(connect: Connect) -> None:
+async def test_a_waiting_fetch_is_woken_by_a_produce(connect: Connect) -> None:  # BASE-43
     async with connect() as client:
         topic = await client.create_topic("orders")
         answers: list[Any] = []
@@ -219,7 +219,7 @@ class TestFetchSessions:
             third = await fetch(client, None, 0, session_id=first.session_id, session_epoch=2)
             assert values(third.responses[0].partitions[0]) == [b"a"]
 
-    async def test_errors(self, connect: Connect) -> None:
+    async def test_errors(self, connect: Connect) -> None:  # BASE-47
         async with connect() as client:
             topic = (await client.create_topic("orders")).topic_id
             session = (await fetch(client, topic, 0, session_epoch=0)).session_id

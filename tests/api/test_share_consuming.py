@@ -34,6 +34,7 @@ from tests.api.share_consumers import (
 
 
 async def test_the_engine_trace_of_a_running_kafka(connect: Connect, every_engine: str) -> None:
+    # FET-35, RPC-41, ACK-9, ACK-24, ACK-28, SES-23, SES-26
     """Seen on Kafka 4.3.1: limit 5, two batches of five."""
     async with connect(engine=every_engine) as client:
         key = await prepare(client, 5, 5)
@@ -57,6 +58,7 @@ async def test_the_engine_trace_of_a_running_kafka(connect: Connect, every_engin
 
 
 async def test_the_session_trace_of_a_running_kafka(connect: Connect) -> None:
+    # SES-2..4, SES-6, SES-11, SES-12, SES-15, SES-29, FET-1, FET-8, FET-34, RPC-24, RPC-40
     """Seen on Kafka 4.3.1."""
     async with connect() as client:
         topic_id, _ = await prepare(client, partitions=2)
@@ -79,7 +81,7 @@ async def test_the_session_trace_of_a_running_kafka(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_every_version(connect: Connect, version: int) -> None:
+async def test_every_version(connect: Connect, version: int) -> None:  # RPC-2, RPC-19, FET-16, FET-26, LOAD-3
     async with connect() as client:
         key = await prepare(client, 3)
         member = Member(client, "M1")
@@ -100,7 +102,7 @@ async def test_a_session_does_not_grow_by_what_a_client_names(connect: Connect) 
         assert (found.sessions, found.partitions, found.held_elsewhere) == (1, 1, 1)
 
 
-async def test_identity_is_checked_first(connect: Connect) -> None:
+async def test_identity_is_checked_first(connect: Connect) -> None:  # RPC-17, RPC-18
     async with connect() as client:
         for group_id, member_id in ((None, "m"), ("g", ""), ("g", None), ("g", "x" * 37)):
             member = Member(client, member_id, group_id)  # type: ignore[arg-type]
@@ -108,7 +110,7 @@ async def test_identity_is_checked_first(connect: Connect) -> None:
             assert (await member.acknowledge({}, epoch=1)).error_code == ErrorCode.invalid_request
 
 
-async def test_acknowledgements_come_with_a_fetch(connect: Connect) -> None:
+async def test_acknowledgements_come_with_a_fetch(connect: Connect) -> None:  # RPC-38, RPC-39
     async with connect() as client:
         key = await prepare(client, 2, 2)
         member = Member(client, "M1")
@@ -118,7 +120,7 @@ async def test_acknowledgements_come_with_a_fetch(connect: Connect) -> None:
         assert acquired(answer) == [(0, 1, 2)], "what is released may come in the same answer"
 
 
-async def test_bad_acknowledgements_are_their_partitions_business(connect: Connect) -> None:
+async def test_bad_acknowledgements_are_their_partitions_business(connect: Connect) -> None:  # RPC-25, RPC-34, ACK-15
     async with connect() as client:
         topic_id, _ = await prepare(client, 3, partitions=2)
         a, b = (topic_id, 0), (topic_id, 1)
@@ -135,7 +137,7 @@ async def test_bad_acknowledgements_are_their_partitions_business(connect: Conne
         }
 
 
-async def test_an_unknown_topic_is_its_rows_error_only(connect: Connect) -> None:
+async def test_an_unknown_topic_is_its_rows_error_only(connect: Connect) -> None:  # RPC-35
     async with connect() as client:
         key = await prepare(client, 1)
         answer = await Member(client, "M1").fetch([key, (NO_ID, 0)], wait_ms=5000)
@@ -144,14 +146,14 @@ async def test_an_unknown_topic_is_its_rows_error_only(connect: Connect) -> None
 
 
 @pytest.mark.parametrize("limits", [{"max_records": 0}, {"max_records": -1}, {"max_bytes": 0}])
-async def test_no_limits_no_rows(connect: Connect, limits: dict[str, int]) -> None:
+async def test_no_limits_no_rows(connect: Connect, limits: dict[str, int]) -> None:  # RPC-45, FET-2, FET-15
     async with connect() as client:
         key = await prepare(client, 1)
         with trio.fail_after(5):
             assert rows(await Member(client, "M1").fetch([key], wait_ms=60_000, **limits)) == {}  # type: ignore[arg-type]
 
 
-async def test_a_renewing_fetch_has_zero_limits(connect: Connect) -> None:
+async def test_a_renewing_fetch_has_zero_limits(connect: Connect) -> None:  # RPC-21, RPC-22
     async with connect() as client:
         key = await prepare(client, 1)
         member = Member(client, "M1")
@@ -163,20 +165,20 @@ async def test_a_renewing_fetch_has_zero_limits(connect: Connect) -> None:
         assert (answer.error_code, rows(answer)[key].acknowledge_error_code) == (0, 0)
 
 
-async def test_an_unknown_acquire_mode(connect: Connect) -> None:
+async def test_an_unknown_acquire_mode(connect: Connect) -> None:  # RPC-49
     async with connect() as client:
         key = await prepare(client, 1)
         assert (await Member(client, "M1").fetch([key], share_acquire_mode=5)).error_code == ErrorCode.unknown_server_error
 
 
-async def test_record_limit_stops_within_a_batch(connect: Connect) -> None:
+async def test_record_limit_stops_within_a_batch(connect: Connect) -> None:  # NEXT-11, FET-35
     async with connect() as client:
         key = await prepare(client, 10)
         answer = await Member(client, "M1").fetch([key], max_records=4, share_acquire_mode=1, wait_ms=5000)
         assert (acquired(answer), batches(answer)) == ([(0, 3, 1)], [(0, 9)])
 
 
-async def test_the_session_table_has_an_end(connect: Connect) -> None:
+async def test_the_session_table_has_an_end(connect: Connect) -> None:  # SES-16, SES-20
     config = {"group.share.max.share.sessions": "2", "group.share.max.size": "2"}
     async with connect(config=config) as client:
         key = await prepare(client)
@@ -203,13 +205,13 @@ class TestWaiting:
                 await happens()
         return answers[0]
 
-    async def test_for_a_new_record(self, connect: Connect) -> None:
+    async def test_for_a_new_record(self, connect: Connect) -> None:  # FET-24
         async with connect() as client:
             key = await prepare(client)
             answer = await self.waits_until(client, Member(client, "M1"), key, lambda: client.append("orders", 5, 6))
             assert acquired(answer) == [(0, 1, 1)]
 
-    async def test_for_a_release(self, connect: Connect) -> None:
+    async def test_for_a_release(self, connect: Connect) -> None:  # FET-29
         async with connect() as client:
             key = await prepare(client, 2)
             one, two = Member(client, "M1"), Member(client.another(2), "M2")
@@ -217,7 +219,7 @@ class TestWaiting:
             answer = await self.waits_until(client, two, key, lambda: one.acknowledge({key: [(0, 1, [RELEASE])]}))
             assert acquired(answer) == [(0, 1, 2)]
 
-    async def test_for_a_closed_connection(self, connect: Connect) -> None:
+    async def test_for_a_closed_connection(self, connect: Connect) -> None:  # FET-29, SES-23
         async with connect() as client:
             key = await prepare(client, 2)
             one, two = Member(client.another(3), "M1"), Member(client.another(2), "M2")
@@ -228,7 +230,7 @@ class TestWaiting:
 
             assert acquired(await self.waits_until(client, two, key, hang_up)) == [(0, 1, 2)]
 
-    async def test_for_a_closed_session(self, connect: Connect) -> None:
+    async def test_for_a_closed_session(self, connect: Connect) -> None:  # FET-29, SES-12
         async with connect() as client:
             key = await prepare(client, 2)
             one, two = Member(client, "M1"), Member(client.another(2), "M2")
@@ -236,7 +238,7 @@ class TestWaiting:
             answer = await self.waits_until(client, two, key, lambda: one.acknowledge({}, epoch=-1))
             assert acquired(answer) == [(0, 1, 2)]
 
-    async def test_for_a_lock_to_run_out(self, connect: Connect) -> None:
+    async def test_for_a_lock_to_run_out(self, connect: Connect) -> None:  # FET-25, ACK-9, ACK-31
         async with connect(config=FAST) as client:
             key = await prepare(client, 2)
             one, two = Member(client, "M1"), Member(client.another(2), "M2")
@@ -249,13 +251,13 @@ class TestWaiting:
             late = await one.acknowledge({key: [(0, 1, [ACCEPT])]})
             assert rows(late)[key].error_code == ErrorCode.invalid_record_state
 
-    async def test_no_longer_than_asked(self, connect: Connect) -> None:
+    async def test_no_longer_than_asked(self, connect: Connect) -> None:  # FET-23, RPC-59
         async with connect() as client:
             key = await prepare(client)
             with trio.fail_after(10):
                 assert acquired(await Member(client, "M1").fetch([key], wait_ms=50)) == []
 
-    async def test_a_deleted_topic_ends_the_wait(self, connect: Connect) -> None:
+    async def test_a_deleted_topic_ends_the_wait(self, connect: Connect) -> None:  # FET-28, FET-29, FET-33
         async with connect() as client:
             key = await prepare(client)
             delete = lambda: client.call("delete_topics", 6, topics=[{"name": "orders", "topic_id": None}])  # noqa: E731
@@ -263,7 +265,7 @@ class TestWaiting:
             assert rows(answer)[key].error_code == ErrorCode.unknown_topic_id
 
 
-async def test_epoch_0_over_an_open_session_releases_its_records(connect: Connect) -> None:
+async def test_epoch_0_over_an_open_session_releases_its_records(connect: Connect) -> None:  # SES-5
     async with connect() as client:
         key = await prepare(client, 2)
         member = Member(client, "M1")
@@ -271,7 +273,7 @@ async def test_epoch_0_over_an_open_session_releases_its_records(connect: Connec
         assert acquired(await member.fetch([key], epoch=0, wait_ms=5000)) == [(0, 1, 2)]
 
 
-async def test_a_waiting_fetch_of_a_replaced_session_acquires_nothing(connect: Connect) -> None:
+async def test_a_waiting_fetch_of_a_replaced_session_acquires_nothing(connect: Connect) -> None:  # SES-22
     async with connect() as client:
         key = await prepare(client)
         old, new = Member(client, "M1"), Member(client.another(2), "M1")
@@ -290,7 +292,7 @@ async def test_a_waiting_fetch_of_a_replaced_session_acquires_nothing(connect: C
         assert acquired(await new.fetch([key], wait_ms=5000)) == [(0, 0, 1)]
 
 
-async def test_a_forgotten_partition_is_released_with_the_session_and_not_before(connect: Connect) -> None:
+async def test_a_forgotten_partition_is_released_with_the_session_and_not_before(connect: Connect) -> None:  # SES-27
     """A client that loses a partition while it works on a record may still acknowledge that."""
     async with connect() as client:
         key = await prepare(client, 3)
@@ -303,7 +305,7 @@ async def test_a_forgotten_partition_is_released_with_the_session_and_not_before
         assert acquired(await two.fetch(wait_ms=5000)) == [(2, 2, 2)]
 
 
-async def test_the_delivery_limit(connect: Connect) -> None:
+async def test_the_delivery_limit(connect: Connect) -> None:  # REC-6
     async with connect(config={"group.share.delivery.count.limit": "2"}) as client:
         key = await prepare(client, 1, 1)
         member = Member(client, "M1")
@@ -315,6 +317,7 @@ async def test_the_delivery_limit(connect: Connect) -> None:
 
 
 async def test_retention_moves_the_start_of_a_live_share_partition(connect: Connect, every_engine: str) -> None:
+    # FET-30, LSO-1, LSO-5, LSO-9, LSO-10
     async with connect(engine=every_engine) as client:
         key = await prepare(client, 2, 2, 2)
         member = Member(client, "M1")
@@ -328,7 +331,7 @@ async def test_retention_moves_the_start_of_a_live_share_partition(connect: Conn
 
 
 @pytest.mark.parametrize("engine_name", ["segment", "lmdb", "rocksdb"])
-async def test_what_a_restart_keeps(connect: Connect, engine_name: str) -> None:
+async def test_what_a_restart_keeps(connect: Connect, engine_name: str) -> None:  # REC-13, LOAD-1, LOAD-12
     async with connect(engine=engine_name) as client:
         key = await prepare(client, 2, 2, 2)
         member = Member(client, "M1")
@@ -339,7 +342,7 @@ async def test_what_a_restart_keeps(connect: Connect, engine_name: str) -> None:
         assert acquired(answer) == [(2, 3, 2), (4, 5, 1)], "an acquisition that nobody acknowledged is not counted"
 
 
-async def test_latest_is_decided_once(connect: Connect) -> None:
+async def test_latest_is_decided_once(connect: Connect) -> None:  # LOAD-2, LOAD-6
     """A restart before the first acknowledgement must not skip what was produced since the first fetch."""
     async with connect(engine="segment") as client:
         topic = await client.create_topic("orders")
@@ -353,7 +356,7 @@ async def test_latest_is_decided_once(connect: Connect) -> None:
         assert acquired(await Member(client, "M1").fetch([key], wait_ms=5000)) == [(2, 3, 1)]
 
 
-async def test_a_batch_that_cannot_be_read_fails_its_share_partition_only(connect: Connect) -> None:
+async def test_a_batch_that_cannot_be_read_fails_its_share_partition_only(connect: Connect) -> None:  # FET-17
     """Payloads are opaque to Produce; share.auto.offset.reset=by_duration is the first to open them."""
     batch = bytearray(build_batch([Record(0, wall_clock_ms(), None, b"x", ())]))
     batch[22] |= 1  # it says gzip, and is not
@@ -369,7 +372,7 @@ async def test_a_batch_that_cannot_be_read_fails_its_share_partition_only(connec
         assert acquired(await Member(client, "n").fetch([(topic.topic_id, 0)], wait_ms=5000)) == [(0, 0, 1)]
 
 
-async def test_settings_altered_while_a_share_partition_loads(connect: Connect) -> None:
+async def test_settings_altered_while_a_share_partition_loads(connect: Connect) -> None:  # CFG-42
     async with connect() as client:
         key = await prepare(client, 1)
         client.broker.share_groups.find_or_load(GROUP, TopicPartition(*key))
@@ -382,6 +385,7 @@ async def test_settings_altered_while_a_share_partition_loads(connect: Connect) 
 
 
 async def test_a_persister_that_raises_leaves_no_record_pending(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    # ACK-20, RPC-57
     async def fail(group_id: str, requests: object) -> None:
         raise OSError("no way to the persister")
 

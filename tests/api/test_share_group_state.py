@@ -66,7 +66,7 @@ def batches(row: dict[str, Any]) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-async def test_all_five(connect: Connect, version: int) -> None:
+async def test_all_five(connect: Connect, version: int) -> None:  # RPC-3, RPC-11, SC-41, SC-44
     async with connect() as client:
         state = await state_of(client)
         assert codes(await state.initialize(0, 1, state_epoch=1, start_offset=10)) == {0: ErrorCode.none, 1: ErrorCode.none}
@@ -84,7 +84,7 @@ async def test_all_five(connect: Connect, version: int) -> None:
         assert (await state.summary(1))[1]["start_offset"] == -1
 
 
-async def test_without_state(connect: Connect) -> None:
+async def test_without_state(connect: Connect) -> None:  # SC-21..23
     async with connect() as client:
         state = await state_of(client)
         assert codes(await state.read(0)) == {0: ErrorCode.invalid_request}
@@ -103,7 +103,7 @@ async def test_without_state(connect: Connect) -> None:
         }
 
 
-async def test_fencing(connect: Connect) -> None:
+async def test_fencing(connect: Connect) -> None:  # SC-24..26
     async with connect() as client:
         state = await state_of(client)
         await state.initialize(0, state_epoch=5)
@@ -117,7 +117,7 @@ async def test_fencing(connect: Connect) -> None:
 
 @pytest.mark.parametrize("topic_id", [None, uuid4()])
 @pytest.mark.parametrize("partition", [0, -1])
-async def test_rows_that_name_nothing(connect: Connect, topic_id: UUID | None, partition: int) -> None:
+async def test_rows_that_name_nothing(connect: Connect, topic_id: UUID | None, partition: int) -> None:  # SC-18, SC-21, SC-27
     async with connect() as client:
         state = State(client, topic_id)
         bad = topic_id is None or partition < 0
@@ -129,7 +129,7 @@ async def test_rows_that_name_nothing(connect: Connect, topic_id: UUID | None, p
             assert codes(unread) == {partition: ErrorCode.invalid_request}
 
 
-async def test_negative_epochs(connect: Connect) -> None:
+async def test_negative_epochs(connect: Connect) -> None:  # SC-19, SC-20
     async with connect() as client:
         state = await state_of(client)
         assert codes(await state.initialize(0, state_epoch=-1)) == {0: ErrorCode.invalid_request}
@@ -139,7 +139,7 @@ async def test_negative_epochs(connect: Connect) -> None:
         assert codes(await state.write(0, state_epoch=-1)) == {0: ErrorCode.invalid_request}
 
 
-async def test_one_bad_row_refuses_no_other(connect: Connect) -> None:
+async def test_one_bad_row_refuses_no_other(connect: Connect) -> None:  # SC-34
     async with connect() as client:
         state = await state_of(client)
         assert codes(await state.initialize(1, 7, 0)) == {
@@ -149,7 +149,7 @@ async def test_one_bad_row_refuses_no_other(connect: Connect) -> None:
         }
 
 
-async def test_a_row_twice_is_answered_once_and_nobody_gets_nothing(connect: Connect) -> None:
+async def test_a_row_twice_is_answered_once_and_nobody_gets_nothing(connect: Connect) -> None:  # SC-31, SC-32
     async with connect() as client:
         state = await state_of(client)
         assert codes(await state.initialize(0, 0)) == {0: ErrorCode.none}
@@ -159,7 +159,7 @@ async def test_a_row_twice_is_answered_once_and_nobody_gets_nothing(connect: Con
         assert await state.summary(0) == {}
 
 
-async def test_state_is_there_after_a_restart(connect: Connect, every_engine: str) -> None:
+async def test_state_is_there_after_a_restart(connect: Connect, every_engine: str) -> None:  # SC-50
     async with connect(every_engine) as client:
         state = await state_of(client)
         await state.initialize(0, 1, start_offset=10)

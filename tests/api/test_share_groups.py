@@ -11,7 +11,7 @@ from kbroker.share.persister import ReadRequest, TopicPartition
 from tests.api.conftest import Client, Connect
 
 
-async def test_a_member_joins_and_is_described(connect: Connect) -> None:
+async def test_a_member_joins_and_is_described(connect: Connect) -> None:  # GRP-21, GRP-35, GRP-51, RPC-1
     async with connect() as client:
         topic = await client.create_topic("orders", 2)
         fields = {"group_id": "g", "member_id": "M1", "rack_id": None}
@@ -25,7 +25,7 @@ async def test_a_member_joins_and_is_described(connect: Connect) -> None:
         assert (left.error_code, left.member_epoch, left.assignment) == (0, -1, None)
 
 
-async def test_groups_that_are_not_there(connect: Connect) -> None:
+async def test_groups_that_are_not_there(connect: Connect) -> None:  # GRP-52, RPC-62
     """A row each, with the assignor's name all the same."""
     async with connect() as client:
         answer = await client.call("share_group_describe", 1, group_ids=["", "no"], include_authorized_operations=False)
@@ -41,7 +41,7 @@ async def join(client: Client, member_id: str) -> Any:
     )
 
 
-async def test_many_join_at_once_and_all_have_their_assignment_at_once(connect: Connect, every_engine: str) -> None:
+async def test_many_join_at_once_and_all_have_their_assignment_at_once(connect: Connect, every_engine: str) -> None:  # GRP-35, GRP-36
     async with connect(engine=every_engine) as client:
         await client.create_topic("orders")
         answers: list[Any] = []

@@ -45,7 +45,7 @@ def test_a_good_batch_in_every_codec(codec: Codec) -> None:
     assert (header.record_count, header.codec_id) == (2, codec)
 
 
-def test_bytes_after_the_batch_that_make_no_batch_are_ignored() -> None:
+def test_bytes_after_the_batch_that_make_no_batch_are_ignored() -> None:  # BASE-26
     batch = bytes(good())
     assert validate(batch + b"\x00" * 7, RULES, NOW_MS).size_bytes == len(batch)
 
@@ -73,11 +73,11 @@ CASES: list[tuple[str, Callable[[], bytes | None], ErrorCode]] = [
 
 
 @pytest.mark.parametrize(("make", "code"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_refused(make: Callable[[], bytes | None], code: ErrorCode) -> None:
+def test_refused(make: Callable[[], bytes | None], code: ErrorCode) -> None:  # BASE-21..23, BASE-25, BASE-27
     assert code_of(make()) is code
 
 
-def test_too_large_counts_the_compressed_size() -> None:
+def test_too_large_counts_the_compressed_size() -> None:  # BASE-32
     records = [Record(0, NOW_MS, None, b"\x00" * 50_000)]
     rules = BatchRules(max_message_bytes=10_000)
     assert code_of(build_batch(records), rules) is ErrorCode.message_too_large

@@ -125,7 +125,7 @@ async def test_log_append_time(tmp_path: Path) -> None:
 
 
 class TestIdempotence:
-    async def test_a_repeat_is_answered_with_the_old_offset(self, tmp_path: Path) -> None:
+    async def test_a_repeat_is_answered_with_the_old_offset(self, tmp_path: Path) -> None:  # BASE-35
         async with open_partition(tmp_path) as fixture:
             first = await fixture.produce(batch(2, producer_id=9, sequence=0))
             await fixture.produce(batch(2, producer_id=9, sequence=2))
@@ -144,7 +144,7 @@ class TestIdempotence:
             assert fixture.partition.next_offset == 2
 
     @pytest.mark.parametrize("sequence", [1, 3, 5])
-    async def test_a_gap_or_an_overlap_is_refused(self, tmp_path: Path, sequence: int) -> None:
+    async def test_a_gap_or_an_overlap_is_refused(self, tmp_path: Path, sequence: int) -> None:  # BASE-37
         async with open_partition(tmp_path) as fixture:
             await fixture.produce(batch(2, producer_id=9, sequence=0))
             with pytest.raises(KafkaError) as refused:
@@ -152,7 +152,7 @@ class TestIdempotence:
             assert refused.value.code is ErrorCode.out_of_order_sequence_number
             assert fixture.partition.next_offset == 2
 
-    async def test_a_repeat_older_than_five_batches_is_refused(self, tmp_path: Path) -> None:
+    async def test_a_repeat_older_than_five_batches_is_refused(self, tmp_path: Path) -> None:  # BASE-35, BASE-37
         async with open_partition(tmp_path) as fixture:
             for sequence in range(6):
                 await fixture.produce(batch(producer_id=9, sequence=sequence))
@@ -161,7 +161,7 @@ class TestIdempotence:
                 await fixture.produce(batch(producer_id=9, sequence=0))
             assert refused.value.code is ErrorCode.out_of_order_sequence_number
 
-    async def test_epochs(self, tmp_path: Path) -> None:
+    async def test_epochs(self, tmp_path: Path) -> None:  # BASE-37, BASE-38
         async with open_partition(tmp_path) as fixture:
             await fixture.produce(batch(producer_id=9, sequence=0, epoch=1))
             with pytest.raises(KafkaError) as refused:
@@ -172,13 +172,13 @@ class TestIdempotence:
             assert refused.value.code is ErrorCode.out_of_order_sequence_number
             assert await fixture.produce(batch(producer_id=9, sequence=0, epoch=2)) == 1
 
-    async def test_sequences_wrap(self, tmp_path: Path) -> None:
+    async def test_sequences_wrap(self, tmp_path: Path) -> None:  # BASE-40
         async with open_partition(tmp_path) as fixture:
             last = (1 << 31) - 1
             await fixture.produce(batch(1, producer_id=9, sequence=last))
             assert await fixture.produce(batch(1, producer_id=9, sequence=0)) == 1
 
-    async def test_an_unknown_producer_may_start_anywhere(self, tmp_path: Path) -> None:
+    async def test_an_unknown_producer_may_start_anywhere(self, tmp_path: Path) -> None:  # BASE-39
         async with open_partition(tmp_path) as fixture:
             assert await fixture.produce(batch(producer_id=9, sequence=77)) == 0
 

@@ -38,7 +38,7 @@ def _configs(given: dict[str, str]) -> Configs:
     return Configs(BrokerConfig.load((), given), store, cast(GroupCommit[Change], Commits(store)))
 
 
-def test_a_group_of_its_own_settings(configs: Configs) -> None:
+def test_a_group_of_its_own_settings(configs: Configs) -> None:  # CFG-42
     before = configs.share_settings("g")
     trio.run(configs.set_group, "g", {LOCK: "20000"})
     assert configs.share_settings("g").lock_duration_ms == 20_000

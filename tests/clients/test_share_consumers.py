@@ -68,7 +68,7 @@ def test_consumers_share_a_partition_without_overlap(crew: Crew, broker: Running
 
 
 @every_engine
-def test_accept_release_reject_and_the_delivery_limit(crew: Crew, broker: RunningBroker, name: str) -> None:
+def test_accept_release_reject_and_the_delivery_limit(crew: Crew, broker: RunningBroker, name: str) -> None:  # ACK-1, REC-6
     prepare(broker, name, delivery_count_limit="3")
     kinds = {"accept": [1], "reject": [1], "release 1": [1, 2], "release 2": [1, 2, 3], "release 9": [1, 2, 3]}
     expected = {f"{kind} - {number}": counts for number in range(6) for kind, counts in kinds.items()}
@@ -129,7 +129,7 @@ def test_ways_to_send_an_acknowledgement(crew: Crew, broker: RunningBroker, way:
 
 
 @every_engine
-def test_records_of_a_killed_consumer_come_back_at_once(crew: Crew, broker: RunningBroker, name: str) -> None:
+def test_records_of_a_killed_consumer_come_back_at_once(crew: Crew, broker: RunningBroker, name: str) -> None:  # SES-23, FET-29
     lock_ms = 60_000
     prepare(broker, name, record_lock_duration_ms=str(lock_ms))
     victim, witness = crew.start(2, name)
@@ -150,7 +150,7 @@ def test_records_of_a_killed_consumer_come_back_at_once(crew: Crew, broker: Runn
 
 
 @every_engine
-def test_records_of_a_frozen_consumer_come_back_when_their_lock_ends(crew: Crew, broker: RunningBroker, name: str) -> None:
+def test_records_of_a_frozen_consumer_come_back_when_their_lock_ends(crew: Crew, broker: RunningBroker, name: str) -> None:  # ACK-9, ACK-31
     lock_ms = 1500
     prepare(broker, name, record_lock_duration_ms=str(lock_ms))
     frozen, witness = crew.start(2, name)
@@ -184,7 +184,7 @@ def test_records_of_a_frozen_consumer_come_back_when_their_lock_ends(crew: Crew,
 
 @segment_and_full
 @pytest.mark.parametrize("members", [1, 8])
-def test_the_first_record_comes_soon_after_subscribing(crew: Crew, broker: RunningBroker, members: int, name: str) -> None:
+def test_the_first_record_comes_soon_after_subscribing(crew: Crew, broker: RunningBroker, members: int, name: str) -> None:  # GRP-35
     """Goal: 0.3 s; Kafka takes 4.5 s. The bound leaves room for slow machines and still tells the two apart."""
     prepare(broker, name)
     send(broker, name, numbered(400), batch=10)
@@ -219,7 +219,7 @@ def test_several_topics_and_partitions(crew: Crew, broker: RunningBroker, count:
     assert members_assigned(broker, name) == {*((first, index) for index in range(4)), *((second, index) for index in range(3))}
 
 
-def test_records_of_a_member_that_leaves_come_back_at_once(crew: Crew, broker: RunningBroker, name: str) -> None:
+def test_records_of_a_member_that_leaves_come_back_at_once(crew: Crew, broker: RunningBroker, name: str) -> None:  # FET-29
     first, second = f"{name}-1", f"{name}-2"
     prepare(broker, first, partitions=3, group=name, record_lock_duration_ms="60000", heartbeat_interval_ms="500")
     broker.create_topic(second)
@@ -245,7 +245,7 @@ def members_assigned(broker: RunningBroker, group: str) -> set[tuple[str, int]]:
     return {(topic, index) for member in described.members for topic, indexes in member.assignment.items() for index in indexes}
 
 
-def test_a_deleted_topic_does_not_disturb_the_other(crew: Crew, broker: RunningBroker, name: str) -> None:
+def test_a_deleted_topic_does_not_disturb_the_other(crew: Crew, broker: RunningBroker, name: str) -> None:  # RPC-35
     doomed, kept = f"{name}-doomed", f"{name}-kept"
     prepare(broker, doomed, group=name, heartbeat_interval_ms="500")
     broker.create_topic(kept)
@@ -265,7 +265,7 @@ def test_a_deleted_topic_does_not_disturb_the_other(crew: Crew, broker: RunningB
     crew.check_each_once(["a", "b", *sent, "born again"])
 
 
-def test_a_group_begins_at_the_end_unless_told_otherwise(crew: Crew, broker: RunningBroker, name: str) -> None:
+def test_a_group_begins_at_the_end_unless_told_otherwise(crew: Crew, broker: RunningBroker, name: str) -> None:  # LOAD-2, LOAD-8
     """And once it has begun, what came while nobody was there is not lost."""
     broker.create_topic(name)
     send(broker, name, ["before"])

@@ -40,7 +40,7 @@ def test_set_and_delete() -> None:
     assert before == {"retention.ms": "1", "segment.ms": "2"}
 
 
-def test_deleting_what_is_not_set_is_fine() -> None:
+def test_deleting_what_is_not_set_is_fine() -> None:  # CFG-35
     for scope in Scope:
         assert alter(scope, {}, ("share.session.timeout.ms", DELETE, None), ("unknown.name", DELETE, "ignored")) == {}
 
@@ -53,7 +53,7 @@ def test_lists() -> None:
 
 
 @pytest.mark.parametrize("operation", [APPEND, SUBTRACT])
-def test_only_lists_have_parts(operation: Operation) -> None:
+def test_only_lists_have_parts(operation: Operation) -> None:  # CFG-31
     code, message = refused(Scope.GROUP, ("share.session.timeout.ms", operation, "1"))
     assert (code, message) == (
         ErrorCode.invalid_config,
@@ -62,25 +62,25 @@ def test_only_lists_have_parts(operation: Operation) -> None:
 
 
 @pytest.mark.parametrize("operation", [SET, APPEND, SUBTRACT])
-def test_null_is_for_deleting_only(operation: Operation) -> None:
+def test_null_is_for_deleting_only(operation: Operation) -> None:  # CFG-31
     refusal = (ErrorCode.invalid_request, "Null value not supported for : share.session.timeout.ms")
     assert refused(Scope.GROUP, ("share.session.timeout.ms", operation, None)) == refusal
 
 
-def test_duplicates_and_unknown_operations() -> None:
+def test_duplicates_and_unknown_operations() -> None:  # CFG-34
     twice = (("retention.ms", SET, "1"), ("retention.ms", DELETE, None))
     assert refused(Scope.TOPIC, *twice) == (ErrorCode.invalid_request, "Error due to duplicate config keys")
     assert refused(Scope.TOPIC, ("retention.ms", 4, "1")) == (ErrorCode.invalid_request, "Unknown operations type 4")
 
 
-def test_one_bad_setting_refuses_the_resource() -> None:
+def test_one_bad_setting_refuses_the_resource() -> None:  # CFG-33
     assert refused(Scope.TOPIC, ("retention.ms", SET, "1"), ("no.such.name", SET, "1")) == (
         ErrorCode.invalid_config,
         "Unknown topic config name: no.such.name",
     )
 
 
-def test_replacing_forgets_the_rest() -> None:
+def test_replacing_forgets_the_rest() -> None:  # CFG-36
     assert replace_all(Scope.TOPIC, [("segment.ms", "5")], DEFAULTS) == {"segment.ms": "5"}
     assert replace_all(Scope.GROUP, [], DEFAULTS) == {}
     with pytest.raises(KafkaError, match=r"Null value not supported for : segment\.ms") as caught:
@@ -91,7 +91,7 @@ def test_replacing_forgets_the_rest() -> None:
 
 
 @pytest.mark.parametrize("name", ["group.share.session.timeout.ms", "num.partitions", "no.such.name"])
-def test_what_cannot_be_altered_on_a_running_broker(name: str) -> None:
+def test_what_cannot_be_altered_on_a_running_broker(name: str) -> None:  # CFG-11
     refusal = (ErrorCode.invalid_request, f"Cannot update these configs dynamically: [{name}]")
     assert refused(Scope.BROKER, (name, SET, "1")) == refusal
 
@@ -126,7 +126,7 @@ def test_described_broker() -> None:
     assert describe_broker_default(broker, ["num.partitions"]) == []
 
 
-def test_resource_names() -> None:
+def test_resource_names() -> None:  # CFG-32
     for scope, name in ((Scope.TOPIC, "orders"), (Scope.GROUP, "workers"), (Scope.BROKER, "1"), (Scope.BROKER, "")):
         check_resource_name(scope, name, node_id=1)
     for scope, name, message in (

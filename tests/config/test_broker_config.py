@@ -141,7 +141,7 @@ CONTRADICTIONS = [
 
 
 @pytest.mark.parametrize(("settings", "named"), CONTRADICTIONS)
-def test_contradictions_stop_the_start(settings: dict[str, str], named: str) -> None:
+def test_contradictions_stop_the_start(settings: dict[str, str], named: str) -> None:  # CFG-10
     with pytest.raises(OperatorError, match="the configuration contradicts itself: ") as caught:
         BrokerConfig.load([f"{name}={value}" for name, value in settings.items()])
     assert named in str(caught.value)

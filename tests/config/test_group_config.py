@@ -27,7 +27,7 @@ def refused(name: str, value: str, broker: BrokerConfig = DEFAULTS) -> KafkaErro
 
 
 @pytest.mark.parametrize("triple", GROUP_SHARE_TRIPLES)
-def test_the_broker_gives_defaults_and_bounds(triple: str) -> None:
+def test_the_broker_gives_defaults_and_bounds(triple: str) -> None:  # CFG-17, CFG-23, CFG-26, CFG-27
     name, least, most = f"share.{triple}", f"group.share.min.{triple}", f"group.share.max.{triple}"
     assert GroupConfig({}, DEFAULTS)[name] == DEFAULTS[f"group.share.{triple}"] == GROUP_CONFIGS[name].default_value()
     for value in (DEFAULTS[least], DEFAULTS[most]):
@@ -45,7 +45,7 @@ def test_the_broker_gives_defaults_and_bounds(triple: str) -> None:
 
 
 @pytest.mark.parametrize("triple", GROUP_SHARE_TRIPLES)
-def test_narrowed_bounds_hold_for_what_was_set_before(triple: str) -> None:
+def test_narrowed_bounds_hold_for_what_was_set_before(triple: str) -> None:  # CFG-24
     name, least, most = f"share.{triple}", f"group.share.min.{triple}", f"group.share.max.{triple}"
     default = BROKER_CONFIGS[f"group.share.{triple}"].default
     assert default is not None
@@ -56,14 +56,14 @@ def test_narrowed_bounds_hold_for_what_was_set_before(triple: str) -> None:
     assert set(GroupConfig(highest, narrow).clamped()) == ({name} if narrow[most] != DEFAULTS[most] else set())
 
 
-def test_session_timeout_is_checked_against_the_effective_heartbeat() -> None:
+def test_session_timeout_is_checked_against_the_effective_heartbeat() -> None:  # CFG-28
     broker = BrokerConfig.load(["group.share.min.session.timeout.ms=1000"])
     message = "share.session.timeout.ms must be greater than share.heartbeat.interval.ms"
     assert refused("share.session.timeout.ms", "5000", broker).message == message
     assert replace_all(Scope.GROUP, [("share.session.timeout.ms", "5001")], broker) == {"share.session.timeout.ms": "5001"}
 
 
-def test_messages() -> None:
+def test_messages() -> None:  # CFG-25, CFG-26
     assert refused("share.delivery.count.limit", "1").message == (
         "Invalid value 1 for configuration share.delivery.count.limit: Value must be at least 2"
     )
@@ -72,7 +72,7 @@ def test_messages() -> None:
         assert refused(later, "1").message == f"Unknown group config name: {later}"
 
 
-def test_letter_case_and_blanks() -> None:
+def test_letter_case_and_blanks() -> None:  # CFG-19, CFG-29
     assert stored(share_renew_acknowledge_enable=" FALSE ") == {"share.renew.acknowledge.enable": "false"}
     assert stored(share_isolation_level=" read_committed ") == {"share.isolation.level": "read_committed"}
     refused("share.isolation.level", "READ_COMMITTED")
@@ -133,19 +133,19 @@ NOT_DURATIONS = (
 
 
 @pytest.mark.parametrize(("text", "duration_ms"), DURATIONS_MS.items())
-def test_durations(text: str, duration_ms: int) -> None:
+def test_durations(text: str, duration_ms: int) -> None:  # CFG-18, CFG-30
     assert reset_duration_ms(f"by_duration:{text}") == duration_ms
     assert stored(share_auto_offset_reset=f"by_duration:{text}") == {RESET: f"by_duration:{text}"}
 
 
 @pytest.mark.parametrize("text", NOT_DURATIONS)
-def test_not_durations(text: str) -> None:
+def test_not_durations(text: str) -> None:  # CFG-18, CFG-30
     with pytest.raises(ValueError, match="Invalid value"):
         reset_duration_ms(f"by_duration:{text}")
 
 
 @pytest.mark.parametrize("text", ["", "none", "LATEST", "by_duration", "By_Duration:PT1S", "PT1S", "by_duration: PT1S"])
-def test_reset_policies_that_are_none(text: str) -> None:
+def test_reset_policies_that_are_none(text: str) -> None:  # CFG-18, CFG-29
     refused(RESET, text)
 
 
@@ -155,7 +155,7 @@ def test_durations_add_up(days: int, hours: int, minutes: int, seconds: int, mil
     assert reset_duration_ms(f"by_duration:P{days}DT{hours}H{minutes}M{seconds}.{millis:03}S") == expected
 
 
-def test_described_sources() -> None:
+def test_described_sources() -> None:  # CFG-37
     broker = BrokerConfig.load(["group.share.record.lock.duration.ms=20000"])
     rows = {row.name: row for row in describe(Scope.GROUP, {"share.delivery.count.limit": "7"}, broker)}
     assert list(rows) == sorted(GROUP_CONFIGS)

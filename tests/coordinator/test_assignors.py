@@ -42,24 +42,24 @@ def same_topics(members: int, topics: frozenset[UUID] = ONE) -> dict[str, frozen
         (3, 10, 1, [4, 3, 3]),
     ],
 )
-def test_kafkas_numbers(members: int, partitions: int, sharing: int, numbers: list[int]) -> None:
+def test_kafkas_numbers(members: int, partitions: int, sharing: int, numbers: list[int]) -> None:  # ASG-1, ASG-2
     assigned = assign(same_topics(members), {TOPICS[0]: partitions})
     assert [len(found) for found in assigned.values()] == numbers
     assert max(Counter(each for found in assigned.values() for each in found).values()) <= sharing
 
 
 @pytest.mark.parametrize(("subscriptions", "counts"), [({}, {TOPICS[0]: 3}), (same_topics(2), {}), (same_topics(2), {TOPICS[0]: 0})])
-def test_nobody_or_nothing(subscriptions: dict[str, frozenset[UUID]], counts: dict[UUID, int]) -> None:
+def test_nobody_or_nothing(subscriptions: dict[str, frozenset[UUID]], counts: dict[UUID, int]) -> None:  # ASG-8
     assert assign(subscriptions, counts) == {name: [] for name in subscriptions}
 
 
-def test_with_equal_subscriptions_topics_are_shared_out_together() -> None:
+def test_with_equal_subscriptions_topics_are_shared_out_together() -> None:  # ASG-1
     assigned = assign(same_topics(4, frozenset(TOPICS[:2])), {TOPICS[0]: 1, TOPICS[1]: 3, TOPICS[2]: 5})
     assert [len(found) for found in assigned.values()] == [1, 1, 1, 1]
     assert len({each for found in assigned.values() for each in found}) == 4
 
 
-def test_with_different_subscriptions_each_topic_is_shared_out_by_itself() -> None:
+def test_with_different_subscriptions_each_topic_is_shared_out_by_itself() -> None:  # ASG-5
     subscriptions = {"a": frozenset(TOPICS[:2]), "b": frozenset(TOPICS[1:2]), "c": frozenset(TOPICS[2:])}
     assigned = assign(subscriptions, {TOPICS[0]: 2, TOPICS[1]: 3, TOPICS[2]: 1})
     assert {name: sorted(found) for name, found in assigned.items()} == {
@@ -69,21 +69,21 @@ def test_with_different_subscriptions_each_topic_is_shared_out_by_itself() -> No
     }
 
 
-def test_one_who_joins_takes_only_what_the_others_must_give() -> None:
+def test_one_who_joins_takes_only_what_the_others_must_give() -> None:  # ASG-3
     before = assign(same_topics(2), {TOPICS[0]: 6})
     after = assign(same_topics(3), {TOPICS[0]: 6}, before)
     assert [len(found) for found in after.values()] == [2, 2, 2]
     assert all(set(after[name]) < set(before[name]) for name in before)
 
 
-def test_one_who_leaves_gives_to_the_others_who_keep_theirs() -> None:
+def test_one_who_leaves_gives_to_the_others_who_keep_theirs() -> None:  # ASG-3
     before = assign(same_topics(3), {TOPICS[0]: 6})
     after = assign({name: ONE for name in ("m0", "m2")}, {TOPICS[0]: 6}, before)
     assert all(set(before[name]) <= set(after[name]) for name in after)
     assert sum(map(len, after.values())) == 6
 
 
-def test_what_is_not_subscribed_any_more_is_dropped() -> None:
+def test_what_is_not_subscribed_any_more_is_dropped() -> None:  # ASG-6
     before = assign(same_topics(2, frozenset(TOPICS[:2])), {TOPICS[0]: 2, TOPICS[1]: 2})
     after = assign(same_topics(2), {TOPICS[0]: 2, TOPICS[1]: 2}, before)
     assert {each.topic_id for found in after.values() for each in found} == {TOPICS[0]}
@@ -129,7 +129,7 @@ def check_round(
 
 
 @given(any_group, counts)
-def test_anybody_anything(subscriptions: dict[str, frozenset[UUID]], partitions: dict[UUID, int]) -> None:
+def test_anybody_anything(subscriptions: dict[str, frozenset[UUID]], partitions: dict[UUID, int]) -> None:  # ASG-4, ASG-7
     assigned = assign(subscriptions, partitions)
     check(subscriptions, partitions, assigned)
     assert assign(subscriptions, partitions, assigned) == {name: list(found) for name, found in assigned.items()}, "stable"
@@ -139,13 +139,13 @@ def test_anybody_anything(subscriptions: dict[str, frozenset[UUID]], partitions:
 @given(any_group, counts, any_group, counts)
 def test_after_any_change(
     before: dict[str, frozenset[UUID]], counts_before: dict[UUID, int], after: dict[str, frozenset[UUID]], counts_after: dict[UUID, int]
-) -> None:
+) -> None:  # ASG-4, ASG-7
     old = assign(before, counts_before)
     check(after, counts_after, assign(after, counts_after, old))
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 4))
-def test_those_who_are_there_keep_what_their_number_allows_when_others_join(members: int, partitions: int, more: int) -> None:
+def test_those_who_are_there_keep_what_their_number_allows_when_others_join(members: int, partitions: int, more: int) -> None:  # ASG-3
     before = assign(same_topics(members), {TOPICS[0]: partitions})
     after = assign(same_topics(members + more), {TOPICS[0]: partitions}, before)
     for name, old in before.items():

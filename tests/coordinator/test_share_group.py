@@ -61,6 +61,7 @@ def orders(world: World, *numbers: int) -> set[TopicPartition]:
     ],
 )
 def test_heartbeat_checks(number: int, request_: HeartbeatRequest, code: ErrorCode, message: str | None) -> None:
+    # GRP-1, GRP-4, GRP-6..12, GRP-20, GRP-22
     world = World(max_size=2)
     world.topics.put("orders", 3)
     world.group_ids.claim("classic", "classic")
@@ -83,7 +84,7 @@ def test_group_ids_that_no_key_can_hold() -> None:
     assert reply.error_code is ErrorCode.invalid_request
 
 
-def test_a_lost_reply_does_not_fence(world: World) -> None:
+def test_a_lost_reply_does_not_fence(world: World) -> None:  # GRP-12, GRP-13
     """12: the previous epoch is good as well, and so is joining again."""
     world.join("m1", "orders")
     world.join("m2", "orders")
@@ -96,12 +97,12 @@ def test_a_lost_reply_does_not_fence(world: World) -> None:
     assert (assigned(reply), world.group_epoch()) == (orders(world, 0, 1), 3)
 
 
-def test_odd_topic_names_are_names(world: World) -> None:
+def test_odd_topic_names_are_names(world: World) -> None:  # GRP-15, GRP-16
     reply = world.join("m1", "a b", ".*", "__consumer_offsets", "no such topic")
     assert (reply.member_epoch, assigned(reply)) == (2, set())
 
 
-def test_order_and_repetition_of_topics_are_no_change(world: World) -> None:
+def test_order_and_repetition_of_topics_are_no_change(world: World) -> None:  # GRP-17
     world.topics.put("more", 1)
     world.join("m1", "orders", "more")
     reply = world.heartbeat("m1", 2, ["more", "orders", "more"])
@@ -110,7 +111,7 @@ def test_order_and_repetition_of_topics_are_no_change(world: World) -> None:
     assert world.group_epoch() == 2
 
 
-def test_an_empty_list_unsubscribes(world: World) -> None:
+def test_an_empty_list_unsubscribes(world: World) -> None:  # GRP-18
     world.join("m1", "orders")
     reply = world.heartbeat("m1", 2, [])
     assert reply is not None
@@ -120,7 +121,7 @@ def test_an_empty_list_unsubscribes(world: World) -> None:
 # --- 5.2: leaving and expiry ---
 
 
-def test_leaving(world: World) -> None:
+def test_leaving(world: World) -> None:  # GRP-21, GRP-23
     world.join("m1", "orders")
     world.join("m2", "orders")
     world.again("m1")
@@ -134,7 +135,7 @@ def test_leaving(world: World) -> None:
     assert assigned(world.again("m2")) == orders(world, 0, 1, 2)
 
 
-def test_the_last_member_leaves(world: World) -> None:
+def test_the_last_member_leaves(world: World) -> None:  # GRP-14, GRP-23, GRP-44
     world.join("m1", "orders")
     world.heartbeat("m1", -1)
     records = world.records()
@@ -148,7 +149,7 @@ def test_the_last_member_leaves(world: World) -> None:
     assert (rejoin.member_epoch, assigned(rejoin)) == (4, orders(world, 0, 1, 2))
 
 
-def test_sessions_expire_after_the_last_heartbeat(world: World) -> None:
+def test_sessions_expire_after_the_last_heartbeat(world: World) -> None:  # GRP-24
     assert world.coordinator.next_deadline_ms() is None
     world.join("m1", "orders")
     world.join("m2", "orders")
@@ -191,7 +192,7 @@ def test_a_shorter_session_timeout_holds_from_the_next_heartbeat(world: World) -
 # --- 5.3: epochs and assignment ---
 
 
-def test_the_first_join_replies_epoch_2_with_the_assignment(world: World) -> None:
+def test_the_first_join_replies_epoch_2_with_the_assignment(world: World) -> None:  # GRP-26, GRP-35, GRP-39, INIT-2, INIT-3
     """A.5, better than Kafka: at once instead of with the next heartbeat. The state epoch asked for is the group's."""
     reply = world.join("m1", "orders")
     assert reply.member_epoch == 2
@@ -201,7 +202,7 @@ def test_the_first_join_replies_epoch_2_with_the_assignment(world: World) -> Non
     assert world.now_ms == 1_000_000
 
 
-def test_member_records_are_written_when_something_changed(world: World) -> None:
+def test_member_records_are_written_when_something_changed(world: World) -> None:  # GRP-27
     def written(**changes: str) -> bool:
         world.store.write([(key, None) for key, _ in world.store.scan(group_prefix("g")) if b"\x00\x0a\x00\x02m1" in key])
         world.heartbeat("m1", 2, **changes)  # type: ignore[arg-type]
@@ -229,7 +230,7 @@ def test_a_plain_heartbeat_writes_nothing(world: World) -> None:
     assert outcome.reply == HeartbeatReply(member_id="m1", member_epoch=2, heartbeat_interval=timedelta(seconds=5))
 
 
-def test_the_assignment_is_in_the_reply_on_join_on_subscription_and_on_change(world: World) -> None:
+def test_the_assignment_is_in_the_reply_on_join_on_subscription_and_on_change(world: World) -> None:  # GRP-33, GRP-34
     world.join("m1", "orders")
     assert assigned(world.heartbeat("m1", 2)) is None
     assert assigned(world.heartbeat("m1", 2, ["orders"])) == orders(world, 0, 1, 2)
@@ -239,7 +240,7 @@ def test_the_assignment_is_in_the_reply_on_join_on_subscription_and_on_change(wo
     assert assigned(world.again("m1")) is None
 
 
-def test_a_new_epoch_without_a_change_for_the_member(world: World) -> None:
+def test_a_new_epoch_without_a_change_for_the_member(world: World) -> None:  # GRP-28, GRP-34
     """Its epoch rises, but it is not sent its assignment again."""
     world.join("m1", "orders")
     world.join("m2", "no such topic")
@@ -252,14 +253,14 @@ def test_a_new_epoch_without_a_change_for_the_member(world: World) -> None:
     )
 
 
-def test_who_joins_is_assigned_outside_the_assignment_interval(world: World) -> None:
+def test_who_joins_is_assigned_outside_the_assignment_interval(world: World) -> None:  # GRP-28, GRP-36
     world.join("m1", "orders")
     for number in range(2, 9):
         assert assigned(world.join(f"m{number}", "orders")), "all in the same millisecond"
     assert world.group_epoch() == 9
 
 
-def test_other_reasons_keep_to_the_assignment_interval(world: World) -> None:
+def test_other_reasons_keep_to_the_assignment_interval(world: World) -> None:  # GRP-31
     world.join("m1", "orders")
     world.join("m2", "orders")
     world.again("m1")
@@ -269,7 +270,7 @@ def test_other_reasons_keep_to_the_assignment_interval(world: World) -> None:
     assert world.again("m1", after_ms=1).member_epoch == 5
 
 
-def test_interval_zero_means_always() -> None:
+def test_interval_zero_means_always() -> None:  # GRP-31
     world = World(assignment_interval_ms=0)
     world.topics.put("orders", 2)
     world.join("m1", "orders")
@@ -280,7 +281,7 @@ def test_interval_zero_means_always() -> None:
 
 
 @pytest.mark.parametrize("how", ["created", "grown", "deleted", "recreated"])
-def test_changes_of_subscribed_topics_are_noticed(world: World, how: str) -> None:
+def test_changes_of_subscribed_topics_are_noticed(world: World, how: str) -> None:  # GRP-15, GRP-30
     world.join("m1", "orders", "later")
     if how == "created":
         world.topics.put("later", 1)
@@ -308,7 +309,7 @@ def test_a_topic_nobody_subscribes_to_changes_nothing(world: World) -> None:
 # --- restart and failed saves ---
 
 
-def test_a_restart_changes_nothing(world: World) -> None:
+def test_a_restart_changes_nothing(world: World) -> None:  # GRP-43
     world.join("m1", "orders")
     world.join("m2", "orders")
     world.again("m1")

@@ -55,7 +55,7 @@ def starts(world: World) -> dict[int, int]:
 # --- 5.4 ---
 
 
-def test_a_partition_is_initializing_and_then_initialized(world: World) -> None:
+def test_a_partition_is_initializing_and_then_initialized(world: World) -> None:  # INIT-1, INIT-5, GRP-32
     world.patient = True
     assert world.heartbeat("m1", 0, ["orders"]) is None
     assert record(world) == ShareGroupPartitions(initializing_topics=named(world, 0, 1), initialized_topics=(), deleting_topics=())
@@ -66,7 +66,7 @@ def test_a_partition_is_initializing_and_then_initialized(world: World) -> None:
     assert assigned(world.finish("m1")) == {partition(world, 0), partition(world, 1)}
 
 
-def test_all_who_join_meanwhile_wait_for_one_initialisation(world: World) -> None:
+def test_all_who_join_meanwhile_wait_for_one_initialisation(world: World) -> None:  # GRP-35, GRP-37
     world.patient = True
     for number in range(8):
         assert world.heartbeat(f"m{number}", 0, ["orders"]) is None
@@ -88,7 +88,7 @@ def test_a_plain_heartbeat_does_not_wait_for_others(world: World) -> None:
     assert world.heartbeat("m1", 2) is not None
 
 
-def test_the_one_who_notices_a_new_topic_waits_for_it(world: World) -> None:
+def test_the_one_who_notices_a_new_topic_waits_for_it(world: World) -> None:  # GRP-35
     world.join("m1", "orders", "later")
     world.topics.put("later", 1)
     world.patient = True
@@ -106,7 +106,7 @@ def test_a_member_that_leaves_while_it_waits(world: World) -> None:
     assert record(world).initialized_topics == named(world, 0, 1)
 
 
-def test_patience_ends_before_the_persister_answers(world: World) -> None:
+def test_patience_ends_before_the_persister_answers(world: World) -> None:  # GRP-29, GRP-32
     """The member gets what there is, and the rest as soon as it is there."""
     world.patient = True
     world.heartbeat("m1", 0, ["orders"])
@@ -118,7 +118,7 @@ def test_patience_ends_before_the_persister_answers(world: World) -> None:
     assert (reply.member_epoch, assigned(reply)) == (3, {partition(world, 0), partition(world, 1)})
 
 
-def test_a_failed_initialisation_is_answered_and_tried_again(world: World) -> None:
+def test_a_failed_initialisation_is_answered_and_tried_again(world: World) -> None:  # INIT-5, INIT-6
     world.refuse = {partition(world, 1): ErrorCode.coordinator_not_available}
     assert assigned(world.join("m1", "orders")) == {partition(world, 0)}
     assert record(world) == ShareGroupPartitions(initializing_topics=(), initialized_topics=named(world, 0), deleting_topics=())
@@ -133,7 +133,7 @@ def test_a_failed_initialisation_is_answered_and_tried_again(world: World) -> No
     assert starts(world) == {}
 
 
-def test_new_partitions_of_a_known_topic_begin_at_0(world: World) -> None:
+def test_new_partitions_of_a_known_topic_begin_at_0(world: World) -> None:  # INIT-3, INIT-4
     world.join("m1", "orders")
     assert starts(world) == {0: -1, 1: -1}
     world.topics.put("orders", 4)
@@ -146,7 +146,7 @@ def test_new_partitions_of_a_known_topic_begin_at_0(world: World) -> None:
     assert starts(world) == {4: 0}
 
 
-def test_partitions_that_come_while_the_topic_is_initialised_begin_at_0_too(world: World) -> None:
+def test_partitions_that_come_while_the_topic_is_initialised_begin_at_0_too(world: World) -> None:  # INIT-4
     world.patient = True
     world.heartbeat("m1", 0, ["orders"])
     world.topics.put("orders", 3)
@@ -155,7 +155,7 @@ def test_partitions_that_come_while_the_topic_is_initialised_begin_at_0_too(worl
     assert starts(world) == {0: -1, 1: -1, 2: 0}
 
 
-def test_a_stuck_initialisation_is_sent_again_with_the_same_offset(world: World) -> None:
+def test_a_stuck_initialisation_is_sent_again_with_the_same_offset(world: World) -> None:  # INIT-7, INIT-8
     """11.2 (10): a retry of a topic new to the group must not begin at 0."""
     world.patient = True
     world.heartbeat("m1", 0, ["orders"])
@@ -199,7 +199,7 @@ def test_a_failed_save_does_not_forget_the_decided_offset(world: World) -> None:
     assert starts(world) == {1: -1}
 
 
-def test_initialised_partitions_that_no_target_has_make_a_new_epoch(world: World) -> None:
+def test_initialised_partitions_that_no_target_has_make_a_new_epoch(world: World) -> None:  # GRP-29
     """5.3 (2), as after an offset reset: the group's record says initialised, and nobody has it."""
     world.refuse = {partition(world, 1): ErrorCode.coordinator_not_available}
     world.join("m1", "orders")
@@ -211,7 +211,7 @@ def test_initialised_partitions_that_no_target_has_make_a_new_epoch(world: World
     assert world.again("m1").member_epoch == 3
 
 
-def test_a_topic_deleted_while_it_is_initialised(world: World) -> None:
+def test_a_topic_deleted_while_it_is_initialised(world: World) -> None:  # INIT-9
     world.patient = True
     world.heartbeat("m1", 0, ["orders"])
     world.save(world.coordinator.topic_deleted(world.topics.remove("orders")))
@@ -225,7 +225,7 @@ def test_a_topic_deleted_while_it_is_initialised(world: World) -> None:
 # --- 5.7, 5.8: describe, list, delete ---
 
 
-def test_describe(world: World) -> None:
+def test_describe(world: World) -> None:  # GRP-44, GRP-51
     world.join("m1", "orders")
     (group,) = world.coordinator.describe(["g"])
     topic = DescribedTopicPartitions(partition(world, 0).topic_id, "orders", (0, 1))
@@ -242,7 +242,7 @@ def test_describe(world: World) -> None:
     assert member.assignment == DescribedAssignment(()), "a deleted topic has no name"
 
 
-def test_describe_what_is_no_share_group(world: World) -> None:
+def test_describe_what_is_no_share_group(world: World) -> None:  # GRP-52, RPC-62
     assert world.coordinator.describe(["none", ""]) == [
         DescribedGroup("none", ErrorCode.group_id_not_found, "Group none not found.", assignor_name="simple"),
         DescribedGroup("", ErrorCode.invalid_group_id, "GroupId can't be empty.", assignor_name="simple"),
@@ -261,7 +261,7 @@ def test_describe_what_is_no_share_group(world: World) -> None:
         ([], ["no such type"], []),
     ],
 )
-def test_list_groups(world: World, states: list[str], types: list[str], found: list[str]) -> None:
+def test_list_groups(world: World, states: list[str], types: list[str], found: list[str]) -> None:  # GRP-44, GRP-49
     world.join("m1", "orders")
     world.join("m1", "orders", group="h")
     world.heartbeat("m1", -1, group="h")
@@ -270,7 +270,7 @@ def test_list_groups(world: World, states: list[str], types: list[str], found: l
     assert all(each == ListedGroup(each.group_id, "share", {"g": "Stable", "h": "Empty"}[each.group_id], "share") for each in listed)
 
 
-def test_delete_a_group(world: World) -> None:
+def test_delete_a_group(world: World) -> None:  # OFF-24, OFF-28, RPC-62
     for missing in ("", "none"):
         assert world.delete(missing) is ErrorCode.group_id_not_found
     world.join("m1", "orders")
@@ -292,7 +292,7 @@ def test_delete_a_group_without_share_state(world: World) -> None:
     assert world.records() == {}
 
 
-def test_delete_asks_for_everything_that_may_have_state(world: World) -> None:
+def test_delete_asks_for_everything_that_may_have_state(world: World) -> None:  # INIT-1, OFF-26
     """Initialized, Initializing, and stuck Deleting with all partitions."""
     world.topics.put("new", 1)
     world.join("m1", "orders")
@@ -312,7 +312,7 @@ def test_delete_asks_for_everything_that_may_have_state(world: World) -> None:
     assert set(effect.partitions) == everything | {partition(world, 2)}
 
 
-def test_a_persister_failure_keeps_the_group(world: World) -> None:
+def test_a_persister_failure_keeps_the_group(world: World) -> None:  # INIT-1, OFF-27
     world.join("m1", "orders")
     world.heartbeat("m1", -1)
     world.refuse = {partition(world, 1): ErrorCode.coordinator_not_available}

@@ -121,6 +121,7 @@ def share() -> Share:
     ],
 )
 def test_write_refusals(share: Share, partition: TopicPartition, leader: int, state: int, code: ErrorCode) -> None:
+    # SC-18..21, SC-24, SC-25, SC-28
     before = share.records()
     assert share.write(partition=partition, leader=leader, state=state).code is code
     assert (share.records() == before) is (code is not ErrorCode.none)
@@ -138,7 +139,7 @@ def test_write_refusals(share: Share, partition: TopicPartition, leader: int, st
         (P, 8, ErrorCode.none),
     ],
 )
-def test_read_refusals(share: Share, partition: TopicPartition, leader: int, code: ErrorCode) -> None:
+def test_read_refusals(share: Share, partition: TopicPartition, leader: int, code: ErrorCode) -> None:  # SC-18, SC-19, SC-21, SC-24
     assert share.read(leader, partition).code is code
 
 
@@ -155,7 +156,7 @@ def test_read_refusals(share: Share, partition: TopicPartition, leader: int, cod
         (Q, 0, ErrorCode.none),
     ],
 )
-def test_initialize_refusals(share: Share, partition: TopicPartition, state: int, code: ErrorCode) -> None:
+def test_initialize_refusals(share: Share, partition: TopicPartition, state: int, code: ErrorCode) -> None:  # SC-18, SC-20, SC-25, SC-27
     assert share.initialize(state, 0, partition).code is code
 
 
@@ -169,13 +170,13 @@ def test_initialize_refusals(share: Share, partition: TopicPartition, state: int
         (P, ErrorCode.none),
     ],
 )
-def test_delete_and_summary_refusals(share: Share, partition: TopicPartition, code: ErrorCode) -> None:
+def test_delete_and_summary_refusals(share: Share, partition: TopicPartition, code: ErrorCode) -> None:  # SC-18, SC-22, SC-23, SC-27
     assert share.summary(partition).code is code
     assert share.delete(partition).code is code
 
 
 @pytest.mark.parametrize("partition", [P, Q])
-def test_a_topic_that_is_gone_is_the_last_check(partition: TopicPartition) -> None:
+def test_a_topic_that_is_gone_is_the_last_check(partition: TopicPartition) -> None:  # SC-27, SC-28
     """Write and read: 42 for what was never initialised, 3 for what was and lost its topic."""
     share = Share()
     share.initialize(5, 100, P)
@@ -188,20 +189,20 @@ def test_a_topic_that_is_gone_is_the_last_check(partition: TopicPartition) -> No
 @pytest.mark.parametrize(
     "batch", [StateBatch(9, 8, A, 1), StateBatch(-1, 8, A, 1), StateBatch(1, 8, 1, 1), StateBatch(1, 8, 9, 1), StateBatch(1, 8, A, -1)]
 )
-def test_garbage_is_refused_instead_of_stored(share: Share, batch: StateBatch) -> None:
+def test_garbage_is_refused_instead_of_stored(share: Share, batch: StateBatch) -> None:  # SC-30
     """Kafka stores it, and the share-partition never loads again."""
     assert share.write(StateBatch(100, 101, K, 1), batch).code is ErrorCode.invalid_request
     assert share.read(7).batches == ()
 
 
-def test_group_ids_that_no_key_can_hold(share: Share) -> None:
+def test_group_ids_that_no_key_can_hold(share: Share) -> None:  # SC-32
     long = "g" * (MAX_GROUP_ID_BYTES + 1)
     assert share.coordinator.initialize(long, [InitializeRequest(P, 0, 0)], now_ms=0).results[0].code is ErrorCode.invalid_request
     empty = share.coordinator.initialize("", [InitializeRequest(P, 0, 0)], now_ms=0)
     assert (empty.results, empty.changes) == ((), ())
 
 
-def test_one_result_for_each_row_in_order(share: Share) -> None:
+def test_one_result_for_each_row_in_order(share: Share) -> None:  # SC-34
     rows = [WriteRequest(each, 5, 7, 100, 0, ()) for each in (P, Q, P, NULL)]
     outcome = share.coordinator.write("g", rows, now_ms=0)
     assert [(row.partition, row.code) for row in outcome.results] == [
@@ -216,7 +217,7 @@ def test_one_result_for_each_row_in_order(share: Share) -> None:
 # --- what is written ---
 
 
-def test_initialize_writes_a_snapshot(share: Share) -> None:
+def test_initialize_writes_a_snapshot(share: Share) -> None:  # SC-45
     share = Share()
     share.initialize(5, -1)
     assert share.records() == [
@@ -240,7 +241,7 @@ def test_initialize_writes_a_snapshot(share: Share) -> None:
     assert (number, snapshot.snapshot_epoch, snapshot.state_epoch, snapshot.delivery_complete_count) == (0, 1, 6, 0)
 
 
-def test_initialize_anew_drops_batches_and_updates(share: Share) -> None:
+def test_initialize_anew_drops_batches_and_updates(share: Share) -> None:  # SC-13, SC-17, SC-45
     share.write(StateBatch(100, 109, K, 1))
     assert len(share.records()) == 3  # snapshot, the leader's epoch, the write
     share.initialize(6, 50)
@@ -249,7 +250,7 @@ def test_initialize_anew_drops_batches_and_updates(share: Share) -> None:
     assert share.read(7).batches == ()
 
 
-def test_a_repeated_initialize_does_not_wipe(share: Share) -> None:
+def test_a_repeated_initialize_does_not_wipe(share: Share) -> None:  # SC-46
     share.write(StateBatch(100, 109, K, 1))
     before = share.records()
     assert share.initialize(5, 100).code is ErrorCode.none
@@ -257,14 +258,14 @@ def test_a_repeated_initialize_does_not_wipe(share: Share) -> None:
     assert share.read(7).batches == (StateBatch(100, 109, K, 1),)
 
 
-def test_initialize_keeps_the_leaders_fence_until_a_restart(share: Share) -> None:
+def test_initialize_keeps_the_leaders_fence_until_a_restart(share: Share) -> None:  # SC-14, SC-26
     share.initialize(6, 100)
     assert share.read(6).code is ErrorCode.fenced_leader_epoch
     share.restart()
     assert share.read(6).code is ErrorCode.none
 
 
-def test_read_stores_the_leader_and_nothing_when_it_is_known(share: Share) -> None:
+def test_read_stores_the_leader_and_nothing_when_it_is_known(share: Share) -> None:  # SC-41..43
     assert share.read(8) == ReadResult(P, state_epoch=5, start_offset=100)
     number, update = share.records()[-1]
     assert (number, update) == (
@@ -277,7 +278,7 @@ def test_read_stores_the_leader_and_nothing_when_it_is_known(share: Share) -> No
     assert share.write(leader=7).code is ErrorCode.fenced_leader_epoch
 
 
-def test_write_writes_only_what_it_was_given(share: Share) -> None:
+def test_write_writes_only_what_it_was_given(share: Share) -> None:  # SC-15, SC-38, SC-41, SC-50
     share.write(StateBatch(100, 109, A, 1))
     share.write(StateBatch(104, 106, K, 2), StateBatch(90, 101, R, 1), StateBatch(107, 107, K, 2), start=101, dcc=4)
     _, update = share.records()[-1]
@@ -294,7 +295,7 @@ def test_write_writes_only_what_it_was_given(share: Share) -> None:
     assert share.read(7) == ReadResult(P, state_epoch=5, start_offset=101, batches=merged)
 
 
-def test_write_never_changes_the_stored_epochs(share: Share) -> None:
+def test_write_never_changes_the_stored_epochs(share: Share) -> None:  # SC-37
     assert share.write(leader=9, state=8).code is ErrorCode.none
     assert share.write(leader=7, state=5).code is ErrorCode.none
     assert (share.summary().leader_epoch, share.summary().state_epoch) == (7, 5)
@@ -313,6 +314,7 @@ def test_write_never_changes_the_stored_epochs(share: Share) -> None:
     ],
 )
 def test_start_offset_and_delivery_complete_count(share: Share, start: int, dcc: int, new_start: int, new_dcc: int) -> None:
+    # SC-35, SC-36, RPC-11
     share.write(dcc=5)
     share.write(start=start, dcc=dcc)
     for _ in range(2):
@@ -321,7 +323,7 @@ def test_start_offset_and_delivery_complete_count(share: Share, start: int, dcc:
 
 
 @pytest.mark.parametrize("stored", [-1, -2, -5])
-def test_start_offsets_below_zero_are_kept_and_survive(stored: int) -> None:
+def test_start_offsets_below_zero_are_kept_and_survive(stored: int) -> None:  # SC-47
     share = Share()
     share.initialize(0, stored)
     share.write(StateBatch(0, 3, K, 1), start=-1, leader=0, state=0)
@@ -331,7 +333,7 @@ def test_start_offsets_below_zero_are_kept_and_survive(stored: int) -> None:
         share.restart()
 
 
-def test_a_snapshot_after_so_many_updates_replaces_them() -> None:
+def test_a_snapshot_after_so_many_updates_replaces_them() -> None:  # SC-17, SC-39
     share = Share(updates_per_snapshot=3)
     share.initialize(5, 0)
     for offset in range(3):
@@ -359,7 +361,7 @@ def test_a_snapshot_after_so_many_updates_replaces_them() -> None:
     assert share.coordinator.statistics().updates == 4
 
 
-def test_zero_updates_per_snapshot_means_snapshots_only() -> None:
+def test_zero_updates_per_snapshot_means_snapshots_only() -> None:  # SC-39
     share = Share(updates_per_snapshot=0)
     share.initialize(5, 0)
     for offset in range(3):
@@ -368,7 +370,7 @@ def test_zero_updates_per_snapshot_means_snapshots_only() -> None:
     assert (number, snapshot.snapshot_epoch) == (0, 3)
 
 
-def test_delete_leaves_nothing_and_forgets_the_fences(share: Share) -> None:
+def test_delete_leaves_nothing_and_forgets_the_fences(share: Share) -> None:  # SC-12, SC-23, SC-26, SC-48
     share.write(StateBatch(100, 109, K, 1))
     assert share.delete().code is ErrorCode.none
     assert share.records() == []
@@ -380,12 +382,12 @@ def test_delete_leaves_nothing_and_forgets_the_fences(share: Share) -> None:
     assert share.delete(Q).code is ErrorCode.none, "deleting what is not there"
 
 
-def test_summary_of_what_is_not_there(share: Share) -> None:
+def test_summary_of_what_is_not_there(share: Share) -> None:  # SC-22
     assert share.summary(Q) == SummaryResult(Q, state_epoch=0, leader_epoch=0, start_offset=-1, delivery_complete_count=-1)
     assert share.coordinator.statistics().loaded == 1, "asking for unknown names costs no memory"
 
 
-def test_topic_deleted_takes_all_groups_and_nothing_else(share: Share) -> None:
+def test_topic_deleted_takes_all_groups_and_nothing_else(share: Share) -> None:  # SC-49
     other = uuid4()
     share.coordinator._partition_exists = lambda topic_id, number: True
     share.initialize(1, 1, Q)
@@ -406,7 +408,7 @@ def test_topic_deleted_takes_all_groups_and_nothing_else(share: Share) -> None:
     assert share.coordinator.statistics().loaded == 0
 
 
-def test_an_update_without_its_snapshot_is_the_state(share: Share) -> None:
+def test_an_update_without_its_snapshot_is_the_state(share: Share) -> None:  # SC-16
     share.write(StateBatch(100, 100, K, 1))
     share.store.write([(ShareStateKey(TOPIC, 0, "g", 0).encode(), None)])
     share.restart()

@@ -100,7 +100,7 @@ def test_fetch(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(78))
-def test_share_fetch(version: int) -> None:
+def test_share_fetch(version: int) -> None:  # RPC-7, RPC-9, RPC-13
     rows = [
         ShareFetchRow(0, records=[b"abc", memoryview(b"d" * 300)], acquired=[AcquiredRange(0, 9, 1), AcquiredRange(12, 12, 3)]),
         ShareFetchRow(1, 3, LONG, 121, "no"),
@@ -137,7 +137,7 @@ def test_share_fetch(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(79))
-def test_share_acknowledge(version: int) -> None:
+def test_share_acknowledge(version: int) -> None:  # RPC-7, RPC-13
     rows = [ShareAcknowledgeRow(0), ShareAcknowledgeRow(1, 121, LONG)]
     topics = [(TOPIC_ID, rows), (OTHER_ID, rows[:1])]
     expected = {

@@ -92,7 +92,7 @@ BAD_FRAMES = {
 
 
 @pytest.mark.parametrize("name", BAD_FRAMES)
-def test_a_bad_frame_ends_its_connection_only(broker: RunningBroker, name: str) -> None:
+def test_a_bad_frame_ends_its_connection_only(broker: RunningBroker, name: str) -> None:  # BASE-4, BASE-5, RPC-50
     with connect(broker) as innocent, connect(broker) as sock:
         sock.sendall(BAD_FRAMES[name])
         assert is_closed(sock)
@@ -112,7 +112,7 @@ def test_one_log_line_for_a_bad_frame(broker: RunningBroker) -> None:
     assert "closing connection" in new[0]
 
 
-def test_unsupported_version_of_api_versions_is_answered(broker: RunningBroker) -> None:
+def test_unsupported_version_of_api_versions_is_answered(broker: RunningBroker) -> None:  # RPC-51
     with connect(broker) as sock:
         sock.sendall(frame(API_VERSIONS, 77, b"", tags=b"\x00"))
         size, correlation_id, error, count, key, first, last = struct.unpack(">iihihhh", _exactly(sock, 20))
@@ -120,7 +120,7 @@ def test_unsupported_version_of_api_versions_is_answered(broker: RunningBroker) 
         assert size == 16
 
 
-def test_answers_keep_the_order_of_requests(broker: RunningBroker) -> None:
+def test_answers_keep_the_order_of_requests(broker: RunningBroker) -> None:  # BASE-6
     with connect(broker) as sock:
         sock.sendall(b"".join(struct.pack(">ihhih", 10, API_VERSIONS, 0, number, -1) for number in range(50)))
         for number in range(50):

@@ -33,7 +33,7 @@ ALLOWED = {
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("batches", REFUSED.values(), ids=REFUSED)
-def test_refused(batches: list, version: int) -> None:
+def test_refused(batches: list, version: int) -> None:  # RPC-25..30
     with pytest.raises(KafkaError) as caught:
         check_ack_batches(batches, version=version, is_renew_ack=False)
     assert caught.value.code is ErrorCode.invalid_request
@@ -42,7 +42,7 @@ def test_refused(batches: list, version: int) -> None:
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("batches", ALLOWED.values(), ids=ALLOWED)
-def test_allowed(batches: list, version: int) -> None:
+def test_allowed(batches: list, version: int) -> None:  # RPC-27, RPC-28
     check_ack_batches(batches, version=version, is_renew_ack=False)
 
 
@@ -59,7 +59,7 @@ def test_allowed(batches: list, version: int) -> None:
         (2, True, (ACCEPT,), True),
     ],
 )
-def test_renew(version: int, is_renew_ack: bool, types: tuple[int, ...], passes: bool) -> None:
+def test_renew(version: int, is_renew_ack: bool, types: tuple[int, ...], passes: bool) -> None:  # RPC-31..33
     """RENEW needs version 2 and the flag; the flag does not forbid the other types."""
     batches = [ack(0, len(types) - 1, *types)]
     if passes:

@@ -66,15 +66,15 @@ CHECKS: dict[str, tuple[Callable[[], Queue], AckBatch, ErrorCode]] = {
 
 
 @pytest.mark.parametrize(("queue", "batch", "code"), CHECKS.values(), ids=CHECKS)
-def test_refusals(queue: Callable[[], Queue], batch: AckBatch, code: ErrorCode) -> None:
+def test_refusals(queue: Callable[[], Queue], batch: AckBatch, code: ErrorCode) -> None:  # ACK-5, ACK-7..9
     assert refused(queue(), "m", batch).code is code
 
 
 class TestOwnership:
-    def test_another_member_holds_it(self) -> None:
+    def test_another_member_holds_it(self) -> None:  # ACK-9
         assert refused(one_batch(), "n", ack(0, 9, ACCEPT)).code is STATE
 
-    def test_another_member_holds_a_part(self) -> None:
+    def test_another_member_holds_a_part(self) -> None:  # ACK-9
         q = one_batch(ack(4, 5, RELEASE))
         q.fetch("n")
         assert refused(q, "m", ack(0, 9, ACCEPT)).code is STATE
@@ -86,7 +86,7 @@ class TestOwnership:
         q.ack("m", ack(0, 9, ACCEPT))
         assert q.sp.start_offset == 10
 
-    def test_pending(self) -> None:
+    def test_pending(self) -> None:  # ACK-10
         """KAFKA-19436: not even by its holder, until it is decided."""
         q = one_batch()
         asked = q.ask("m", ack(2, 3, ACCEPT))
@@ -97,59 +97,59 @@ class TestOwnership:
 
 
 class TestBelowTheStart:
-    def test_all_below_is_ok_whatever_it_says(self) -> None:
+    def test_all_below_is_ok_whatever_it_says(self) -> None:  # ACK-4
         q = one_batch(ack(0, 4, ACCEPT))
         for ack_type in (GAP, ACCEPT, RELEASE, REJECT, RENEW):
             assert q.ask("m", ack(0, 4, ack_type)) is None
             assert q.ask("never seen", ack(1, 3, ack_type)) is None
 
-    def test_the_part_below_is_skipped(self) -> None:
+    def test_the_part_below_is_skipped(self) -> None:  # ACK-6
         q = one_batch(ack(0, 4, ACCEPT))
         persist = q.ack("m", ack(0, 9, ACCEPT))
         assert persist is not None
         assert [tuple(batch) for batch in persist.batches] == [(5, 9, 2, 1)]
 
-    def test_the_types_of_the_part_below_are_skipped(self) -> None:
+    def test_the_types_of_the_part_below_are_skipped(self) -> None:  # ACK-6
         q = one_batch(ack(0, 1, ACCEPT))
         q.ack("m", ack(0, 4, RELEASE, RELEASE, ACCEPT, REJECT, RELEASE))
         assert q.shown() == "4 A1, 5-9 H1 m"
 
-    def test_from_minus_one(self) -> None:
+    def test_from_minus_one(self) -> None:  # ACK-6, RPC-28
         q = one_batch()
         q.ack("m", ack(-1, 3, ACCEPT))
         assert q.sp.start_offset == 4
 
-    def test_nothing_in_flight_behind_it(self) -> None:
+    def test_nothing_in_flight_behind_it(self) -> None:  # ACK-4, ACK-5
         q = one_batch(ack(0, 9, ACCEPT))
         assert q.ask("m", ack(0, 9, ACCEPT)) is None
         assert refused(q, "m", ack(5, 12, ACCEPT)).code is STATE
 
 
 class TestHoles:
-    def test_offsets_between_two_cached_batches_are_skipped(self) -> None:
+    def test_offsets_between_two_cached_batches_are_skipped(self) -> None:  # ACK-11, SPSO-4
         q = natural_hole()
         persist = q.ack("m", ack(0, 14, ACCEPT))
         assert persist is not None
         assert [tuple(batch) for batch in persist.batches] == [(0, 4, 2, 1), (10, 14, 2, 1)]
         assert q.sp.start_offset == 15
 
-    def test_beginning_in_the_hole(self) -> None:
+    def test_beginning_in_the_hole(self) -> None:  # ACK-11
         q = natural_hole()
         q.ack("m", ack(7, 11, ACCEPT, ACCEPT, ACCEPT, REJECT, RELEASE))
         assert q.shown() == "0-4 H1 m, 10 R1, 11 A1, 12-14 H1 m"
 
-    def test_the_start_jumps_over_it(self) -> None:
+    def test_the_start_jumps_over_it(self) -> None:  # SPSO-4
         q = natural_hole()
         q.ack("m", ack(0, 4, ACCEPT))
         assert q.sp.start_offset == 10
 
 
 class TestTypes:
-    def test_one_for_all(self) -> None:
+    def test_one_for_all(self) -> None:  # ACK-1, ACK-3
         for ack_type, shown in ((GAP, "R1"), (ACCEPT, "K1"), (RELEASE, "A1"), (REJECT, "R1")):
             assert one_batch(ack(1, 9, ack_type)).shown() == f"0 H1 m, 1-9 {shown}"
 
-    def test_one_per_offset(self) -> None:
+    def test_one_per_offset(self) -> None:  # ACK-1, ACK-3
         q = one_batch(ack(1, 5, GAP, ACCEPT, RELEASE, REJECT, ACCEPT))
         assert q.shown() == "0 H1 m, 1 R1, 2 K1, 3 A1, 4 R1, 5 K1, 6-9 H1 m"
 
@@ -157,7 +157,7 @@ class TestTypes:
         q = one_batch(ack(1, 1, ACCEPT), ack(2, 2, ACCEPT), ack(3, 4, REJECT), ack(8, 9, RELEASE))
         assert q.shown() == "0 H1 m, 1-2 K1, 3-4 R1, 5-7 H1 m, 8-9 A1"
 
-    def test_renewals_among_others(self) -> None:
+    def test_renewals_among_others(self) -> None:  # ACK-1, ACK-24
         q = one_batch()
         q.now_ms = 10.0
         q.ack("m", ack(1, 6, ACCEPT, RENEW, RENEW, RELEASE, RENEW, REJECT))
@@ -166,12 +166,12 @@ class TestTypes:
 
 
 class TestAtomic:
-    def test_a_later_batch_refuses_all(self) -> None:
+    def test_a_later_batch_refuses_all(self) -> None:  # ACK-13
         assert refused(one_batch(), "m", ack(0, 4, ACCEPT), ack(5, 12, ACCEPT)).code is REQUEST
         q = one_batch(ack(7, 7, RELEASE))
         assert refused(q, "m", ack(0, 4, ACCEPT), ack(6, 8, ACCEPT)).code is STATE
 
-    def test_renewals_of_earlier_batches_are_not_kept(self) -> None:
+    def test_renewals_of_earlier_batches_are_not_kept(self) -> None:  # ACK-14
         """Kafka keeps the new lock although it reports an error."""
         q = one_batch(ack(7, 7, RELEASE))
         q.now_ms = 5000.0
@@ -179,7 +179,7 @@ class TestAtomic:
         q.expire(LOCK_MS)
         assert q.shown() == "0-9 A1"
 
-    def test_the_same_offset_twice_in_a_list(self) -> None:
+    def test_the_same_offset_twice_in_a_list(self) -> None:  # ACK-16, RPC-27
         """Passes the validation (equal to the previous last), refused here."""
         assert refused(one_batch(), "m", ack(0, 4, ACCEPT), ack(4, 6, ACCEPT)).code is STATE
         assert refused(one_batch(), "m", ack(0, 4, *[RENEW] * 4, ACCEPT), ack(4, 6, RENEW)).code is STATE
@@ -193,7 +193,7 @@ class TestAtomic:
 
 
 class TestSaving:
-    def test_what_is_written(self) -> None:
+    def test_what_is_written(self) -> None:  # ACK-18
         q = one_batch(ack(0, 1, ACCEPT))
         persist = q.ask("m", ack(2, 3, ACCEPT), ack(5, 5, RELEASE))
         assert persist is not None
@@ -201,7 +201,7 @@ class TestSaving:
         assert [tuple(batch) for batch in persist.batches] == [(2, 3, 2, 1), (5, 5, 0, 1)]
         assert (persist.state_epoch, persist.leader_epoch) == (3, 7)
 
-    def test_not_final_before_it_is_saved(self) -> None:
+    def test_not_final_before_it_is_saved(self) -> None:  # ACK-17, ACK-19, SC-56
         q = one_batch()
         persist = q.ask("m", ack(0, 4, ACCEPT), ack(5, 5, RELEASE))
         assert q.sp.start_offset == 0
@@ -210,7 +210,7 @@ class TestSaving:
         assert q.sp.start_offset == 5
         assert q.fetch("n") == [(5, 5, 2)]
 
-    def test_nothing_to_save(self) -> None:
+    def test_nothing_to_save(self) -> None:  # ACK-23
         q = one_batch()
         assert q.ask("m", ack(0, 9, RENEW)) is None
         assert q.ask("m") is None
@@ -236,7 +236,7 @@ class TestSaving:
 
 
 class TestFailing:
-    def test_back_to_the_holder_with_the_old_lock(self) -> None:
+    def test_back_to_the_holder_with_the_old_lock(self) -> None:  # ACK-20, ACK-22
         q = one_batch()
         q.now_ms = 1000.0
         q.fail(q.ask("m", ack(0, 4, ACCEPT, RELEASE, REJECT, GAP, ACCEPT)))
@@ -246,7 +246,7 @@ class TestFailing:
         q.ack("m", ack(0, 9, ACCEPT))
         assert q.sp.start_offset == 10
 
-    def test_the_lock_ran_out_meanwhile(self) -> None:
+    def test_the_lock_ran_out_meanwhile(self) -> None:  # ACK-21, ACK-33
         """The timer finds it pending and does nothing; a rollback then makes it available."""
         q = one_batch()
         asked = q.ask("m", ack(0, 4, ACCEPT))
@@ -263,14 +263,14 @@ class TestFailing:
         q.fail(asked)
         assert q.shown() == "0-4 A1, 5-9 H1 m"
 
-    def test_the_lock_ran_out_and_the_write_succeeds(self) -> None:
+    def test_the_lock_ran_out_and_the_write_succeeds(self) -> None:  # ACK-33
         q = one_batch()
         asked = q.ask("m", ack(0, 4, ACCEPT))
         q.expire(LOCK_MS)
         q.save(asked)
         assert q.sp.start_offset == 5
 
-    def test_at_the_limit_a_rollback_after_the_lock_ran_out_archives(self) -> None:
+    def test_at_the_limit_a_rollback_after_the_lock_ran_out_archives(self) -> None:  # ACK-21
         q = Queue((0, 0), saved="0 A4")
         q.fetch("m")
         asked = q.ask("m", ack(0, 0, ACCEPT))
@@ -298,7 +298,7 @@ class TestFailing:
         assert persist is not None
         assert [tuple(batch) for batch in persist.batches] == [(0, 4, 0, 1), (5, 9, 2, 2)]
 
-    def test_failing_and_saving_interleaved(self) -> None:
+    def test_failing_and_saving_interleaved(self) -> None:  # ACK-22
         q = one_batch()
         a, b, c = q.ask("m", ack(0, 2, ACCEPT)), q.ask("m", ack(3, 5, ACCEPT)), q.ask("m", ack(6, 9, ACCEPT))
         q.save(c)
@@ -309,7 +309,7 @@ class TestFailing:
 
 
 class TestRenew:
-    def test_the_full_duration_again(self) -> None:
+    def test_the_full_duration_again(self) -> None:  # ACK-24
         q = one_batch()
         q.now_ms = 20_000.0
         assert q.ask("m", ack(2, 5, RENEW)) is None
@@ -320,7 +320,7 @@ class TestRenew:
         q.expire(20_000 + LOCK_MS)
         assert q.shown() == "0-9 A1"
 
-    def test_any_number_of_times(self) -> None:
+    def test_any_number_of_times(self) -> None:  # ACK-25
         q = one_batch()
         for _ in range(1000):
             q.now_ms += LOCK_MS - 1
@@ -336,10 +336,10 @@ class TestRenew:
         q.expire(LOCK_MS)
         assert q.shown() == "0-9 A1"
 
-    def test_only_the_holder(self) -> None:
+    def test_only_the_holder(self) -> None:  # ACK-26
         assert refused(one_batch(), "n", ack(0, 9, RENEW)).code is STATE
 
-    def test_disabled_for_the_group(self) -> None:
+    def test_disabled_for_the_group(self) -> None:  # ACK-27
         q = one_batch()
         q.sp.settings = Queue(renew_enabled=False).settings
         error = refused(q, "m", ack(0, 0, ACCEPT), ack(1, 2, ACCEPT, RENEW))
@@ -349,7 +349,7 @@ class TestRenew:
 
 
 class TestRelease:
-    def test_only_that_members_records(self) -> None:
+    def test_only_that_members_records(self) -> None:  # ACK-28, ACK-29
         """KAFKA-19953: inside one cached batch, too."""
         q = one_batch(ack(0, 0, ACCEPT), ack(3, 6, RELEASE))
         q.fetch("n")
@@ -358,19 +358,19 @@ class TestRelease:
         assert [tuple(batch) for batch in persist.batches] == [(1, 2, 0, 1), (7, 9, 0, 1)]
         assert q.shown() == "1-2 A1, 3-6 H2 n, 7-9 A1"
 
-    def test_the_count_is_left(self) -> None:
+    def test_the_count_is_left(self) -> None:  # REC-10
         """KAFKA-19972."""
         q = one_batch()
         q.release("m")
         assert q.fetch("n") == [(0, 9, 2)]
 
-    def test_at_the_limit_it_is_archived(self) -> None:
+    def test_at_the_limit_it_is_archived(self) -> None:  # ACK-28
         q = Queue((0, 4), saved="0-4 A1", delivery_count_limit=2)
         q.fetch("m")
         q.release("m")
         assert (q.sp.start_offset, q.fetch("n")) == (5, [])
 
-    def test_saved_before_it_is_available(self) -> None:
+    def test_saved_before_it_is_available(self) -> None:  # ACK-28
         q = one_batch()
         asked = q.sp.release_member("m", now_ms=0)
         assert q.fetch("n") == []

@@ -29,16 +29,16 @@ MAY_FOLLOW = {
 
 
 @pytest.mark.parametrize("before", RecordState)
-def test_only_the_known_states_follow(before: RecordState) -> None:
+def test_only_the_known_states_follow(before: RecordState) -> None:  # REC-2..5
     assert {after for (state, _), after in TRANSITIONS.items() if state is before} == MAY_FOLLOW[before]
 
 
-def test_ids_are_the_persisted_ones() -> None:
+def test_ids_are_the_persisted_ones() -> None:  # REC-1
     assert [state.value for state in RecordState] == [0, 1, 2, 3, 4]
     assert [state.name for state in RecordState] == ["AVAILABLE", "ACQUIRED", "ACKNOWLEDGED", "ARCHIVING", "ARCHIVED"]
 
 
-def test_terminal_means_that_nothing_follows() -> None:
+def test_terminal_means_that_nothing_follows() -> None:  # REC-5
     assert {K, R} == TERMINAL
 
 
@@ -47,21 +47,21 @@ def test_every_event_happens_to_some_state() -> None:
 
 
 @pytest.mark.parametrize(("ack_type", "after"), [(0, R), (1, K), (2, A), (3, R)], ids=["gap", "accept", "release", "reject"])
-def test_acknowledge_types(ack_type: int, after: RecordState) -> None:
+def test_acknowledge_types(ack_type: int, after: RecordState) -> None:  # ACK-1
     assert TRANSITIONS[H, Event(ack_type)] is after
     assert SETTLE[ACK_CODES[ack_type]] == after
     assert ACK_CODES[ack_type] >= PENDING
 
 
 @pytest.mark.parametrize("limit", [2, 5, 25])
-def test_the_limit_is_reached_by_the_count_itself(limit: int) -> None:
+def test_the_limit_is_reached_by_the_count_itself(limit: int) -> None:  # REC-6
     """Limit 5 means five deliveries: what comes back after the fifth is archived."""
     states = given_back(limit)
     assert list(states[1 : limit + 2]) == [A] * (limit - 1) + [R] * 2
     assert states == given_back_pending(limit).translate(SETTLE)
 
 
-def test_counts_rise_by_one_and_stay_in_a_byte() -> None:
+def test_counts_rise_by_one_and_stay_in_a_byte() -> None:  # REC-9
     assert COUNT_UP[0] == 1
     assert COUNT_UP[4] == 5
     assert COUNT_UP[255] == 255

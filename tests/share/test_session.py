@@ -51,7 +51,7 @@ class Client:
 NOT_FOUND, WRONG_EPOCH = ErrorCode.share_session_not_found, ErrorCode.invalid_share_session_epoch
 
 
-def test_session_trace() -> None:
+def test_session_trace() -> None:  # SES-2..4, SES-6, SES-7, SES-11, SES-12, SES-15, SES-29, RPC-24
     """The trace seen on a running Kafka, request by request."""
     c = Client()
     c.ack_fails(NOT_FOUND, 1)
@@ -76,14 +76,14 @@ def test_session_trace() -> None:
 
 
 class TestEpochs:
-    def test_no_session(self) -> None:
+    def test_no_session(self) -> None:  # SES-6, SES-8, SES-10..12, SES-14
         c = Client()
         for epoch in (1, 7, -1, -2):
             c.fails(NOT_FOUND, epoch)
             c.ack_fails(NOT_FOUND, epoch)
         c.ack_fails(WRONG_EPOCH, 0)
 
-    def test_every_other_epoch_is_wrong(self) -> None:
+    def test_every_other_epoch_is_wrong(self) -> None:  # SES-6, SES-10, SES-11, SES-14, SES-15
         c = Client()
         c.fetch(0, A0)
         for epoch in (2, 3, -2, MAX_EPOCH):
@@ -92,7 +92,7 @@ class TestEpochs:
         c.ack_fails(WRONG_EPOCH, 0)
         c.fetch(1)
 
-    def test_the_final_epoch_is_not_compared(self) -> None:
+    def test_the_final_epoch_is_not_compared(self) -> None:  # SES-8, SES-26
         c = Client()
         c.fetch(0, A0, A1)
         plan = c.fetch(-1, has_acks=True)
@@ -100,21 +100,21 @@ class TestEpochs:
         assert plan.session.to_release == [A0, A1]  # it lives until close()
         assert c.sessions.statistics().sessions == 1
 
-    def test_a_final_request_with_topics_is_answered(self) -> None:
+    def test_a_final_request_with_topics_is_answered(self) -> None:  # SES-9
         c = Client()
         c.fetch(0, A0)
         assert c.fetch(-1, A1, forget=[A0]).session.partitions == [A0]
 
-    def test_acks_on_epoch_zero_come_before_a_full_table(self) -> None:
+    def test_acks_on_epoch_zero_come_before_a_full_table(self) -> None:  # SES-18
         c = Client(max_sessions=0)
         c.fails(ErrorCode.invalid_request, 0, has_acks=True)
         c.fails(ErrorCode.share_session_limit_reached, 0)
 
-    def test_wraps_to_one(self) -> None:
+    def test_wraps_to_one(self) -> None:  # SES-13
         assert [next_epoch(epoch) for epoch in (0, 1, MAX_EPOCH - 1, MAX_EPOCH)] == [1, 2, MAX_EPOCH, 1]
         assert MAX_EPOCH == 2147483647
 
-    def test_used_or_replaced_while_a_request_waited(self) -> None:
+    def test_used_or_replaced_while_a_request_waited(self) -> None:  # SES-22
         c = Client()
         c.fetch(0, A0)
         waiting = c.fetch(1)
@@ -127,26 +127,26 @@ class TestEpochs:
 
 
 class TestTable:
-    def test_full(self) -> None:
+    def test_full(self) -> None:  # SES-16
         c = Client(max_sessions=2)
         c.fetch(0, member="a")
         c.fetch(0, member="b")
         c.fails(ErrorCode.share_session_limit_reached, 0, member="c")
         assert c.sessions.statistics().refused == 1
 
-    def test_replacing_needs_no_new_slot(self) -> None:
+    def test_replacing_needs_no_new_slot(self) -> None:  # SES-17
         c = Client(max_sessions=1)
         c.fetch(0, A0)
         assert c.fetch(0, A1).partitions == (A1,)
 
-    def test_a_slot_is_free_after_close_and_after_disconnect(self) -> None:
+    def test_a_slot_is_free_after_close_and_after_disconnect(self) -> None:  # SES-20
         c = Client(max_sessions=1)
         c.sessions.close(c.fetch(0, member="a").session)
         c.fetch(0, member="b", connection="d")
         c.sessions.connection_closed("d")
         c.fetch(0, member="c")
 
-    def test_a_session_per_group_and_member(self) -> None:
+    def test_a_session_per_group_and_member(self) -> None:  # SES-1
         c = Client()
         c.fetch(0, A0)
         c.fetch(0, A1, group="h")
@@ -165,7 +165,7 @@ class TestTable:
 
 
 class TestConnections:
-    def test_the_session_dies_with_the_connection_that_made_it(self) -> None:
+    def test_the_session_dies_with_the_connection_that_made_it(self) -> None:  # SES-23
         c = Client()
         session = c.fetch(0, A0).session
         c.fetch(1, connection="another")
@@ -174,7 +174,7 @@ class TestConnections:
         c.fails(NOT_FOUND, 2)
         assert c.sessions.statistics().evictions == 1
 
-    def test_an_old_connection_does_not_take_the_new_session(self) -> None:
+    def test_an_old_connection_does_not_take_the_new_session(self) -> None:  # SES-24
         """KAFKA-19950."""
         c = Client()
         c.fetch(0, A0, connection="old")
@@ -182,7 +182,7 @@ class TestConnections:
         assert c.sessions.connection_closed("old") == []
         c.fetch(1, connection="new")
 
-    def test_every_session_of_the_connection(self) -> None:
+    def test_every_session_of_the_connection(self) -> None:  # SES-25
         """Kafka ends only the newest."""
         c = Client()
         sessions = [c.fetch(0, A0, group=group).session for group in ("g", "h", "i")]
@@ -197,23 +197,23 @@ class TestConnections:
 
 
 class TestPartitions:
-    def test_duplicates_are_merged(self) -> None:
+    def test_duplicates_are_merged(self) -> None:  # RPC-58
         c = Client()
         assert c.fetch(0, A0, A0, A1).session.partitions == [A0, A1]
         assert c.fetch(1, A2, A0, A2, forget=[A1, A1]).session.partitions == [A0, A2]
 
-    def test_listing_again_changes_nothing(self) -> None:
+    def test_listing_again_changes_nothing(self) -> None:  # SES-7
         c = Client()
         session = c.fetch(0, A0, A1).session
         assert c.fetch(1, A0).session.partitions == [A0, A1]
         assert not session.answer_row(A0, has_records=False, has_error=False)
 
-    def test_acknowledging_adds_none(self) -> None:
+    def test_acknowledging_adds_none(self) -> None:  # SES-11
         c = Client()
         c.fetch(0, A0)
         assert c.sessions.acknowledge("g", "m", 1, acknowledged=[B1]).session.partitions == [A0]
 
-    def test_what_ends_with_the_session(self) -> None:
+    def test_what_ends_with_the_session(self) -> None:  # SES-26, SES-27
         """Also what it forgot, or only acknowledged: it may hold records there."""
         c = Client()
         c.fetch(0, A0, A1)
@@ -243,25 +243,25 @@ class TestOrder:
         assert Client().fetch(0, A1, A0, A2).partitions == (A1, A0, A2)
 
     @pytest.mark.parametrize(("epoch", "order"), [(1, (A1, A2, A0)), (2, (A2, A0, A1)), (3, (A0, A1, A2)), (4, (A1, A2, A0))])
-    def test_rotated_left_by_epoch(self, epoch: int, order: tuple[TopicPartition, ...]) -> None:
+    def test_rotated_left_by_epoch(self, epoch: int, order: tuple[TopicPartition, ...]) -> None:  # FET-9
         c = Client()
         c.fetch(0, A0, A1, A2)
         for earlier in range(1, epoch):
             c.fetch(earlier)
         assert c.fetch(epoch).partitions == order
 
-    def test_a_single_partition(self) -> None:
+    def test_a_single_partition(self) -> None:  # FET-9
         c = Client()
         c.fetch(0, A0)
         assert c.fetch(1).partitions == (A0,)
 
-    def test_served_moves_to_the_end_of_the_session(self) -> None:
+    def test_served_moves_to_the_end_of_the_session(self) -> None:  # FET-4
         c = Client()
         session = c.fetch(0, A0, A1, A2).session
         session.answer_row(A0, has_records=True, has_error=False)
         assert session.partitions == [A1, A2, A0]
 
-    def test_what_the_previous_answer_served_comes_last(self) -> None:
+    def test_what_the_previous_answer_served_comes_last(self) -> None:  # FET-10
         """Whatever the rotation says, so that two busy partitions take turns."""
         c = Client()
         session = c.fetch(0, A0, A1).session
@@ -275,7 +275,7 @@ class TestOrder:
 
 
 class TestRows:
-    def test_newly_added_once(self) -> None:
+    def test_newly_added_once(self) -> None:  # FET-5, FET-8
         c = Client()
         session = c.fetch(0, A0).session
         c.fetch(1, A1)
@@ -283,19 +283,19 @@ class TestRows:
         assert not session.answer_row(A1, has_records=False, has_error=False)
         assert not session.answer_row(A0, has_records=False, has_error=False)
 
-    def test_not_if_the_same_request_forgets_it(self) -> None:
+    def test_not_if_the_same_request_forgets_it(self) -> None:  # FET-6
         c = Client()
         c.fetch(0, A0)
         session = c.fetch(1, A1, forget=[A1]).session
         assert not session.answer_row(A1, has_records=False, has_error=False)
 
-    def test_records_and_errors_always(self) -> None:
+    def test_records_and_errors_always(self) -> None:  # FET-3
         session = Client().fetch(0, A0).session
         assert session.answer_row(A0, has_records=True, has_error=False)
         assert session.answer_row(A0, has_records=False, has_error=True)
         assert session.answer_row(A0, has_records=False, has_error=True)
 
-    def test_clean_again_after_an_error_once(self) -> None:
+    def test_clean_again_after_an_error_once(self) -> None:  # FET-7, FET-8
         session = Client().fetch(0, A0).session
         session.answer_row(A0, has_records=False, has_error=True)
         assert session.answer_row(A0, has_records=False, has_error=False)

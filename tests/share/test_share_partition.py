@@ -17,7 +17,7 @@ def wrote(persist: Persist | None) -> tuple[int, int, tuple[StateBatch, ...]]:
     return persist.start_offset, persist.delivery_complete_count, persist.batches
 
 
-def test_engine_trace() -> None:
+def test_engine_trace() -> None:  # REC-9, REC-11, REC-12, ACK-18, ACK-24, SPSO-2, SPSO-3, SPSO-5..7
     """Log [0-4][5-9], limit 5, batch_optimized: the trace seen on Kafka 4.3.1, step by step."""
     q = Queue((0, 4), (5, 9))
     assert q.fetch("M1", 5) == [(0, 4, 1)]
@@ -47,7 +47,7 @@ def test_engine_trace() -> None:
     assert q.saved_start == 2  # what an administrator sees until the next write: start 2, complete 8, end 10, lag 0
 
 
-def test_gap_window_trace() -> None:
+def test_gap_window_trace() -> None:  # LOAD-13, LOAD-14, NEXT-3..5, NEXT-9, ACQ-9, SPSO-2, SPSO-8
     """Persisted: start 10, [21-30 K1]."""
     q = Queue((8, 15), (16, 25), (26, 40), start=10, saved="21-30 K1")
     assert (q.sp.start_offset, q.sp.end_offset, q.sp.next_fetch_offset()) == (10, 30, 10)
@@ -65,17 +65,17 @@ def test_gap_window_trace() -> None:
 
 
 class TestGapWindow:
-    def test_several_holes_in_one_read(self) -> None:
+    def test_several_holes_in_one_read(self) -> None:  # ACQ-14
         q = Queue((0, 50), start=10, saved="15-19 K1, 30-39 A1")
         assert q.fetch("m", 500) == [(10, 14, 1), (20, 29, 1), (30, 39, 2), (40, 50, 1)]
 
-    def test_a_hole_is_never_filled_beyond_the_next_batch(self) -> None:
+    def test_a_hole_is_never_filled_beyond_the_next_batch(self) -> None:  # NEXT-9
         """KAFKA-19954: one record asked for, the record batch reaches over the loaded ones."""
         q = Queue((10, 30), start=10, saved="15-30 K1")
         assert q.fetch("m", 1) == [(10, 14, 1)]
         assert q.shown() == "10-14 H1 m, 15-30 K1"
 
-    def test_record_limit_in_a_hole(self) -> None:
+    def test_record_limit_in_a_hole(self) -> None:  # NEXT-9, NEXT-11
         q = Queue((10, 30), start=10, saved="21-30 K1")
         assert q.fetch("m", 3, by_record=True) == [(10, 12, 1)]
         assert q.shown() == "10-12 H1 m, 13-20 A0, 21-30 K1"
@@ -101,12 +101,12 @@ class TestGapWindow:
         assert q.fetch("m", 5) == [(10, 11, 1), (18, 20, 1)]
         assert q.fetch("m") == [(21, 30, 2)]
 
-    def test_the_start_becomes_the_first_data(self) -> None:
+    def test_the_start_becomes_the_first_data(self) -> None:  # NEXT-7
         q = Queue((12, 15), start=10, saved="21-30 K1")
         assert q.fetch("m") == [(12, 15, 1)]
         assert q.sp.start_offset == 12
 
-    def test_a_full_window_behind_a_filled_gap_does_not_block(self) -> None:
+    def test_a_full_window_behind_a_filled_gap_does_not_block(self) -> None:  # SPSO-8
         """100 terminal offsets behind the gap fill the window, so that no data beyond could close the gap window."""
         q = Queue((0, 9), (10, 109), (110, 119), start=0, saved="10-109 K1", max_record_locks=100)
         assert q.fetch("m") == [(0, 9, 1)]
@@ -119,7 +119,7 @@ class TestGapWindow:
         q.ack("m", ack(10, 12, RELEASE))
         assert q.fetch("m") == [(10, 12, 2), (13, 20, 1), (21, 30, 2)]
 
-    def test_redelivery_does_not_open_passed_holes_again(self) -> None:
+    def test_redelivery_does_not_open_passed_holes_again(self) -> None:  # NEXT-4
         q = Queue((10, 12), (15, 17), (30, 39), start=10, saved="30-39 K1")
         assert q.fetch("m", read=1) == [(10, 12, 1)]
         assert q.fetch("m", read=1) == [(15, 17, 1)]
@@ -134,28 +134,28 @@ class TestLoad:
         assert (sp.start_offset, sp.end_offset, sp.next_fetch_offset(), sp.delivery_complete_count) == (17, 17, 17, 0)
         assert (sp.state_epoch, sp.leader_epoch) == (3, 7)
 
-    def test_counts_go_on(self) -> None:
+    def test_counts_go_on(self) -> None:  # LOAD-12
         q = Queue((0, 9), saved="0-3 A2, 4-9 A1")
         assert q.fetch("m") == [(0, 3, 3), (4, 9, 2)]
 
-    def test_terminal_records_are_never_delivered_again(self) -> None:
+    def test_terminal_records_are_never_delivered_again(self) -> None:  # LOAD-15, REC-5
         q = Queue((0, 9), saved="0 A1, 1-3 K1, 4-6 R5, 7-9 A1")
         assert q.sp.delivery_complete_count == 6
         assert q.fetch("m") == [(0, 0, 2), (7, 9, 2)]
 
-    def test_the_start_moves_past_terminal_records(self) -> None:
+    def test_the_start_moves_past_terminal_records(self) -> None:  # LOAD-16
         q = Queue(saved="0-4 K1, 5-6 R2, 7 A1")
         assert (q.sp.start_offset, q.sp.delivery_complete_count) == (7, 0)
         q = Queue(saved="0-4 K1, 5-6 R2")
         assert (q.sp.start_offset, q.sp.end_offset, q.shown()) == (7, 7, "")
 
-    def test_but_not_into_a_gap(self) -> None:
+    def test_but_not_into_a_gap(self) -> None:  # LOAD-13, SPSO-2
         q = Queue((0, 20), saved="0-4 K1, 10-14 K1")
         assert (q.sp.start_offset, q.sp.delivery_complete_count, q.sp.next_fetch_offset()) == (5, 5, 5)
         assert q.fetch("m") == [(5, 9, 1), (15, 20, 1)]
 
     @pytest.mark.parametrize("saved", ["0-4 H1", "0-4 G1"])
-    def test_acquired_and_archiving_are_neither_delivered_nor_terminal(self, saved: str) -> None:
+    def test_acquired_and_archiving_are_neither_delivered_nor_terminal(self, saved: str) -> None:  # LOAD-11, DLQ-19
         q = Queue((0, 4), (5, 9), saved=saved)
         assert q.fetch("m") == [(5, 9, 1)]
         q.ack("m", ack(5, 9, ACCEPT))
@@ -183,7 +183,7 @@ class TestLoad:
         ],
         ids=["below", "upside down", "unknown", "hole", "negative", "count", "overlap", "huge", "far"],
     )
-    def test_state_that_makes_no_sense(self, batches: list[StateBatch]) -> None:
+    def test_state_that_makes_no_sense(self, batches: list[StateBatch]) -> None:  # LOAD-9, LOAD-10
         q = Queue(start=10)
         q.saved_batches = tuple(batches)
         with pytest.raises(ValueError, match=r"StateBatch|offsets from 10"):
@@ -193,7 +193,7 @@ class TestLoad:
         with pytest.raises(ValueError, match="-1"):
             Queue(start=-1)
 
-    def test_restart_gives_back_what_was_held(self) -> None:
+    def test_restart_gives_back_what_was_held(self) -> None:  # REC-13
         q = Queue((0, 9), (10, 19))
         q.fetch("m", 20)
         q.ack("m", ack(0, 3, ACCEPT), ack(8, 8, REJECT), ack(12, 12, RELEASE))
@@ -202,7 +202,7 @@ class TestLoad:
 
 
 class TestLockTimeout:
-    def test_due_at_the_deadline(self) -> None:
+    def test_due_at_the_deadline(self) -> None:  # ACK-31
         q = Queue((0, 4))
         q.now_ms = 100.0
         q.fetch("m")
@@ -212,7 +212,7 @@ class TestLockTimeout:
         assert q.sp.next_deadline_ms() is None
         assert q.sp.statistics().lock_timeouts == 5
 
-    def test_available_before_it_is_saved(self) -> None:
+    def test_available_before_it_is_saved(self) -> None:  # ACK-31
         q = Queue((0, 4))
         q.fetch("m")
         q.now_ms = LOCK_MS
@@ -221,7 +221,7 @@ class TestLockTimeout:
         q.save(persist)
         assert q.shown() == "0-4 H2 n"
 
-    def test_a_failed_write_changes_nothing_and_is_made_up_for(self) -> None:
+    def test_a_failed_write_changes_nothing_and_is_made_up_for(self) -> None:  # ACK-32
         q = Queue((0, 4), (5, 9))
         q.fetch("m", 5)
         q.now_ms = LOCK_MS
@@ -235,7 +235,7 @@ class TestLockTimeout:
         q.fetch("n")
         assert wrote(q.ack("n", ack(0, 0, ACCEPT))) == (0, 6, state("0 K2"))
 
-    def test_at_the_limit(self) -> None:
+    def test_at_the_limit(self) -> None:  # ACK-31, REC-6
         q = Queue((0, 4), saved="0-4 A1", delivery_count_limit=2)
         q.fetch("m")
         q.now_ms = LOCK_MS
@@ -245,14 +245,14 @@ class TestLockTimeout:
         q.save(persist)
         assert q.sp.start_offset == 5
 
-    def test_the_last_holder_is_too_late(self) -> None:
+    def test_the_last_holder_is_too_late(self) -> None:  # ACK-9
         q = Queue((0, 4))
         q.fetch("m")
         q.expire(LOCK_MS)
         with pytest.raises(KafkaError):
             q.ask("m", ack(0, 4, ACCEPT))
 
-    def test_what_is_acknowledged_does_not_time_out(self) -> None:
+    def test_what_is_acknowledged_does_not_time_out(self) -> None:  # ACK-34
         q = Queue((0, 4))
         q.fetch("m")
         q.ack("m", ack(1, 1, ACCEPT), ack(3, 3, ACCEPT))
@@ -268,7 +268,7 @@ class TestLockTimeout:
         assert q.shown() == "0-4 H2 m"
         assert q.expire(LOCK_MS + 1000) is not None
 
-    def test_a_new_duration_counts_for_later_locks(self) -> None:
+    def test_a_new_duration_counts_for_later_locks(self) -> None:  # ACK-30
         q = Queue((0, 4), (5, 9))
         q.fetch("m", 5)
         q.sp.settings = Queue(lock_duration_ms=1000).settings
@@ -299,19 +299,19 @@ class TestLockTimeout:
 
 
 class TestLogStart:
-    def test_nothing_in_flight(self) -> None:
+    def test_nothing_in_flight(self) -> None:  # LSO-3, LSO-7
         q = Queue((50, 59))
         assert wrote(q.save(q.sp.log_start_moved(50))) == (50, 0, ())
         assert (q.sp.start_offset, q.sp.end_offset, q.sp.delivery_complete_count) == (50, 50, 0)
         assert q.fetch("m") == [(50, 59, 1)]
 
-    def test_behind_the_start_is_ignored(self) -> None:
+    def test_behind_the_start_is_ignored(self) -> None:  # LSO-2
         q = Queue(start=7)
         assert q.sp.log_start_moved(7) is None
         assert q.sp.log_start_moved(3) is None
         assert q.sp.start_offset == 7
 
-    def test_inside_the_window(self) -> None:
+    def test_inside_the_window(self) -> None:  # LSO-4, LSO-6
         q = Queue((0, 9))
         q.fetch("m")
         q.ack("m", ack(2, 3, ACCEPT), ack(5, 8, ACCEPT), ack(9, 9, RELEASE))
@@ -319,7 +319,7 @@ class TestLogStart:
         assert (q.sp.start_offset, q.sp.end_offset, q.shown()) == (9, 9, "9 A1")
         assert q.fetch("m") == [(9, 9, 2)]
 
-    def test_the_complete_count_drops_by_what_fell_out(self) -> None:
+    def test_the_complete_count_drops_by_what_fell_out(self) -> None:  # LSO-6
         q = Queue((0, 9))
         q.fetch("m")
         q.ack("m", ack(2, 3, ACCEPT), ack(7, 8, REJECT))
@@ -328,7 +328,7 @@ class TestLogStart:
         q.sp.log_start_moved(6)
         assert q.sp.delivery_complete_count == 2
 
-    def test_available_records_below_are_gone_and_held_ones_are_acknowledged_silently(self) -> None:
+    def test_available_records_below_are_gone_and_held_ones_are_acknowledged_silently(self) -> None:  # LSO-4, LSO-5, SPSO-9
         q = Queue((0, 9))
         q.fetch("m")
         q.ack("m", ack(0, 1, RELEASE))
@@ -347,7 +347,7 @@ class TestLogStart:
         assert q.sp.expire(10**9) is None
         assert q.fetch("m") == [(30, 39, 1)]
 
-    def test_pending_records_fall_out(self) -> None:
+    def test_pending_records_fall_out(self) -> None:  # REC-8
         q = Queue((0, 9), (10, 19))
         q.fetch("m", 20)
         saved, failed = q.ask("m", ack(0, 7, ACCEPT)), q.ask("m", ack(8, 14, ACCEPT))
@@ -375,13 +375,13 @@ class TestLogStart:
 
 
 class TestStartOffset:
-    def test_stops_at_what_is_not_terminal(self) -> None:
+    def test_stops_at_what_is_not_terminal(self) -> None:  # SPSO-1, SPSO-2
         q = Queue((0, 9))
         q.fetch("m")
         q.ack("m", ack(0, 3, ACCEPT), ack(5, 9, ACCEPT))
         assert (q.sp.start_offset, q.sp.delivery_complete_count) == (4, 5)
 
-    def test_stops_at_what_is_being_saved(self) -> None:
+    def test_stops_at_what_is_being_saved(self) -> None:  # SPSO-1, SPSO-2
         q = Queue((0, 9))
         q.fetch("m")
         asked = q.ask("m", ack(3, 4, ACCEPT))
@@ -390,14 +390,14 @@ class TestStartOffset:
         q.save(asked)
         assert q.sp.start_offset == 5
 
-    def test_all_terminal_empties_the_window(self) -> None:
+    def test_all_terminal_empties_the_window(self) -> None:  # SPSO-3
         q = Queue((0, 9))
         q.fetch("m")
         q.ack("m", ack(0, 9, GAP))
         assert q.sp.statistics().in_flight == 0
         assert (q.sp.start_offset, q.sp.end_offset) == (10, 10)
 
-    def test_long_runs(self) -> None:
+    def test_long_runs(self) -> None:  # SPSO-5
         q = Queue(*((n, n + 99) for n in range(0, 10_000, 100)), max_record_locks=10_000)
         q.fetch("m", 10_000, batch_size=100)
         q.ack("m", ack(1, 9_000, ACCEPT))
@@ -408,7 +408,7 @@ class TestStartOffset:
         assert q.fetch("n", 1) == [(9_001, 9_099, 2)]
         assert q.sp.delivery_complete_count == 0
 
-    def test_the_write_carries_the_start_before_it_moves(self) -> None:
+    def test_the_write_carries_the_start_before_it_moves(self) -> None:  # ACK-18, SPSO-7
         q = Queue((0, 4))
         q.fetch("m")
         q.ack("m", ack(0, 1, ACCEPT))

@@ -46,12 +46,12 @@ def batches(text: str) -> tuple[StateBatch, ...]:
         ("1-10 A1", "3-4 A3, 6 K1, 8 R1", 2, "2 A1, 3-4 A3, 5 A1, 6 K1, 7 A1, 8 R1, 9-10 A1"),
     ],
 )
-def test_vectors(stored: str, incoming: str, start_offset: int, result: str) -> None:
+def test_vectors(stored: str, incoming: str, start_offset: int, result: str) -> None:  # CMB-1..6
     assert combine(batches(stored), batches(incoming), start_offset) == batches(result)
     assert combine(batches(incoming), batches(stored), start_offset) == batches(result), "arrival order matters"
 
 
-def test_clip_keeps_the_order_and_the_batches_that_need_no_cut() -> None:
+def test_clip_keeps_the_order_and_the_batches_that_need_no_cut() -> None:  # CMB-1
     given_batches = batches("20-29 A1, 5-12 K1, 1-4 A1")
     assert clip(given_batches, 10) == [*batches("20-29 A1"), *batches("10-12 K1")]
     assert clip(given_batches, 10)[0] is given_batches[0]
@@ -77,7 +77,7 @@ def model(given_batches: list[StateBatch], start_offset: int) -> dict[int, tuple
 
 
 @given(state_batches(), state_batches(), st.integers(-1, 45))
-def test_every_offset_has_its_winner(stored: list[StateBatch], incoming: list[StateBatch], start_offset: int) -> None:
+def test_every_offset_has_its_winner(stored: list[StateBatch], incoming: list[StateBatch], start_offset: int) -> None:  # CMB-3, CMB-4
     result = combine(stored, incoming, start_offset)
     assert model(list(result), -1) == model(stored + incoming, start_offset)
     for before, after in pairwise(result):
@@ -88,7 +88,7 @@ def test_every_offset_has_its_winner(stored: list[StateBatch], incoming: list[St
 @given(state_batches(), state_batches(), state_batches(), st.integers(-1, 45))
 def test_merging_one_by_one_is_merging_at_once(
     one: list[StateBatch], two: list[StateBatch], three: list[StateBatch], start_offset: int
-) -> None:
+) -> None:  # CMB-5
     at_once = combine(one, two + three, start_offset)
     one_by_one = combine(combine(one, two, -1), three, start_offset)
     assert model(list(one_by_one), -1) == model(list(at_once), -1)

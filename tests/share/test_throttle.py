@@ -20,18 +20,18 @@ ROWS = [(limit, count, size) for limit, _, sizes in TABLE for count, size in siz
 
 
 @pytest.mark.parametrize(("limit", "threshold"), [(limit, threshold) for limit, threshold, _ in TABLE])
-def test_threshold(limit: int, threshold: int) -> None:
+def test_threshold(limit: int, threshold: int) -> None:  # THR-1
     assert throttle.threshold(limit) == threshold
 
 
 @pytest.mark.parametrize("by_record", [False, True])
 @pytest.mark.parametrize(("limit", "count", "size"), ROWS)
-def test_records_per_answer(limit: int, count: int, size: int, by_record: bool) -> None:
+def test_records_per_answer(limit: int, count: int, size: int, by_record: bool) -> None:  # THR-4, THR-6, THR-8
     q = Queue((0, 499), (500, 999), saved=f"0-499 A{count}", delivery_count_limit=limit)
     assert q.fetch("m", 500, by_record=by_record) == [(0, size - 1, count + 1)]
 
 
-def test_limit_two_never_throttles() -> None:
+def test_limit_two_never_throttles() -> None:  # THR-2
     """A count of 2 is archived already."""
     q = Queue((0, 499), delivery_count_limit=2)
     q.fetch("m")
@@ -45,7 +45,7 @@ def test_limit_two_never_throttles() -> None:
     ("limit", "batch", "count", "answers"),
     [(5, 5, 3, [2, 2, 1]), (5, 5, 4, [1, 1, 1, 1, 1]), (3, 4, 2, [1, 1, 1, 1])],
 )
-def test_answer_by_answer(limit: int, batch: int, count: int, answers: list[int]) -> None:
+def test_answer_by_answer(limit: int, batch: int, count: int, answers: list[int]) -> None:  # THR-4, THR-6
     """As seen on a running Kafka."""
     q = Queue((0, batch - 1), saved=f"0-{batch - 1} A{count}", delivery_count_limit=limit)
     sizes = []
@@ -54,20 +54,20 @@ def test_answer_by_answer(limit: int, batch: int, count: int, answers: list[int]
     assert sizes == answers
 
 
-def test_a_throttled_batch_does_not_follow_others() -> None:
+def test_a_throttled_batch_does_not_follow_others() -> None:  # THR-3
     q = Queue((0, 4), (5, 9), saved="0-4 A1, 5-9 A3")
     assert q.fetch("m") == [(0, 4, 2)]
     assert q.fetch("m") == [(5, 6, 4)]
 
 
-def test_nothing_follows_a_throttled_batch() -> None:
+def test_nothing_follows_a_throttled_batch() -> None:  # THR-3
     q = Queue((0, 4), (5, 9), (10, 14), saved="0-4 A3, 5-9 A1")
     assert q.fetch("m") == [(0, 1, 4)]
     q = Queue((0, 4), (5, 9), saved="0-4 A3")
     assert q.fetch("m") == [(0, 1, 4)]
 
 
-def test_a_held_record_with_a_high_count_throttles_nobody() -> None:
+def test_a_held_record_with_a_high_count_throttles_nobody() -> None:  # THR-7
     q = Queue((0, 4), (5, 9), (10, 14), saved="0-4 A3, 5-9 A1")
     assert q.fetch("m") == [(0, 1, 4)]
     assert q.fetch("m") == [(2, 3, 4)]
@@ -75,7 +75,7 @@ def test_a_held_record_with_a_high_count_throttles_nobody() -> None:
     assert q.fetch("m") == [(5, 9, 2), (10, 14, 1)]
 
 
-def test_a_pending_record_with_a_high_count_throttles_nobody() -> None:
+def test_a_pending_record_with_a_high_count_throttles_nobody() -> None:  # THR-7
     q = Queue((0, 4), (5, 9), saved="0-4 A3")
     for _ in range(3):
         q.fetch("m")
@@ -83,7 +83,7 @@ def test_a_pending_record_with_a_high_count_throttles_nobody() -> None:
     assert q.fetch("n") == [(5, 9, 1)]
 
 
-def test_only_offsets_that_were_read_throttle() -> None:
+def test_only_offsets_that_were_read_throttle() -> None:  # THR-7
     q = Queue((0, 4), (5, 9))
     q.fetch("m", 10)
     q.ack("m", ack(0, 9, RELEASE))
@@ -96,7 +96,7 @@ def test_only_offsets_that_were_read_throttle() -> None:
     assert q.fetch("m", read=1) == [(5, 5, 4)]
 
 
-def test_the_size_is_that_of_the_whole_cached_batch() -> None:
+def test_the_size_is_that_of_the_whole_cached_batch() -> None:  # THR-5
     """Half of ten, although only eight are left."""
     q = Queue((0, 9), saved="0-9 A2")
     q.fetch("m")
@@ -105,7 +105,7 @@ def test_the_size_is_that_of_the_whole_cached_batch() -> None:
     assert q.fetch("m") == [(2, 6, 4)]
 
 
-def test_the_size_counts_also_what_is_long_done() -> None:
+def test_the_size_counts_also_what_is_long_done() -> None:  # THR-5
     """Half of 2000 is more than the 600 that are left, though the window has let go of what came before the batch."""
     q = Queue((0, 999), (1000, 2999), max_record_locks=5000)
     q.fetch("m", 1000)
@@ -118,7 +118,7 @@ def test_the_size_counts_also_what_is_long_done() -> None:
     assert q.fetch("m") == [(2400, 2999, 4)]
 
 
-def test_the_last_attempt_goes_alone_also_in_the_middle() -> None:
+def test_the_last_attempt_goes_alone_also_in_the_middle() -> None:  # THR-6
     q = Queue((0, 9), saved="0-9 A2")
     q.fetch("m")
     q.ack("m", ack(0, 9, RELEASE))  # count 3: five per answer
@@ -128,7 +128,7 @@ def test_the_last_attempt_goes_alone_also_in_the_middle() -> None:
     assert q.fetch("n") == [(5, 9, 4)]
 
 
-def test_records_before_the_suspect_one_come_without_it() -> None:
+def test_records_before_the_suspect_one_come_without_it() -> None:  # THR-6
     """Counts 1 1 4 1 1: the two before it, then it alone, then the rest."""
     columns = bytearray(5), bytearray((1, 1, 4, 1, 1))
     pick = throttle.pick(*columns, 0, 5, batch_size=5, delivery_limit=5, room=5)
@@ -137,7 +137,7 @@ def test_records_before_the_suspect_one_come_without_it() -> None:
     assert throttle.pick(*columns, 3, 5, batch_size=5, delivery_limit=5, room=5) == [(3, 5)]
 
 
-def test_record_limit_wins_if_it_is_smaller() -> None:
+def test_record_limit_wins_if_it_is_smaller() -> None:  # THR-8
     q = Queue((0, 499), saved="0-499 A3")
     assert q.fetch("m", 7, by_record=True) == [(0, 6, 4)]
 

@@ -1,0 +1,136 @@
+"""Which test shows which rule of docs/behaviour.md. `python -m tests.checks.behaviour` prints a table, `--json` the same for programs,
+`--missing` only the rules that no test names.
+
+A test names rules where it is least in the way: in its docstring, in a comment from its first decorator to its `def` line, or, for a
+script of tests/differential, in `@script("SES-3", ...)`. A class names what all of it shows. `GRP-4..12` names a run of rules. Sources
+are only read, so that nothing has to be importable.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs" / "behaviour.md"
+TESTS = ROOT / "tests"
+LEFT_OUT = "left out: "
+OPEN_HEADING = "## Not yet shown"
+
+_ROW = re.compile(r"^\| ([A-Z]+-\d+) \| ([^|]+) \| ([^|]+) \|([^|]*)\|$", re.MULTILINE)
+_ID = re.compile(r"\b([A-Z]+)-(\d+)(?:\.\.(\d+))?\b")
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`kbroker` is what kbroker does otherwise, empty if nothing."""
+
+    id: str
+    text: str
+    source: str
+    kbroker: str
+
+    @property
+    def is_left_out(self) -> bool:
+        return self.kbroker.startswith(LEFT_OUT)
+
+
+def rules(document: str) -> list[Rule]:
+    """All rows of the document's tables of rules, in its order."""
+    return [Rule(*(cell.strip() for cell in row)) for row in _ROW.findall(document)]
+
+
+def not_yet_shown(document: str) -> list[str]:
+    """The ids that the document's end lists."""
+    _, _, tail = document.partition(OPEN_HEADING)
+    return [match.group() for match in re.finditer(r"\b[A-Z]+-\d+\b", tail)]
+
+
+def ids_in(text: str, prefixes: frozenset[str]) -> list[str]:
+    """Rule ids in a text; runs as `GRP-4..12` are written out. Other things that look like ids (KIP-932) are not."""
+    found: list[str] = []
+    for prefix, first, last in _ID.findall(text):
+        if prefix in prefixes:
+            found += (f"{prefix}-{number}" for number in range(int(first), int(last or first) + 1))
+    return found
+
+
+def named_rules(prefixes: frozenset[str], tests: Path = TESTS) -> dict[str, list[str]]:
+    """Rule id -> tests that name it, as `share/test_session.py::TestEpochs::test_no_session`."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(tests.rglob("*.py")):
+        if path.parent.name != "checks":
+            for name, rule_id in _named_in(path.read_text(), prefixes):
+                found[rule_id].append(f"{path.relative_to(tests)}::{name}")
+    return dict(found)
+
+
+def _named_in(source: str, prefixes: frozenset[str]) -> Iterator[tuple[str, str]]:
+    comments = {
+        token.start[0]: token.string for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type == tokenize.COMMENT
+    }
+    for name, node in _definitions(ast.parse(source)):
+        start = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+        texts = [ast.get_docstring(node) or "", *(comments.get(line, "") for line in range(start, node.body[0].lineno))]
+        yield from ((name, rule_id) for text in texts for rule_id in ids_in(text, prefixes))
+        yield from ((name, rule_id) for rule_id in _of_script(node))
+
+
+def _definitions(parent: ast.AST, outer: str = "") -> Iterator[tuple[str, _Definition]]:
+    for node in ast.iter_child_nodes(parent):
+        if isinstance(node, _Definition):
+            yield f"{outer}{node.name}", node
+            if isinstance(node, ast.ClassDef):
+                yield from _definitions(node, f"{outer}{node.name}::")
+
+
+def _of_script(node: _Definition) -> list[str]:
+    """What stands in `@script(...)` counts whatever it looks like, so that a wrong id is found."""
+    calls = [each for each in node.decorator_list if isinstance(each, ast.Call) and ast.unparse(each.func).endswith("script")]
+    return [str(argument.value) for call in calls for argument in call.args if isinstance(argument, ast.Constant)]
+
+
+def prefixes_of(known: list[Rule]) -> frozenset[str]:
+    return frozenset(rule.id.partition("-")[0] for rule in known)
+
+
+def without_a_test(known: list[Rule], named: Mapping[str, object]) -> list[str]:
+    """The rules that need a test and have none."""
+    return [rule.id for rule in known if rule.id not in named and not rule.is_left_out]
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="For programs: a list of rules, each with its tests.")
+@click.option("--missing", is_flag=True, help="Only the rules without a test.")
+def main(as_json: bool, missing: bool) -> None:
+    """Which test shows which rule of docs/behaviour.md."""
+    known = rules(DOCUMENT.read_text())
+    named = named_rules(prefixes_of(known))
+    lacking = set(without_a_test(known, named))
+    chosen = [rule for rule in known if rule.id in lacking or not missing]
+    if as_json:
+        print(json.dumps([{**vars(rule), "tests": named.get(rule.id, [])} for rule in chosen], indent=1))
+        return
+    table = Table("rule", "what", "tests")
+    for rule in chosen:
+        table.add_row(rule.id, rule.text, "\n".join(named.get(rule.id, [])) or ("-" if rule.id in lacking else rule.kbroker))
+    console = Console(markup=False, highlight=False)
+    console.print(table)
+    left_out = sum(rule.is_left_out for rule in known)
+    console.print(f"{len(known)} rules: {len(known) - len(lacking) - left_out} shown, {left_out} left out, {len(lacking)} without a test")
+
+
+if __name__ == "__main__":
+    main()
