@@ -75,7 +75,7 @@ async def delete_topic(broker: Broker, name: str | None, topic_id: UUID | None) 
         if topic is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition if name is not None else ErrorCode.unknown_topic_id)
         try:
-            await broker.topics.delete(topic, [])
+            await broker.topics.delete(topic)
         except (NoSpace, StoreFailed) as error:
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
         finally:

@@ -201,9 +201,9 @@ class Topics:
             partition.rules = rules
         await self._for_logs(topic.topic_id, range(len(topic.partitions)), lambda log: self._log_store.create(log, settings))
 
-    async def delete(self, topic: Topic, also: list[Change]) -> None:
-        """Delete a topic. Gone for clients and sure to be gone after a restart when the tombstone is committed; then the logs
-        are dropped and its records (and `also`: other state that belongs to it) removed."""
+    async def delete(self, topic: Topic) -> None:
+        """Delete a topic. Gone for clients and sure to be gone after a restart, and a power cut, when the tombstone is committed; then
+        the logs are dropped and its records removed. Raises NoSpace, StoreFailed; after NoSpace it may be gone all the same."""
         if topic.partitions and topic.partitions[0].deleted:
             return
         for partition in topic.partitions:
@@ -223,12 +223,11 @@ class Topics:
         self.version += 1
         for partition in topic.partitions:
             partition.waiters.wake_all()
-        await self._state.flush()  # With durability `os`, too: a topic must not come back without its logs.
         makes_room = any(partition.log_start_offset < partition.high_watermark for partition in topic.partitions)
         if makes_room:
             self.reserve.give_up_if_short()
         try:
-            await self._finish_deletion(topic.topic_id, len(topic.partitions), also)
+            await self._finish_deletion(topic.topic_id, len(topic.partitions))
         except NoSpace:
             self._unfinished[topic.topic_id] = len(topic.partitions)
             raise
@@ -238,13 +237,14 @@ class Topics:
     async def finish_deletions(self) -> None:
         """Try again what a full disk has cut off. Raises NoSpace, StoreFailed."""
         for topic_id, partitions in list(self._unfinished.items()):
-            await self._finish_deletion(topic_id, partitions, [])
+            await self._finish_deletion(topic_id, partitions)
             del self._unfinished[topic_id]
 
     async def _commit_from_reserve(self, changes: Sequence[Change]) -> None:
-        """Commit what will make room. Raises NoSpace, StoreFailed."""
+        """Commit what will make room, synced with durability `os`, too. Raises NoSpace, StoreFailed."""
         try:
             await self._state.commit(changes)
+            await self._state.flush()
         except NoSpace:
             if not self.reserve.is_there:
                 raise
@@ -260,9 +260,9 @@ class Topics:
                 self.reserve.take()
                 raise
 
-    async def _finish_deletion(self, topic_id: UUID, partitions: int, also: list[Change]) -> None:
+    async def _finish_deletion(self, topic_id: UUID, partitions: int) -> None:
         await self._drop_logs(topic_id, range(partitions))
-        await self._state.commit([*removal_of(self._state_store, topic_id, partitions), *also])
+        await self._state.commit(removal_of(self._state_store, topic_id, partitions))
 
     async def move_log_start(self, partition: Partition, offset: int, *, to_free_space: bool = False) -> None:
         """Everything below `offset` is gone for readers and for good on return; whole segments below it are removed.

@@ -127,7 +127,7 @@ async def test_a_topic_that_is_deleted_during_a_look_up(connect: Connect, monkey
             await held.begun()
             topic = client.broker.topics.by_name("a")
             assert topic is not None
-            await client.broker.topics.delete(topic, [])
+            await client.broker.topics.delete(topic)
             held.go_on(10)
 
 

@@ -140,7 +140,7 @@ async def test_no_topics_and_no_records_is_no_reason_to_stop(tmp_path: Path) -> 
         topic_id = await fill(broker)
         topic = broker.topics.by_id(topic_id)
         assert topic is not None
-        await broker.topics.delete(topic, [])
+        await broker.topics.delete(topic)
     async with open_broker(options(tmp_path, "segment")) as broker:
         assert len(broker.topics) == 0
 
