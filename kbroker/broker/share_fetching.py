@@ -89,7 +89,7 @@ class ShareFetching:
         finally:
             for loaded in watched.values():
                 _unwatch(loaded, waiter)
-                self._broker.share_groups.unwatched(loaded)
+                self._broker.share_groups.retire(loaded)
 
     def _find(self, partitions: Sequence[TopicPartition], waiter: Waiter, watched: dict[TopicPartition, LoadedSharePartition]) -> bool:
         """Watch what can be watched, note an error row for the rest. True if a partition is gone that was waited for: the client

@@ -153,7 +153,7 @@ class ShareGroups:
             engine.settings = self._settings(group_id)  # They may have been altered while the state was read.
             loaded.engine = engine
             loaded.waiters.wake_all()
-            self._retire(loaded)
+            self.retire(loaded)
 
     def _forget(self, loaded: LoadedSharePartition) -> None:
         """Out of memory: the next fetch loads it anew from what was saved."""
@@ -176,13 +176,10 @@ class ShareGroups:
             return
         for loaded in list(self._groups.get(group_id, {}).values()):
             loaded.retiring = True
-            self._retire(loaded)
+            self.retire(loaded)
 
-    def unwatched(self, loaded: LoadedSharePartition) -> None:
-        """A fetch waits for it no longer."""
-        self._retire(loaded)
-
-    def _retire(self, loaded: LoadedSharePartition) -> None:
+    def retire(self, loaded: LoadedSharePartition) -> None:
+        """Forget it if its group has no sessions, it is settled, and no fetch waits for it."""
         if loaded.retiring and not loaded.gone and loaded.engine is not None and loaded.engine.is_settled and not loaded.waiters:
             self._forget(loaded)
 
@@ -268,7 +265,7 @@ class ShareGroups:
             if error.code in FENCING_CODES:
                 self._forget(loaded)
         loaded.waiters.wake_all()
-        self._retire(loaded)
+        self.retire(loaded)
         return error
 
     # -- what happens without a client ----------------------------------------------------------------------------------
@@ -308,7 +305,7 @@ class ShareGroups:
         if persist is not None:
             loaded.waiters.wake_all()
         self._schedule(loaded)
-        self._retire(loaded)
+        self.retire(loaded)
 
     def release(self, group_id: str, member_id: str, partitions: Sequence[TopicPartition]) -> None:
         """The member has let go of these share-partitions: what it holds there is available again at once."""

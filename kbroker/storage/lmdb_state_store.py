@@ -13,6 +13,7 @@ nothing, as long as the changes behind it are laid over as well. This module mus
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -59,15 +60,15 @@ class LmdbStateMoment:
         """Closed by leaving `snapshot()`."""
 
 
-class _Moments:
+class _Moments(ABC):
     """What reader and store share: everything is asked of a moment."""
 
     def __init__(self, env: LmdbEnvironment) -> None:
         self._env = env
 
+    @abstractmethod
     def _changes_over(self, transaction: Transaction) -> _Changes | None:
         """None when the transaction is too old for what is known now."""
-        raise NotImplementedError
 
     def get(self, key: bytes) -> bytes | None:
         with self.snapshot() as moment:
