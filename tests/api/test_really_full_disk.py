@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,20 +16,15 @@ from kbroker.errors import ErrorCode, NoSpace
 from kbroker.records import Record, build_batch
 from tests.api.conftest import Client
 from tests.broker.appending import append
+from tests.small_disk import small_disk
 
 DISK_BYTES = 64 << 20
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    mount_point = tmp_path / "disk"
-    mount_point.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(mount_point)]
-    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip(f"no right to mount a small file system: {mounted.stderr.strip()}")
-    yield mount_point
-    subprocess.run(["umount", "-l", str(mount_point)], check=True)
+    with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
+        yield disk
 
 
 @pytest.mark.parametrize("engine", ["segment", "lmdb"])

@@ -5,7 +5,6 @@ On a small tmpfs, so it needs the right to mount one; skipped without it.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from kbroker import plugins
 from kbroker.errors import NoSpace
 from kbroker.storage.spi import LogSettings, LogStore, StateStore
 from kbroker.testing.log_store_model import LOG, OTHER, base_offsets, check_segments, read_all, sized_batch
+from tests.small_disk import small_disk
 
 ENGINES = ["segment", "lmdb", "rocksdb"]
 DISK_BYTES = 48 << 20
@@ -24,14 +24,8 @@ SETTINGS = LogSettings(segment_bytes=1 << 20)
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    mount_point = tmp_path / "disk"
-    mount_point.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(mount_point)]
-    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip(f"no right to mount a small file system: {mounted.stderr.strip()}")
-    yield mount_point
-    subprocess.run(["umount", "-l", str(mount_point)], check=True)
+    with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
+        yield disk
 
 
 @pytest.mark.parametrize("engine", ENGINES)

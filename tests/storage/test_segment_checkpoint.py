@@ -6,8 +6,7 @@ import errno
 import logging
 import random
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,8 @@ from kbroker.storage.segment_store import SegmentLogStore
 from kbroker.storage.spi import LogId, LogSettings
 from kbroker.testing.faulty_files import FaultyFiles
 from kbroker.testing.log_store_model import LOG, OTHER, TOPIC, check_segments, joined, read_all, sized_batch
+from tests.storage import segment_crash
+from tests.storage.segment_crash import crash
 
 SETTINGS = LogSettings(segment_bytes=1 << 20)
 BATCHES = [sized_batch(offset, 5000) for offset in range(8)]
@@ -42,19 +43,8 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-def crash(store: SegmentLogStore) -> None:
-    """The process is gone: nothing is synced, saved or removed any more."""
-    store._closed = True
-    store._release()
-
-
-@contextmanager
-def reopened(directory: Path, files: FaultyFiles | None = None) -> Iterator[SegmentLogStore]:
-    store = SegmentLogStore(directory, ALWAYS, files=files)
-    try:
-        yield store
-    finally:
-        store.close()
+def reopened(directory: Path, files: FaultyFiles | None = None) -> AbstractContextManager[SegmentLogStore]:
+    return segment_crash.reopened(directory, files, ALWAYS)
 
 
 def synced(directory: Path, files: FaultyFiles | None = None, options: dict[str, str] = ALWAYS) -> SegmentLogStore:

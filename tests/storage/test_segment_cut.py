@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from kbroker.storage.segment_store import SegmentLogStore
 from kbroker.storage.spi import LogSettings
 from kbroker.testing.faulty_files import FaultyFiles
 from kbroker.testing.log_store_model import LOG, joined, read_all, sized_batch
+from tests.storage.segment_crash import crash, reopened
 
 SETTINGS = LogSettings(segment_bytes=1 << 20)
 BATCHES = [sized_batch(offset, 5000) for offset in range(40)]
@@ -47,20 +46,6 @@ def data(directory: Path) -> Path:
     store.write(BATCHES, now_ms=0)
     crash(store)
     return directory / f"{LOG.topic_id}-0" / f"{0:020d}" / "data.ninja"
-
-
-def crash(store: SegmentLogStore) -> None:
-    store._closed = True
-    store._release()
-
-
-@contextmanager
-def reopened(directory: Path, files: FaultyFiles | None = None) -> Iterator[SegmentLogStore]:
-    store = SegmentLogStore(directory, files=files)
-    try:
-        yield store
-    finally:
-        store.close()
 
 
 def overwrite(path: Path, position: int, content: bytes) -> None:

@@ -7,8 +7,7 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from kbroker.storage.segment_store import LOG_STORE, SegmentLogStore
 from kbroker.storage.spi import LogId, LogSettings
 from kbroker.testing.faulty_files import Crashed, FaultyFiles
 from kbroker.testing.log_store_model import LOG, OTHER, TOPIC, batch, check_segments, joined, read_all, sized_batch
+from tests.storage.segment_crash import crash, reopened
 
 SMALL = LogSettings(segment_bytes=1)
 """A segment per batch."""
@@ -30,22 +30,6 @@ TWO_SEGMENTS = LogSettings(segment_bytes=len(joined(THREE[:2])))
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     return tmp_path / "log"
-
-
-def crash(store: SegmentLogStore) -> None:
-    """The process is gone: nothing is synced, saved or removed any more."""
-    if not store._closed:
-        store._closed = True
-        store._release()
-
-
-@contextmanager
-def reopened(directory: Path, files: FaultyFiles | None = None) -> Iterator[SegmentLogStore]:
-    store = SegmentLogStore(directory, files=files)
-    try:
-        yield store
-    finally:
-        store.close()
 
 
 def segment_path(directory: Path, base_offset: int, log: LogId = LOG) -> Path:

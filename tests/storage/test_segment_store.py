@@ -15,6 +15,7 @@ from kbroker.storage.segment_store import LOG_STORE, SegmentLogStore
 from kbroker.storage.spi import LogId, LogSettings
 from kbroker.testing.faulty_files import FaultyFiles
 from kbroker.testing.log_store_model import LOG, OTHER, SETTINGS, TOPIC, batch, check_segments, joined, read_all, sized_batch
+from tests.storage.segment_crash import crash
 
 SMALL = LogSettings(segment_bytes=1)
 """A segment per batch."""
@@ -37,12 +38,6 @@ def store(directory: Path, files: FaultyFiles) -> Iterator[SegmentLogStore]:
     files.heal()
     if not store.statistics().failed:
         store.close()
-
-
-def crash(store: SegmentLogStore) -> None:
-    """The process is gone: nothing is synced, saved or removed any more."""
-    store._closed = True
-    store._release()
 
 
 def segment_path(directory: Path, base_offset: int, log: LogId = LOG) -> Path:
