@@ -24,11 +24,11 @@ def handle(request: Request) -> Message:
 
 
 def _result(request: Request, resource: Any) -> Message:
-    code, message, rows = ErrorCode.none, None, []
+    code, message, rows = ErrorCode.none, "", []
     try:
         rows = _describe(request.broker, resource)
     except KafkaError as error:
-        code, message = error.code, error.message
+        code, message = error.code, error.message or ""
     synonyms: bool = request.body.include_synonyms
     documentation: bool = getattr(request.body, "include_documentation", False)
     return {

@@ -12,29 +12,38 @@ from kbroker.errors import ErrorCode, KafkaError
 GROUP, TRANSACTION, SHARE = range(3)
 _KEYS_FROM = 4
 _SHARE_FROM = 6
+_NO_ERROR = "NONE"
+"""Kafka's message beside code 0, up to version 3. Later versions say why only where the whole request is at fault."""
 
 
 def handle(request: Request) -> Message:
     body = request.body
     key_type: int = getattr(body, "key_type", GROUP)
+    refused = _refused(request.version, key_type)
     if request.version >= _KEYS_FROM:
-        return {"coordinators": [{"key": key, **_row(request, key_type, key)} for key in body.coordinator_keys]}
-    return _row(request, key_type, body.key)
+        return {"coordinators": [{"key": key, **_row(request, refused or _malformed(key_type, key), "")} for key in body.coordinator_keys]}
+    return _row(request, refused, _NO_ERROR)
 
 
-def _row(request: Request, key_type: int, key: str) -> Message:
-    try:
-        _check(request.version, key_type, key)
-    except KafkaError as error:
-        return {"error_code": error.code, "error_message": error.message, "node_id": -1, "host": "", "port": -1}
+def _row(request: Request, error: KafkaError | None, no_message: str) -> Message:
+    if error is not None:
+        return {"error_code": error.code, "error_message": error.message or no_message, "node_id": -1, "host": "", "port": -1}
     broker = request.broker
-    return {"error_code": ErrorCode.none, "error_message": None, "node_id": broker.node_id, "host": broker.host, "port": broker.port}
+    return {"error_code": ErrorCode.none, "error_message": no_message, "node_id": broker.node_id, "host": broker.host, "port": broker.port}
 
 
-def _check(version: int, key_type: int, key: str) -> None:
+def _refused(version: int, key_type: int) -> KafkaError | None:
     if key_type == TRANSACTION:
-        raise KafkaError(ErrorCode.transactional_id_authorization_failed, "transactions are not supported")
+        return KafkaError(ErrorCode.transactional_id_authorization_failed, "transactions are not supported")
     if key_type not in (GROUP, SHARE) or (key_type == SHARE and version < _SHARE_FROM):
-        raise KafkaError(ErrorCode.invalid_request, f"unknown coordinator key type {key_type}")
+        return KafkaError(ErrorCode.invalid_request, f"unknown coordinator key type {key_type}")
+    return None
+
+
+def _malformed(key_type: int, key: str) -> KafkaError | None:
     if key_type == SHARE:
-        parse_share_coordinator_key(key)
+        try:
+            parse_share_coordinator_key(key)
+        except KafkaError as error:
+            return KafkaError(error.code)
+    return None

@@ -31,8 +31,9 @@ async def handle(request: Request) -> Raw:
     is_renew_ack: bool = getattr(body, "is_renew_ack", False)
     try:
         check_identity(body)
-        limits = _limits(request, is_renew_ack)
-        plan = await _plan(request, limits)
+        if is_renew_ack:
+            _check_renewal_limits(body)
+        plan = await _plan(request)
     except KafkaError as error:
         return _refusal(request, error)
     if plan.replaced is not None:
@@ -41,19 +42,28 @@ async def handle(request: Request) -> Raw:
     rows: dict[TopicPartition, ShareFetchRow] = {}
     if plan.is_final:
         share_groups.close_session(plan.session)
-    elif not is_renew_ack and limits.max_records > 0 and limits.max_bytes != 0:
-        fetching = ShareFetching(request.broker, request.connection, body.group_id, body.member_id, limits)
-        rows = _due_rows(plan, await fetching.run(plan.partitions, lambda: share_groups.sessions.is_current(plan)))
-    if not plan.is_final and not share_groups.sessions.is_current(plan):
-        return _refusal(request, KafkaError(ErrorCode.invalid_share_session_epoch))
+    elif not is_renew_ack and plan.partitions:
+        try:
+            limits = _limits(request)
+        except KafkaError as error:  # Not before: the session has counted this request, as its client does.
+            return _refusal(request, error)
+        if limits.max_records > 0 and limits.max_bytes != 0:
+            fetching = ShareFetching(request.broker, request.connection, body.group_id, body.member_id, limits)
+            rows = _due_rows(plan, await fetching.run(plan.partitions, lambda: share_groups.sessions.is_current(plan)))
+    if plan.is_overtaken:
+        return _refusal(request, KafkaError(ErrorCode.invalid_share_session_epoch), _lock_duration_ms(request))
     return Raw(_answer(request, rows, results))
 
 
-def _refusal(request: Request, error: KafkaError) -> Raw:
-    return Raw(share_fetch_response(request.version, (), lock_timeout_ms=0, error_code=error.code, error_message=error.message))
+def _refusal(request: Request, error: KafkaError, lock_ms: int = 0) -> Raw:
+    return Raw(share_fetch_response(request.version, (), lock_timeout_ms=lock_ms, error_code=error.code, error_message=error.message))
 
 
-async def _plan(request: Request, limits: ShareLimits) -> FetchPlan:
+def _lock_duration_ms(request: Request) -> int:
+    return request.broker.share_groups.settings(request.body.group_id).lock_duration_ms
+
+
+async def _plan(request: Request) -> FetchPlan:
     body = request.body
     forgotten = (TopicPartition(topic.topic_id or NO_TOPIC_ID, index) for topic in body.forgotten_topics_data for index in topic.partitions)
     has_acks = any(row.acknowledgement_batches for topic in body.topics for row in topic.partitions)
@@ -71,7 +81,7 @@ async def _plan(request: Request, limits: ShareLimits) -> FetchPlan:
     except KafkaError as error:
         if error.code is ErrorCode.share_session_limit_reached:
             # An instant answer would make the client ask again in a busy loop (KAFKA-19231).
-            await request.connection.pause(limits.max_wait_ms / 1000)
+            await request.connection.pause(_max_wait_ms(body) / 1000)
         raise
 
 
@@ -79,17 +89,24 @@ def _with_acks(topics: Sequence[Any]) -> list[Any]:
     return [topic for topic in topics if any(row.acknowledgement_batches for row in topic.partitions)]
 
 
-def _limits(request: Request, is_renew_ack: bool) -> ShareLimits:
-    body = request.body
-    max_wait_ms = milliseconds(body.max_wait)
-    if is_renew_ack and (body.max_bytes or body.min_bytes or body.max_records or max_wait_ms):
+def _check_renewal_limits(body: Any) -> None:
+    """A request that renews must not ask for records, whatever the session says."""
+    if body.max_bytes or body.min_bytes or body.max_records or milliseconds(body.max_wait):
         raise KafkaError(ErrorCode.invalid_request)
+
+
+def _max_wait_ms(body: Any) -> int:
+    return max(0, milliseconds(body.max_wait))
+
+
+def _limits(request: Request) -> ShareLimits:
+    body = request.body
     try:
         mode = AcquireMode(getattr(body, "share_acquire_mode", AcquireMode.BATCH_OPTIMIZED))
-    except ValueError as error:
-        raise KafkaError(ErrorCode.unknown_server_error, f"unknown acquire mode: {error}") from error
+    except ValueError:
+        raise KafkaError(ErrorCode.unknown_server_error) from None
     max_bytes = min(body.max_bytes, request.broker.config["fetch.max.bytes"])
-    return ShareLimits(max(0, max_wait_ms), min(body.min_bytes, max_bytes), max_bytes, body.max_records, max(1, body.batch_size), mode)
+    return ShareLimits(_max_wait_ms(body), min(body.min_bytes, max_bytes), max_bytes, body.max_records, max(1, body.batch_size), mode)
 
 
 def _due_rows(plan: FetchPlan, rows: dict[TopicPartition, ShareFetchRow]) -> dict[TopicPartition, ShareFetchRow]:
@@ -111,5 +128,4 @@ def _answer(request: Request, rows: dict[TopicPartition, ShareFetchRow], results
     topics: dict[UUID, list[ShareFetchRow]] = {}
     for partition, row in rows.items():
         topics.setdefault(partition.topic_id, []).append(row)
-    lock_ms = request.broker.share_groups.settings(request.body.group_id).lock_duration_ms
-    return share_fetch_response(request.version, list(topics.items()), lock_timeout_ms=lock_ms)
+    return share_fetch_response(request.version, list(topics.items()), lock_timeout_ms=_lock_duration_ms(request))

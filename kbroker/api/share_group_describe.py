@@ -1,17 +1,27 @@
-"""ShareGroupDescribe (77), v1 (KIP-932): groups with their members and assignments. Authorized operations are not computed."""
+"""ShareGroupDescribe (77), v1 (KIP-932): groups with their members and assignments.
+
+Authorized operations, where asked for, are all that a group has: there is no authorizer, so everybody may do everything.
+"""
 
 from __future__ import annotations
 
 from kbroker.api.metadata import NOT_REQUESTED
 from kbroker.broker.connection import Message, Request
 from kbroker.coordinator.share_group_api import DescribedGroup
+from kbroker.errors import ErrorCode
+
+_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS = 3, 6, 8, 10, 11
+_ALL_OPERATIONS = sum(1 << operation for operation in (_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS))
+"""Kafka's AclOperation codes as bits: those that a group knows."""
 
 
 def handle(request: Request) -> Message:
-    return {"groups": [_row(group) for group in request.broker.group_coordinator.coordinator.describe(request.body.group_ids)]}
+    operations = _ALL_OPERATIONS if request.body.include_authorized_operations else NOT_REQUESTED
+    groups = request.broker.group_coordinator.coordinator.describe(request.body.group_ids)
+    return {"groups": [_row(group, operations) for group in groups]}
 
 
-def _row(group: DescribedGroup) -> Message:
+def _row(group: DescribedGroup, operations: int) -> Message:
     return {
         "error_code": group.error_code,
         "error_message": group.error_message,
@@ -21,5 +31,5 @@ def _row(group: DescribedGroup) -> Message:
         "assignment_epoch": group.assignment_epoch,
         "assignor_name": group.assignor_name,
         "members": group.members,
-        "authorized_operations": NOT_REQUESTED,
+        "authorized_operations": NOT_REQUESTED if group.error_code is not ErrorCode.none else operations,
     }

@@ -18,7 +18,7 @@ from kbroker.broker.deadlines import now_ms
 from kbroker.broker.share_groups import LoadedSharePartition
 from kbroker.broker.stored_batches import iter_possible
 from kbroker.broker.waiting import Waiter
-from kbroker.errors import KafkaError, StoreFailed
+from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.protocol.hot import ShareFetchRow
 from kbroker.share.effects import AcquiredRange
 from kbroker.share.persister import TopicPartition
@@ -67,8 +67,8 @@ class ShareFetching:
     async def run(self, partitions: Sequence[TopicPartition], is_current: Callable[[], bool]) -> dict[TopicPartition, ShareFetchRow]:
         """A row for every partition that is loaded or failed. Raises PeerGone without holding anything.
 
-        Nothing is acquired once `is_current` is false (the session was used, replaced or ended elsewhere): the answer will be an
-        error, and the client would never see the records.
+        Nothing is acquired once `is_current` is false (the session was used, replaced or ended elsewhere): the client would never
+        see the records, or hold them in a session that is not there.
         """
         self._is_current = is_current
         until = trio.current_time() + self._limits.max_wait_ms / 1000
@@ -120,14 +120,20 @@ class ShareFetching:
         return lost_one
 
     async def _attempt(self, watched: dict[TopicPartition, LoadedSharePartition], *, expired: bool) -> bool:
-        usable = []
+        """True if something was acquired, or there is an error that must not wait."""
+        acquirable = []
         for partition, loaded in watched.items():
             if loaded.engine is None:
                 continue
             self._rows.setdefault(partition, ShareFetchRow(partition.partition))
             self._follow_log_start(loaded, loaded.engine)
-            if loaded.engine.can_acquire() and loaded.engine.next_fetch_offset() < loaded.partition.high_watermark:
-                usable.append((partition, loaded))
+            if loaded.engine.can_acquire():
+                acquirable.append((partition, loaded, loaded.engine.next_fetch_offset()))
+        if self._limits.max_bytes < 0:  # Kafka finds out with the first read, even at the log's end.
+            for partition, _, _ in acquirable:
+                self._rows[partition] = _error_row(partition, KafkaError(ErrorCode.unknown_server_error))
+            return bool(acquirable)
+        usable = [(partition, loaded) for partition, loaded, offset in acquirable if offset < loaded.partition.high_watermark]
         if not usable:
             return False
         share_bytes = max(1, self._limits.max_bytes // len(usable))
@@ -203,7 +209,8 @@ def _unwatch(loaded: LoadedSharePartition, waiter: Waiter) -> None:
 
 
 def _error_row(partition: TopicPartition, error: KafkaError) -> ShareFetchRow:
-    return ShareFetchRow(partition.partition, int(error.code), error.message)
+    """Without a message, as in Kafka: only rows of acknowledgements have one."""
+    return ShareFetchRow(partition.partition, int(error.code))
 
 
 def _walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset: int) -> list[_Batch]:

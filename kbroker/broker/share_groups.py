@@ -213,7 +213,7 @@ class ShareGroups:
         for partition, acks in batches:
             loaded = self._loaded.get((group_id, partition))
             if loaded is None or loaded.engine is None:
-                results[partition] = KafkaError(ErrorCode.unknown_topic_or_partition)
+                results[partition] = KafkaError(ErrorCode.unknown_topic_or_partition, "This server does not host this share-partition.")
                 continue
             try:
                 persist = loaded.engine.acknowledge(member_id, acks, now_ms=now_ms())

@@ -409,7 +409,7 @@ def _check_form(request: HeartbeatRequest) -> None:
         (not request.group_id.strip(), "GroupId can't be empty."),
         (len(request.group_id.encode()) > MAX_GROUP_ID_BYTES, f"GroupId can't be longer than {MAX_GROUP_ID_BYTES} bytes."),
         (not request.member_id.strip(), "MemberId can't be empty."),
-        (request.rack_id is not None and not request.rack_id, "RackId can't be empty."),
+        (request.rack_id is not None and not request.rack_id.strip(), "RackId can't be empty."),
         (
             request.member_epoch == JOIN_EPOCH and not request.subscribed_topic_names,
             "SubscribedTopicNames must be set in first request.",

@@ -151,12 +151,9 @@ class Group:
                 records.put(RecordType.SHARE_GROUP_TARGET_MEMBER, value, member_id)
         self.targets = dict(targets)
         self.must_compare_targets = False
-        self.set_assignment_epoch(now_ms, records)
-
-    def set_assignment_epoch(self, now_ms: int, records: Records) -> None:
         self.assignment_epoch, self.assignment_ms = self.epoch, now_ms
-        value = ShareGroupTargetMetadata(assignment_epoch=self.assignment_epoch, assignment_timestamp=now_ms)
-        records.put(RecordType.SHARE_GROUP_TARGET_METADATA, value)
+        metadata = ShareGroupTargetMetadata(assignment_epoch=self.assignment_epoch, assignment_timestamp=now_ms)
+        records.put(RecordType.SHARE_GROUP_TARGET_METADATA, metadata)
 
     def reconcile(self, member: Member, records: Records) -> bool:
         """Give a member its target, in one step. True if what it has changed."""
@@ -175,7 +172,7 @@ class Group:
         return changed
 
     def remove_members(self, member_ids: Iterable[str], records: Records) -> None:
-        """They left or their sessions ended. The last one leaves an assignment of the new epoch that is nobody's."""
+        """They left or their sessions ended. No targets are made for the new epoch before the next heartbeat, if there is one."""
         for member_id in member_ids:
             del self.members[member_id]
             self.targets.pop(member_id, None)
@@ -183,8 +180,6 @@ class Group:
             records.remove(RecordType.SHARE_GROUP_TARGET_MEMBER, member_id)
             records.remove(RecordType.SHARE_GROUP_MEMBER, member_id)
         self.bump(records)
-        if not self.members:
-            self.set_assignment_epoch(0, records)
 
     def put_partitions(self, records: Records) -> None:
         value = ShareGroupPartitions(

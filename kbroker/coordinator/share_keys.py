@@ -15,12 +15,13 @@ from kbroker.share.persister import TopicPartition
 def parse_share_coordinator_key(key: str) -> tuple[str, TopicPartition]:
     """Group and partition. The last two fields are the topic id and the partition, so that a group id may contain colons.
 
-    Raises KafkaError INVALID_REQUEST for a key that is malformed or names no group. A negative partition passes, as in Kafka.
+    Raises KafkaError INVALID_REQUEST for a key that is malformed or names no group (blanks are no name). A negative partition passes,
+    as in Kafka.
     """
     group_id, _, rest = key.rpartition(":")
     group_id, _, topic_id = group_id.rpartition(":")
     try:
-        if not group_id:
+        if not group_id.strip():
             raise ValueError("no group")
         return group_id, TopicPartition(_topic_id(topic_id), int(rest))
     except ValueError as error:

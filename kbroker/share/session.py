@@ -118,6 +118,12 @@ class FetchPlan:
     def is_new(self) -> bool:
         return self.epoch == INITIAL_EPOCH
 
+    @property
+    def is_overtaken(self) -> bool:
+        """Another request has used the session since: the answer is invalid_share_session_epoch. A session that was replaced or
+        ended meanwhile is not the client's mistake, and was not used: its answer is an empty one."""
+        return not self.is_final and self.session.epoch != next_epoch(self.epoch)
+
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgePlan:
@@ -192,9 +198,8 @@ class ShareSessions:
         return AcknowledgePlan(session, epoch, epoch == FINAL_EPOCH)
 
     def is_current(self, plan: FetchPlan) -> bool:
-        """False if the session was used or replaced while the request waited: its answer is invalid_share_session_epoch then."""
-        session = plan.session
-        return self._sessions.get(session.key) is session and session.epoch == next_epoch(plan.epoch)
+        """False if the session was used, replaced or ended while the request waited: what it acquires now nobody would get."""
+        return self._sessions.get(plan.session.key) is plan.session and not plan.is_overtaken
 
     def close(self, session: ShareSession) -> bool:
         """Take the session out of the table; its records are the caller's to release. False if it is not there any more: its

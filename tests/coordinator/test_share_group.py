@@ -139,7 +139,9 @@ def test_the_last_member_leaves(world: World) -> None:  # GRP-14, GRP-23, GRP-44
     world.join("m1", "orders")
     world.heartbeat("m1", -1)
     records = world.records()
-    assert records[RecordType.SHARE_GROUP_TARGET_METADATA, None] == ShareGroupTargetMetadata(assignment_epoch=3, assignment_timestamp=0)
+    assert records[RecordType.SHARE_GROUP_TARGET_METADATA, None] == ShareGroupTargetMetadata(
+        assignment_epoch=2, assignment_timestamp=world.now_ms
+    )
     assert set(records) == {
         (each, None)
         for each in (RecordType.SHARE_GROUP_METADATA, RecordType.SHARE_GROUP_TARGET_METADATA, RecordType.SHARE_GROUP_PARTITIONS)

@@ -118,12 +118,17 @@ class TestEpochs:
         c = Client()
         c.fetch(0, A0)
         waiting = c.fetch(1)
-        assert c.sessions.is_current(waiting)
+        assert (c.sessions.is_current(waiting), waiting.is_overtaken) == (True, False)
         c.sessions.acknowledge("g", "m", 2)
-        assert not c.sessions.is_current(waiting)
+        assert (c.sessions.is_current(waiting), waiting.is_overtaken) == (False, True)
         waiting = c.fetch(3)
         c.fetch(0, A0)
-        assert not c.sessions.is_current(waiting)
+        assert (c.sessions.is_current(waiting), waiting.is_overtaken) == (False, False)
+        waiting = c.fetch(1)
+        final = c.fetch(-1)
+        c.sessions.close(final.session)
+        assert (c.sessions.is_current(waiting), waiting.is_overtaken) == (False, False)
+        assert not final.is_overtaken
 
 
 class TestTable:
