@@ -127,6 +127,9 @@ def alter_incrementally(
     result = dict(stored)
     for name, operation, value in changes:
         if operation not in Operation.__members__.values():
+            # For a topic or a group the request breaks in Kafka's controller, which says nothing.
+            if scope is not Scope.BROKER:
+                raise KafkaError(ErrorCode.unknown_server_error)
             raise KafkaError(ErrorCode.invalid_request, f"Unknown operations type {operation}")
         if operation == Operation.DELETE:
             result.pop(name, None)
@@ -235,7 +238,8 @@ def _row(scope: Scope, each: ConfigDef, stored: Mapping[str, str], broker: Broke
 
 
 def _synonyms(scope: Scope, each: ConfigDef, stored: Mapping[str, str], broker: BrokerConfig) -> Iterator[Synonym]:
-    """Strongest first. A default is listed only under the synonym that bears the setting's own unit, as in Kafka."""
+    """Strongest first. A default is listed only under the synonym that bears the setting's own unit; of a group's setting without
+    one under its own name, of a topic's not at all: as in Kafka."""
     if scope is not Scope.BROKER and each.name in stored:
         yield Synonym(each.name, stored[each.name], _OWN_SOURCE[scope])
     names = [name for name, _ in each.synonyms] if scope is not Scope.BROKER else [each.name]
@@ -247,3 +251,5 @@ def _synonyms(scope: Scope, each: ConfigDef, stored: Mapping[str, str], broker: 
         default = BROKER_CONFIGS[name].default
         if default is not None:
             yield Synonym(name, default, Source.DEFAULT)
+    if scope is Scope.GROUP and not names and each.default is not None:
+        yield Synonym(each.name, each.default, Source.DEFAULT)

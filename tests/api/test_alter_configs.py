@@ -73,7 +73,7 @@ REFUSED = [
     (resource(TOPIC, "a", ("cleanup.policy", "compact")), ErrorCode.invalid_config, None),
     (resource(TOPIC, "a", ("cleanup.policy", APPEND, "compact")), ErrorCode.invalid_config, None),
     (resource(TOPIC, "a", ("retention.ms", SET, None)), ErrorCode.invalid_request, "Null value not supported for : retention.ms"),
-    (resource(TOPIC, "a", ("retention.ms", 9, "1")), ErrorCode.invalid_request, None),
+    (resource(BROKER, "1", (ASSIGNMENT_INTERVAL, 9, "1")), ErrorCode.invalid_request, "Unknown operations type 9"),
     (resource(TOPIC, "a", ("retention.ms", "1"), ("retention.ms", "2")), ErrorCode.invalid_request, "Error due to duplicate config keys"),
     (resource(GROUP, "", ("share.auto.offset.reset", "earliest")), ErrorCode.invalid_request, None),
     (resource(GROUP, "g" * 256, ("share.auto.offset.reset", "earliest")), ErrorCode.invalid_request, None),
@@ -111,6 +111,13 @@ REFUSED = [
     (resource(METRICS, "m", ("interval.ms", "100")), ErrorCode.invalid_request, None),
     (resource(99, "a", ("a", "b")), ErrorCode.invalid_request, None),
 ]
+
+
+@pytest.mark.parametrize("kind", [TOPIC, GROUP])
+async def test_an_unknown_operation(connect: Connect, kind: int) -> None:  # CFG-44
+    async with connect() as client:
+        await client.create_topic("a")
+        assert await alter(client, resource(kind, "a", ("retention.ms", 9, "1"))) == [(ErrorCode.unknown_server_error, None)]
 
 
 @pytest.mark.parametrize(("change", "code", "message"), REFUSED)

@@ -66,6 +66,16 @@ async def test_a_group_need_not_exist(connect: Connect) -> None:  # CFG-37, CFG-
         assert [(each.name, each.source) for each in other.synonyms] == [("group.share.record.lock.duration.ms", 5)]
 
 
+async def test_a_group_setting_that_the_broker_does_not_have(connect: Connect) -> None:  # CFG-37
+    async with connect() as client:
+        name = "share.auto.offset.reset"
+        (row,) = (await describe(client, GROUP, "g", (name,))).configs
+        assert [(each.name, each.value, each.source) for each in row.synonyms] == [(name, "latest", 5)]
+        assert await alter(client, resource(GROUP, "g", (name, "earliest"))) == [OK]
+        (row,) = (await describe(client, GROUP, "g", (name,))).configs
+        assert [(each.name, each.value, each.source) for each in row.synonyms] == [(name, "earliest", 8), (name, "latest", 5)]
+
+
 async def test_the_broker_and_all_brokers(connect: Connect) -> None:
     async with connect(config={"num.partitions": "3"}) as client:
         assert (await describe(client, BROKER, "")).configs == ()

@@ -67,10 +67,11 @@ def test_null_is_for_deleting_only(operation: Operation) -> None:  # CFG-31
     assert refused(Scope.GROUP, ("share.session.timeout.ms", operation, None)) == refusal
 
 
-def test_duplicates_and_unknown_operations() -> None:  # CFG-34
+def test_duplicates_and_unknown_operations() -> None:  # CFG-34, CFG-44
     twice = (("retention.ms", SET, "1"), ("retention.ms", DELETE, None))
     assert refused(Scope.TOPIC, *twice) == (ErrorCode.invalid_request, "Error due to duplicate config keys")
-    assert refused(Scope.TOPIC, ("retention.ms", 4, "1")) == (ErrorCode.invalid_request, "Unknown operations type 4")
+    assert refused(Scope.TOPIC, ("retention.ms", 4, "1")) == (ErrorCode.unknown_server_error, None)
+    assert refused(Scope.BROKER, (INTERVAL, 4, "1")) == (ErrorCode.invalid_request, "Unknown operations type 4")
 
 
 def test_one_bad_setting_refuses_the_resource() -> None:  # CFG-33
