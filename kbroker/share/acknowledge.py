@@ -13,11 +13,12 @@ from itertools import groupby
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.effects import AckBatch, ShareSettings
 from kbroker.share.in_flight import InFlightWindow
-from kbroker.share.record_state import ACK_CODES, HOLE, Event, given_back_pending
+from kbroker.share.record_state import ACK_CODES, DEAD_LETTER_ACK_CODES, HOLE, Event, given_back_pending
 
 RENEW_DISABLED = "Renewing acquisition locks is not enabled for the group."
 
 _RELEASE = int(Event.RELEASE)
+_REJECT = int(Event.REJECT)
 _RENEW = int(Event.RENEW)
 
 
@@ -115,18 +116,25 @@ def apply(
 
 def _apply_to_run(window: InFlightWindow, settings: ShareSettings, first: int, last: int, types: Sequence[int]) -> None:
     """One type for all of first..last, or one per offset; no renewals."""
+    dead_letter_queue = settings.dead_letter_queue
     if len(types) == 1:
         if types[0] == _RELEASE:
-            window.give_back(first, last, given_back_pending(settings.delivery_count_limit))
-        else:
-            window.set_code(first, last, ACK_CODES[types[0]])
+            by_count = given_back_pending(settings.delivery_count_limit, dead_letter_queue)
+            window.exhausted += window.give_back(first, last, by_count)
+            return
+        if types[0] == _REJECT:
+            window.rejected += last - first + 1
+        window.set_code(first, last, (DEAD_LETTER_ACK_CODES if dead_letter_queue else ACK_CODES)[types[0]])
         return
-    codes = bytes(types).translate(_ACK_TABLE)
+    codes = bytes(types).translate(_DEAD_LETTER_ACK_TABLE if dead_letter_queue else _ACK_TABLE)
+    window.rejected += types.count(_REJECT)
     if _RELEASE in types:
-        by_count = given_back_pending(settings.delivery_count_limit)
+        by_count = given_back_pending(settings.delivery_count_limit, dead_letter_queue)
         counts = window.counts_of(first, last)
         codes = bytes(by_count[count] if ack_type == _RELEASE else code for ack_type, code, count in zip(types, codes, counts, strict=True))
+        window.exhausted += types.count(_RELEASE) - codes.count(by_count[0])
     window.set_codes(first, codes)
 
 
 _ACK_TABLE = ACK_CODES.ljust(256, b"\0")
+_DEAD_LETTER_ACK_TABLE = DEAD_LETTER_ACK_CODES.ljust(256, b"\0")

@@ -116,7 +116,7 @@ class Acquisition:
         first, last = max(fetch_offset, window.start_offset), min(base - 1, window.end_offset)
         if first <= last:
             self.discarded = window.discard_available(first, last)
-            if window.gap_open and not window.has_hole(window.gap_start, first - 1):
+            if window.gap_open and not window.has((HOLE,), window.gap_start, first - 1):
                 window.gap_start = max(window.gap_start, last + 1)
 
     def _from_window(self, position: int, last: int) -> bool:

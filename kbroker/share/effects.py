@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
+
+from kbroker.share.record_state import RecordState
 
 
 class StateBatch(NamedTuple):
@@ -42,12 +45,37 @@ class Persist(NamedTuple):
     state_epoch: int
     leader_epoch: int
 
+    @property
+    def archiving(self) -> bool:
+        """True if records become ARCHIVING with this, or are said once more to be."""
+        return any(batch.state == RecordState.ARCHIVING for batch in self.batches)
+
+
+class DeadLetterCause(Enum):
+    """Why a record becomes a dead letter (KIP-1191)."""
+
+    REJECTED = "rejected"
+    EXHAUSTED = "exhausted"
+
+
+class DeadLetter(NamedTuple):
+    """A run of records that are to be written to the dead letter queue: ARCHIVING, and saved as that."""
+
+    first_offset: int
+    last_offset: int
+    delivery_count: int
+    cause: DeadLetterCause
+
 
 @dataclass(frozen=True, slots=True)
 class ShareSettings:
-    """A group's effective settings that the engine needs (share.* group configs over group.share.* broker configs)."""
+    """A group's effective settings that the engine needs (share.* group configs over group.share.* broker configs).
+
+    `dead_letter_queue`: the group has one (share.version 2, and errors.deadletterqueue.topic.name is set).
+    """
 
     delivery_count_limit: int = 5
     lock_duration_ms: int = 30_000
     max_record_locks: int = 2000
     renew_enabled: bool = True
+    dead_letter_queue: bool = False

@@ -1,7 +1,7 @@
 """The in-flight window of a share-partition: what is known of each offset from the SPSO to the SPEO, in four columns.
 
     offset        base   ...   start_offset (SPSO)               ...               end_offset (SPEO)
-    states        2 2 4  ...   1  1  1  0  0  8+2  8+2  5  5  1  ...  1            RecordState, HOLE, or PENDING + the state to be
+    states        2 2 4  ...   1  1  1  0  0  8+2  8+2  5  5  1  ...  1            RecordState or HOLE, and flags (record_state.py)
     counts        1 1 5  ...   1  1  2  1  1  1    1    0  0  1  ...  1            deliveries so far
     marks         1 0 0  ...   0  0  1  0  0  0    0    1  0  1  ...  0            1: a cached batch, or a hole, begins here
     lock_numbers  . . .  ...   7  7  9  .  .  7    7    .  .  8  ...  8            the Lock that holds (or last held) the offset
@@ -56,6 +56,7 @@ class InFlightWindow:
 
     `complete` is KIP-1226's delivery complete count: offsets of the window that are terminal or will be once persisted.
     `gap_start`..`gap_end` is the gap window: offsets that the loaded state did not mention. It counts while the SPEO is `gap_end`.
+    `rejected` and `exhausted` count records that were given up since the window was made; they never go down.
     Members named here are for acquire.py and acknowledge.py as well; nobody else touches the columns.
     """
 
@@ -65,11 +66,13 @@ class InFlightWindow:
         "complete",
         "counts",
         "end_offset",
+        "exhausted",
         "gap_end",
         "gap_start",
         "lock_numbers",
         "locks",
         "marks",
+        "rejected",
         "start_offset",
         "states",
     )
@@ -89,6 +92,7 @@ class InFlightWindow:
         self.locks = Locks()
         self.gap_start = 0
         self.gap_end = -1
+        self.rejected = self.exhausted = 0
         self.clear(start_offset)
 
     @property
@@ -103,12 +107,16 @@ class InFlightWindow:
     @property
     def has_gap(self) -> bool:
         """True if the open gap window still has a hole."""
-        return self.gap_open and self.has_hole(self.gap_start, self.end_offset)
+        return self.gap_open and self.has((HOLE,), self.gap_start, self.end_offset)
 
-    def has_hole(self, first: int, last: int) -> bool:
-        """True if nothing is known of some offset in first..last, those below the SPSO not counted."""
-        first = max(first, self.start_offset)
-        return first <= last and self.states.find(HOLE, first - self.base, last + 1 - self.base) >= 0
+    def has(self, codes: Iterable[int], first: int, last: int) -> bool:
+        """True if some offset of first..last has one of these codes, those below the SPSO not counted."""
+        i, j = max(first, self.start_offset) - self.base, last + 1 - self.base
+        if i < j:
+            for code in codes:
+                if self.states.find(code, i, j) >= 0:
+                    return True
+        return False
 
     # ---- reading ---------------------------------------------------------------------------------------------------
 
@@ -160,7 +168,7 @@ class InFlightWindow:
             first += size
 
     def runs(self, first: int, last: int, mask: int = 0xFF) -> list[StateBatch]:
-        """The column codes of first..last, with `mask` applied, as runs; `state` may be a pending code or HOLE."""
+        """The column codes of first..last, with `mask` applied, as runs; without one `state` may be HOLE or have flags."""
         i, j = first - self.base, last + 1 - self.base
         code, count = self.states[i], self.counts[i]
         if j - i == 1 or (self.states.count(code, i, j) == j - i and self.counts.count(count, i, j) == j - i):
@@ -193,7 +201,7 @@ class InFlightWindow:
     def _in_use(self, lock: Lock) -> bool:
         i, j = max(lock.first, self.start_offset) - self.base, lock.last + 1 - self.base
         columns = zip(self.lock_numbers[i:j], self.states[i:j], strict=True) if i < j else ()
-        return any(number == lock.number and (code == ACQUIRED or code >= PENDING) for number, code in columns)
+        return any(number == lock.number and (code == ACQUIRED or code & PENDING) for number, code in columns)
 
     def place(self, first: int, last: int, acquired_last: int, number: int) -> None:
         """A new cached batch first..last, in a hole or behind the SPEO: up to `acquired_last` delivered once under the Lock
@@ -259,20 +267,23 @@ class InFlightWindow:
     def counts_of(self, first: int, last: int) -> bytearray:
         return self.counts[first - self.base : last + 1 - self.base]
 
-    def give_back(self, first: int, last: int, table: bytes) -> None:
-        """Records return: state by delivery count (`given_back` and `given_back_pending` of record_state.py)."""
+    def give_back(self, first: int, last: int, table: bytes) -> int:
+        """Records return: state by delivery count (`given_back` and `given_back_pending` of record_state.py). How many are given
+        up for that."""
         i, j = first - self.base, last + 1 - self.base
         counts = self.counts[i:j]
+        available = table[0]
         if counts.count(counts[0]) == j - i:
             code = table[counts[0]]
             self.set_code(first, last, code)
-            came_back = code == AVAILABLE
+            came_back = j - i if code == available else 0
         else:
             codes = counts.translate(table)
             self.set_codes(first, codes)
-            came_back = AVAILABLE in codes
-        if came_back and first < self.available_from:
+            came_back = codes.count(available)
+        if came_back and available == AVAILABLE and first < self.available_from:
             self.available_from = first
+        return j - i - came_back
 
     def discard_available(self, first: int, last: int) -> list[tuple[int, int]]:
         """AVAILABLE offsets of first..last become ARCHIVED, because the log no longer has them; the runs that did."""
@@ -281,8 +292,13 @@ class InFlightWindow:
             self.set_code(run_first, run_last, RecordState.ARCHIVED)
         return discarded
 
+    def recode(self, first: int, last: int, table: bytes) -> None:
+        """Other flags for first..last: bytes.translate table from codes to codes. It makes nothing AVAILABLE or terminal."""
+        i, j = first - self.base, last + 1 - self.base
+        self.states[i:j] = self.states[i:j].translate(table)
+
     def settle(self, first: int, last: int) -> None:
-        """What was pending in first..last is final."""
+        """What was pending or unsaved in first..last is final and saved."""
         if first < self.start_offset:
             first = self.start_offset
             if first > last:
@@ -294,8 +310,8 @@ class InFlightWindow:
             self.available_from = first
 
     def roll_back(self, first: int, last: int, delivery_limit: int, now_ms: float) -> list[tuple[int, int]]:
-        """What was pending in first..last goes back to its holder, or where that lock has run out, to everybody. The runs of
-        the latter kind."""
+        """What was pending in first..last goes back to its holder, or where that lock has run out, to everybody: at the delivery
+        limit it is archived then, without a dead letter. The runs of the latter kind."""
         first = max(first, self.start_offset)
         if first > last:
             return []
@@ -307,7 +323,7 @@ class InFlightWindow:
             if lock is not None and lock.deadline_ms > now_ms:
                 self.set_code(first, run_last, ACQUIRED)
             else:
-                self.give_back(first, run_last, given_back(delivery_limit))
+                self.exhausted += self.give_back(first, run_last, given_back(delivery_limit))
                 returned.append((first, run_last))
             first = run_last + 1
         return returned

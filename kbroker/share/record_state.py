@@ -7,8 +7,9 @@
                                  '------DEAD_LETTER--> ARCHIVING --DEAD_LETTERED--> ARCHIVED
 
 RELEASE stands for everything that gives a record back: the client's RELEASE, the end of its session, a lock that timed out.
-At the delivery limit the same thing is EXHAUST instead, and the record is not delivered again. DISCARD is the broker's own
-decision about a record that nobody holds (log start moved, compaction took it).
+At the delivery limit the same thing is EXHAUST instead, and the record is not delivered again. Where the group has a dead letter
+queue (KIP-1191), REJECT and EXHAUST are DEAD_LETTER. DISCARD is the broker's own decision about a record that nobody holds (log
+start moved, compaction took it).
 
 The engine never asks this table record by record: it builds byte tables from it (see the end of this file) and applies them to
 whole ranges. Nothing here knows offsets, members or time.
@@ -62,37 +63,67 @@ TERMINAL = frozenset(state for state in RecordState if not any(before is state f
 """ACKNOWLEDGED and ARCHIVED: nothing follows, so the start offset may move past them."""
 
 
-# The states column of the in-flight window holds one byte per offset: a RecordState id, or one of the following.
+# The states column of the in-flight window holds one byte per offset: a RecordState id or HOLE in the low three bits, and flags.
+
+STATE = 7
+"""What of a code is the state."""
 
 HOLE = 5
 """Nothing is known of this offset: not read yet (inside the gap window), or the log has no record there."""
 
 PENDING = 8
-"""Added to the id of the state that an ACQUIRED record will have once its Persist effect has succeeded. Until then it is
-neither acquirable nor acknowledgeable, does not count as terminal, and goes back to ACQUIRED if the write fails."""
+"""With the state that an ACQUIRED record will have once its Persist effect has succeeded. Until then it is neither acquirable
+nor acknowledgeable, does not count as terminal, and goes back to ACQUIRED if the write fails."""
+
+REJECTED = 16
+"""With ARCHIVING: a client rejected the record. Without this flag the delivery limit was reached."""
+
+UNSAVED = 32
+"""With ARCHIVING: decided by a lock that ran out, and not known to be saved. A dead letter now could become two after a crash."""
+
+HANDED_OUT = 64
+"""With ARCHIVING: whoever writes the dead letters has it."""
 
 TERMINAL_CODES = bytes(sorted(TERMINAL))
 TERMINAL_OR_PENDING = frozenset(TERMINAL_CODES) | {code | PENDING for code in TERMINAL_CODES}
 
-SETTLE = bytes(code & ~PENDING if code >= PENDING else code for code in range(256))
-"""bytes.translate table: pending codes to the states they stand for."""
+DEAD_LETTER_CODES = bytes((RecordState.ARCHIVING, RecordState.ARCHIVING | REJECTED))
+"""ARCHIVING, saved, and nobody has it: what is to be handed out."""
+HANDED_OUT_CODES = bytes(code | HANDED_OUT for code in DEAD_LETTER_CODES)
+UNSAVED_ARCHIVING = RecordState.ARCHIVING | UNSAVED
+ARCHIVING_CODES = DEAD_LETTER_CODES + HANDED_OUT_CODES + bytes([UNSAVED_ARCHIVING])
+
+PENDING_ARCHIVING_CODES = bytes(code | PENDING for code in DEAD_LETTER_CODES)
+PENDING_CODES = bytes(sorted({state | PENDING for state in RecordState} | set(PENDING_ARCHIVING_CODES)))
+
+SETTLE = bytes(code & ~(PENDING | UNSAVED) for code in range(256))
+"""bytes.translate table: codes that were being saved to what they are once they are."""
+
+HAND_OUT = bytes(code | HANDED_OUT if code in DEAD_LETTER_CODES else code for code in range(256))
+TAKE_BACK = bytes(code & ~HANDED_OUT if code in HANDED_OUT_CODES else code for code in range(256))
+"""bytes.translate tables for dead letters that are handed out, and that come back."""
 
 COUNT_UP = bytes(min(count + 1, 255) for count in range(256))
 """bytes.translate table of the delivery counts: one more delivery."""
 
 
 @lru_cache(maxsize=64)
-def given_back(delivery_limit: int) -> bytes:
-    """bytes.translate table from delivery counts to the states of ACQUIRED records that come back: RELEASE or, at the limit,
-    EXHAUST. With a dead-letter queue (KIP-1191) the latter, and REJECT, become DEAD_LETTER: this and `ACK_CODES` is the place."""
-    return bytes(TRANSITIONS[RecordState.ACQUIRED, Event.RELEASE if count < delivery_limit else Event.EXHAUST] for count in range(256))
+def given_back(delivery_limit: int, dead_letter_queue: bool = False) -> bytes:
+    """bytes.translate table from delivery counts to the codes of ACQUIRED records that come back: RELEASE or, at the limit,
+    EXHAUST. With a dead letter queue (KIP-1191) the latter is DEAD_LETTER."""
+    exhausted = UNSAVED_ARCHIVING if dead_letter_queue else TRANSITIONS[RecordState.ACQUIRED, Event.EXHAUST]
+    released = TRANSITIONS[RecordState.ACQUIRED, Event.RELEASE]
+    return bytes(released if count < delivery_limit else exhausted for count in range(256))
 
 
 @lru_cache(maxsize=64)
-def given_back_pending(delivery_limit: int) -> bytes:
+def given_back_pending(delivery_limit: int, dead_letter_queue: bool = False) -> bytes:
     """The same for records whose return is persisted first."""
-    return bytes(state | PENDING for state in given_back(delivery_limit))
+    return bytes(code & STATE | PENDING for code in given_back(delivery_limit, dead_letter_queue))
 
 
 ACK_CODES = bytes(TRANSITIONS[RecordState.ACQUIRED, event] | PENDING for event in (Event.GAP, Event.ACCEPT, Event.RELEASE, Event.REJECT))
 """Pending code by acknowledge type. RELEASE is overruled by `given_back_pending`, and RENEW changes no state."""
+
+DEAD_LETTER_ACK_CODES = ACK_CODES[: Event.REJECT] + bytes([TRANSITIONS[RecordState.ACQUIRED, Event.DEAD_LETTER] | REJECTED | PENDING])
+"""The same where the group has a dead letter queue."""

@@ -8,13 +8,18 @@
     release_member ---> pending --persisted--> AVAILABLE              if the lock has run out meanwhile)
     expire -----------> AVAILABLE at once; saving that is best effort
 
+With a dead letter queue (KIP-1191) rejected and exhausted records become ARCHIVING, and once that is saved
+
+    take_dead_letters -> the broker writes them there -> dead_lettered -> ARCHIVED at once, SPSO moves; saving is best effort
+
 Everything is synchronous and pure: no bytes, no clock (`now_ms` is any monotonic milliseconds), no I/O. A method that must be
 saved returns a Persist; the broker saves it and then calls persisted() or persist_failed() with its token, exactly once. Any
 number may be under way at a time and they may end in any order. The caller keeps one reader per share-partition between
 next_fetch_offset() and acquire(), or at least hands to acquire() what it really read at the offset it names.
 
 Better than Kafka where no client can tell: what a failed best-effort write left unsaved, and records found missing from the log,
-go along with the next Persist; a refused acknowledgement list leaves no lock renewed.
+go along with the next Persist; a refused acknowledgement list leaves no lock renewed; nothing becomes a dead letter before it is
+saved that it is to be one, because a crash would forget that, and there would be a second one.
 """
 
 from __future__ import annotations
@@ -23,23 +28,36 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kbroker.share import acknowledge
+from kbroker.share import acknowledge, archiving
 from kbroker.share.acquire import AcquireMode, Acquisition
-from kbroker.share.effects import AckBatch, AcquiredRange, Persist, ShareSettings, StateBatch
+from kbroker.share.effects import AckBatch, AcquiredRange, DeadLetter, Persist, ShareSettings, StateBatch
 from kbroker.share.in_flight import MAX_SPAN, InFlightWindow
-from kbroker.share.record_state import HOLE, PENDING, RecordState, given_back, given_back_pending
+from kbroker.share.record_state import (
+    ARCHIVING_CODES,
+    DEAD_LETTER_CODES,
+    HOLE,
+    PENDING_ARCHIVING_CODES,
+    PENDING_CODES,
+    STATE,
+    UNSAVED_ARCHIVING,
+    RecordState,
+    given_back,
+    given_back_pending,
+)
 
 __all__ = ["AcquireMode", "SharePartition", "SharePartitionStatistics"]
 
 Runs = list[tuple[int, int]]
-_PENDING_CODES = tuple(range(PENDING, PENDING + HOLE))
+_UNDECIDED = frozenset((RecordState.ACQUIRED, HOLE, *PENDING_CODES))
 _MAX_DELIVERY_COUNT = 255
 
 
 @dataclass(frozen=True, slots=True)
 class SharePartitionStatistics:
-    """`in_flight` counts offsets from SPSO to SPEO; the five after it count records by state (`pending`: being persisted, not
-    counted elsewhere). The last four count since the share-partition was loaded."""
+    """`in_flight` counts offsets from SPSO to SPEO; the six after it count records by state (`pending`: being persisted, not
+    counted elsewhere). From `acquired_records` on they count since the share-partition was loaded: `rejected` by clients and
+    `exhausted`, the delivery limit reached, when that happens, even if saving it fails and it happens again; `dead_lettered`
+    what dead_lettered() has ended."""
 
     start_offset: int
     end_offset: int
@@ -48,6 +66,7 @@ class SharePartitionStatistics:
     acquired: int
     pending: int
     acknowledged: int
+    archiving: int
     archived: int
     delivery_complete_count: int
     locks: int
@@ -56,14 +75,18 @@ class SharePartitionStatistics:
     redeliveries: int
     lock_timeouts: int
     failed_writes: int
+    rejected: int
+    exhausted: int
+    dead_lettered: int
 
 
 class _Write(NamedTuple):
-    """A Persist under way. `runs` are its own; `late` came along because an earlier write of them had failed or was never made."""
+    """A Persist under way. `pending` is final if it succeeds. The others are so in any case and go with the next one if it fails:
+    `decided` is what it says beside the pending runs, `passed` what the SPSO that it says has left behind."""
 
-    runs: Runs
-    late: Runs
-    is_final: bool
+    pending: Runs
+    decided: list[StateBatch]
+    passed: Runs
 
 
 class SharePartition:
@@ -80,7 +103,7 @@ class SharePartition:
         self._writes: dict[int, _Write] = {}
         self._last_token = 0
         self._unsaved: Runs = []
-        self._acquired_records = self._redeliveries = self._lock_timeouts = self._failed_writes = 0
+        self._acquired_records = self._redeliveries = self._lock_timeouts = self._failed_writes = self._dead_lettered = 0
 
     @classmethod
     def load(
@@ -92,6 +115,7 @@ class SharePartition:
         batches = sorted(state_batches)
         _check_state(start_offset, batches)
         share_partition._window.load(batches)
+        archiving.load(share_partition._window, batches, settings.delivery_count_limit)
         share_partition._advance()
         return share_partition
 
@@ -134,11 +158,9 @@ class SharePartition:
 
     @property
     def is_settled(self) -> bool:
-        """Nobody holds a record, nothing is being saved or waits to be: loaded again from the Persister it would be the same."""
-        window = self._window
-        if self._writes or self._unsaved:
-            return False
-        return not (window.states and window.count_of((RecordState.ACQUIRED,), window.start_offset, window.end_offset))
+        """Nobody holds a record, nobody has or waits for a dead letter, nothing is being saved or waits to be: loaded again from
+        the Persister it would be the same."""
+        return not (self._writes or self._unsaved or self._has(RecordState.ACQUIRED, *ARCHIVING_CODES))
 
     # ---- the life of a record --------------------------------------------------------------------------------------
 
@@ -180,72 +202,134 @@ class SharePartition:
     def release_member(self, member_id: str, *, now_ms: float) -> Persist | None:
         """The member's session is over (or it forgot the partition): what it holds comes back, with its delivery count."""
         window = self._window
+        by_count = given_back_pending(self._settings.delivery_count_limit, self._settings.dead_letter_queue)
         runs = _joined([run for lock in window.locks.of_member(member_id) for run in window.held_runs(lock)])
         for first, last in runs:
-            window.give_back(first, last, given_back_pending(self._settings.delivery_count_limit))
+            window.exhausted += window.give_back(first, last, by_count)
         return self._persist(runs) if runs else None
 
     def expire(self, now_ms: float) -> Persist | None:
         """Take back what has been locked for too long. It is available at once, whatever becomes of the Persist."""
         window, runs = self._window, []
+        by_count = given_back(self._settings.delivery_count_limit, self._settings.dead_letter_queue)
         for lock in window.locks.due(now_ms):
             for first, last in window.held_runs(lock):
-                window.give_back(first, last, given_back(self._settings.delivery_count_limit))
+                window.exhausted += window.give_back(first, last, by_count)
                 self._lock_timeouts += last - first + 1
                 runs.append((first, last))
-        return self._persist(_joined(runs), is_final=True) if runs else None
+        return self._persist_best_effort(runs) if runs else None
 
     def log_start_moved(self, new_start_offset: int) -> Persist | None:
         """The log begins later now (retention, DeleteRecords): what is below is done with, without a dead letter.
 
-        None if the SPSO is there already. The Persist carries the new start offset; whether it succeeds matters to nobody.
+        None if the SPSO is there already. The Persist carries the new start offset; if it fails the next one does.
         """
-        if new_start_offset <= self._window.start_offset:
+        start_offset = self._window.start_offset
+        if new_start_offset <= start_offset:
             return None
         self._window.drop_below(new_start_offset)
-        return self._persist([], is_final=True)
+        return self._persist_best_effort([(start_offset, new_start_offset - 1)])
+
+    # ---- dead letters (KIP-1191) -----------------------------------------------------------------------------------
+
+    @property
+    def has_dead_letters(self) -> bool:
+        """True if take_dead_letters() would give some."""
+        return self._has(*DEAD_LETTER_CODES)
+
+    def take_dead_letters(self) -> list[DeadLetter]:
+        """Hand out what is ARCHIVING, saved, and was not handed out before, in offset order. Whoever takes it says what became of
+        it with dead_lettered() or give_back_dead_letters()."""
+        return archiving.take(self._window)
+
+    def dead_lettered(self, runs: Sequence[tuple[int, int]]) -> Persist | None:
+        """These offsets, handed out before, are durable in the dead letter queue, or will never be: they are ARCHIVED. What the log
+        start has passed meanwhile is skipped; None if nothing else is there. If the Persist fails they go with the next one.
+
+        Raises ValueError for an offset that is not handed out, and then nothing has changed.
+        """
+        ended = archiving.end(self._window, _joined(runs))
+        if not ended:
+            return None
+        self._dead_lettered += sum(last - first + 1 for first, last in ended)
+        persist = self._persist_best_effort(ended)
+        self._advance()
+        return persist
+
+    def give_back_dead_letters(self, runs: Sequence[tuple[int, int]]) -> None:
+        """These offsets, handed out before, were not written: take_dead_letters() gives them again."""
+        archiving.give_back(self._window, runs)
+
+    @property
+    def has_unsaved_archiving(self) -> bool:
+        """True if a failed write left records ARCHIVING that no Persist under way says to be: time for retry_unsaved()."""
+        return any(self._window.has((UNSAVED_ARCHIVING,), first, last) for first, last in self._unsaved)
+
+    def retry_unsaved(self) -> Persist | None:
+        """What failed best-effort writes left unsaved, once more, without waiting for the next Persist. None: nothing is."""
+        return self._persist([]) if self._unsaved else None
+
+    @property
+    def has_archiving(self) -> bool:
+        """True while a record is or becomes ARCHIVING, or is still saved as that although it is ARCHIVED here: what was noted about
+        its way into the dead letter queue may be needed. Then, with nothing else left to do, retry_unsaved()."""
+        if self._unsaved or any(write.decided or write.passed for write in self._writes.values()):
+            return True
+        return self._has(*ARCHIVING_CODES, *PENDING_ARCHIVING_CODES)
 
     # ---- what became of a Persist ----------------------------------------------------------------------------------
 
     def persisted(self, token: int) -> None:
         """The Persist with this token is saved: what it said is final, and the SPSO may move."""
-        write = self._writes.pop(token)
-        if not write.is_final:
-            for first, last in write.runs:
-                self._window.settle(first, last)
+        pending, decided, _ = self._writes.pop(token)
+        for first, last in pending:
+            self._window.settle(first, last)
+        for batch in decided:
+            if batch.state == RecordState.ARCHIVING:
+                self._window.settle(batch.first_offset, batch.last_offset)
         self._advance()
 
     def persist_failed(self, token: int, *, now_ms: float) -> None:
         """The Persist with this token is not saved. Records go back to their holder, or to everybody where the lock has run out."""
-        write = self._writes.pop(token)
+        pending, decided, passed = self._writes.pop(token)
         self._failed_writes += 1
-        unsaved = list(write.late)
-        for first, last in write.runs:
-            if write.is_final:
-                unsaved.append((first, last))
-            else:
-                unsaved += self._window.roll_back(first, last, self._settings.delivery_count_limit, now_ms)
-        self._unsaved = _joined(self._unsaved + unsaved)
+        unsaved = [*self._unsaved, *passed, *((batch.first_offset, batch.last_offset) for batch in decided)]
+        for first, last in pending:
+            unsaved += self._window.roll_back(first, last, self._settings.delivery_count_limit, now_ms)
+        self._unsaved = _joined(unsaved)
         self._advance()
 
-    def _persist(self, runs: Runs, *, is_final: bool = False) -> Persist:
+    def _persist_best_effort(self, runs: Runs) -> Persist:
+        """What these are already, whether it can be saved or not."""
+        self._unsaved = _joined([*self._unsaved, *runs])
+        return self._persist([])
+
+    def _persist(self, pending: Runs) -> Persist:
+        """Whatever waits to be saved goes along."""
         window = self._window
-        batches = [batch for first, last in runs for batch in window.runs(first, last, ~PENDING)]
-        late: Runs = []
+        batches = [batch for first, last in pending for batch in window.runs(first, last, STATE)]
+        decided: list[StateBatch] = []
+        passed: Runs = []
         if self._unsaved:
-            saved_later = [batch for run in self._unsaved if run[1] >= window.start_offset for batch in self._settled_runs(*run)]
-            late = [(batch.first_offset, batch.last_offset) for batch in saved_later]
-            batches = sorted(batches + saved_later)
+            decided = list(self._decided(self._unsaved))
+            passed = [(first, min(last, window.start_offset - 1)) for first, last in self._unsaved if first < window.start_offset]
             self._unsaved = []
+            batches = sorted(batches + decided)
         token = self._last_token = self._last_token + 1
-        self._writes[token] = _Write(runs, late, is_final)
+        self._writes[token] = _Write(pending, decided, passed)
         return Persist(token, window.start_offset, window.complete, tuple(batches), self.state_epoch, self.leader_epoch)
 
-    def _settled_runs(self, first: int, last: int) -> Iterator[StateBatch]:
-        """The present state of a run that was never saved, without what is on its way by other means (held, or pending)."""
-        for batch in self._window.runs(max(first, self._window.start_offset), last):
-            if batch.state != RecordState.ACQUIRED and batch.state < HOLE:
-                yield batch
+    def _decided(self, runs: Runs) -> Iterator[StateBatch]:
+        """The present state of runs from the SPSO on, without what is on its way by other means (held, or pending)."""
+        window = self._window
+        for first, last in runs:
+            if last >= window.start_offset:
+                for batch in window.runs(max(first, window.start_offset), last):
+                    if batch.state not in _UNDECIDED:
+                        yield batch._replace(state=batch.state & STATE)
+
+    def _has(self, *codes: int) -> bool:
+        return self._window.has(codes, self._window.start_offset, self._window.end_offset)
 
     def _advance(self) -> None:
         window = self._window
@@ -268,9 +352,10 @@ class SharePartition:
             in_flight=window.in_flight,
             available=count(RecordState.AVAILABLE),
             acquired=count(RecordState.ACQUIRED),
-            pending=count(*_PENDING_CODES),
+            pending=count(*PENDING_CODES),
             acknowledged=count(RecordState.ACKNOWLEDGED),
-            archived=count(RecordState.ARCHIVED, RecordState.ARCHIVING),
+            archiving=count(*ARCHIVING_CODES),
+            archived=count(RecordState.ARCHIVED),
             delivery_complete_count=window.complete,
             locks=len(window.locks),
             writes_under_way=len(self._writes),
@@ -278,13 +363,16 @@ class SharePartition:
             redeliveries=self._redeliveries,
             lock_timeouts=self._lock_timeouts,
             failed_writes=self._failed_writes,
+            rejected=window.rejected,
+            exhausted=window.exhausted,
+            dead_lettered=self._dead_lettered,
         )
 
 
-def _joined(runs: Runs) -> Runs:
+def _joined(runs: Sequence[tuple[int, int]]) -> Runs:
     """Runs in offset order, neighbours joined."""
     if len(runs) < 2:
-        return runs
+        return list(runs)
     joined: Runs = []
     for first, last in sorted(runs):
         if joined and first <= joined[-1][1] + 1:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple
 
-from kbroker.share.record_state import HOLE, PENDING, RecordState
+from kbroker.share.record_state import HOLE, PENDING, STATE, RecordState
 from kbroker.share.share_partition import SharePartition
 
 
@@ -27,11 +27,12 @@ def holdings(share_partition: SharePartition) -> Iterator[Holding]:
     window = share_partition._window
     first, head = window.start_offset, window.start_offset - window.base
     columns = zip(window.states[head:], window.counts[head:], window.lock_numbers[head:], strict=True)
-    with_lock = ((code, count, number if code == RecordState.ACQUIRED or code >= PENDING else 0) for code, count, number in columns)
+    visible = ((code & (STATE | PENDING), count, number) for code, count, number in columns)
+    with_lock = ((code, count, number if code == RecordState.ACQUIRED or code & PENDING else 0) for code, count, number in visible)
     for (code, count, number), run in groupby(with_lock):
         last = first + len(list(run)) - 1
         if code != HOLE:
             lock = window.locks.by_number.get(number)
             member_id, deadline_ms = (None, None) if lock is None else (lock.member_id, lock.deadline_ms)
-            yield Holding(first, last, RecordState(code & ~PENDING), count, member_id, deadline_ms, code >= PENDING)
+            yield Holding(first, last, RecordState(code & STATE), count, member_id, deadline_ms, bool(code & PENDING))
         first = last + 1
