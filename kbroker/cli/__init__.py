@@ -33,7 +33,8 @@ COMMANDS: Mapping[str, Entry] = {
     "produce": Entry("produce:produce", "Send the lines of a file, or of standard input, as records."),
     "consume": Entry("consume:consume", "Print records of a topic from an offset on."),
     "share-consume": Entry("share_consume:share_consume", "Take records from a topic as a member of a share group."),
-    "share-groups": Entry("share_groups:share_groups", "List and describe share groups."),
+    "share-groups": Entry("share_groups:share_groups", "List, describe, reset and delete share groups."),
+    "groups": Entry("groups:groups", "List groups of all types."),
     "configs": Entry("configs:configs", "Describe, set and delete configs of topics, groups and brokers."),
     "storage": Entry("storage:storage", "Look into a data directory, also beside a live broker."),
 }

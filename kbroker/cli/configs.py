@@ -20,8 +20,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def resource_options(function: F) -> F:
     """Whose configs: exactly one of --topic, --group, --broker."""
     function = click.option("--broker", metavar="ID", help="Configs of the broker with this node id; empty: of all brokers.")(function)
-    function = click.option("--group", help="Configs of this share group, which need not exist yet.")(function)
-    return click.option("--topic", help="Configs of this topic.")(function)
+    function = click.option("--group", metavar="G", help="Configs of this share group, which need not exist yet.")(function)
+    return click.option("--topic", metavar="NAME", help="Configs of this topic.")(function)
 
 
 def _resource(topic: str | None, group: str | None, broker: str | None) -> tuple[ResourceType, str]:
@@ -49,7 +49,13 @@ def configs() -> None:
 @json_option
 @bootstrap_option
 def describe(topic: str | None, group: str | None, broker: str | None, show_all: bool, as_json: bool, bootstrap: Address) -> None:
-    """Print configs, their values and where the values come from."""
+    """Print configs, their values and where the values come from.
+
+    \b
+    Examples:
+      kbroker configs describe --group workers --all
+      kbroker configs describe --topic orders --json
+    """
     from kbroker.client import admin
 
     kind, name = _resource(topic, group, broker)
@@ -70,7 +76,15 @@ def describe(topic: str | None, group: str | None, broker: str | None, show_all:
 @click.argument("config", nargs=-1, required=True, type=NameValue(), callback=each_once)
 @bootstrap_option
 def set_configs(topic: str | None, group: str | None, broker: str | None, config: dict[str, str], bootstrap: Address) -> None:
-    """Set each CONFIG, all or none."""
+    """Set each CONFIG, all or none.
+
+    CONFIG is NAME=VALUE.
+
+    \b
+    Examples:
+      kbroker configs set --group workers share.delivery.count.limit=3 share.auto.offset.reset=earliest
+      kbroker configs set --topic orders retention.ms=86400000
+    """
     from kbroker.client import admin
 
     kind, name = _resource(topic, group, broker)
@@ -84,7 +98,14 @@ def set_configs(topic: str | None, group: str | None, broker: str | None, config
 @click.argument("config", nargs=-1, required=True)
 @bootstrap_option
 def delete(topic: str | None, group: str | None, broker: str | None, config: tuple[str, ...], bootstrap: Address) -> None:
-    """Put each CONFIG back to its default value, all or none."""
+    """Put each CONFIG back to its default value, all or none.
+
+    CONFIG is a name.
+
+    \b
+    Examples:
+      kbroker configs delete --group workers share.delivery.count.limit
+    """
     from kbroker.client import admin
 
     kind, name = _resource(topic, group, broker)

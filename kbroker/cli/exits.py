@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 import click
 from click.exceptions import NoArgsIsHelpError
+
+from kbroker.logging_setup import escaped
 
 OK = 0
 REFUSED = 1
@@ -26,7 +29,15 @@ class CommandFailed(Exception):
 
 def say(message: str) -> None:
     """One line for the person at the terminal, on stderr: stdout belongs to data."""
-    click.echo(f"kbroker: {message}", err=True)
+    click.echo(f"kbroker: {escaped(message)}", err=True)
+
+
+def refuse(problems: Sequence[str]) -> None:
+    """One line for each of several things that could not be done; returns only where there is none."""
+    for problem in problems[:-1]:
+        say(problem)
+    if problems:
+        raise CommandFailed(problems[-1])
 
 
 def end_of(error: BaseException) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -72,6 +74,50 @@ class NameValue(click.ParamType[tuple[str, str]]):
         if not equals or not name.strip():
             self.fail(f"{value!r} is not NAME=VALUE", param, context)
         return name.strip(), content.strip()
+
+
+class TopicPartitionsType(click.ParamType[tuple[str, "tuple[int, ...] | None"]]):
+    """`TOPIC`, or `TOPIC:0,1,2` for some of its partitions: (name, numbers or None for all)."""
+
+    name = "TOPIC[:N,...]"
+
+    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> tuple[str, tuple[int, ...] | None]:
+        if isinstance(value, tuple):
+            return value
+        topic, colon, numbers = str(value).partition(":")
+        if not topic.strip():
+            self.fail(f"{value!r} has no topic", param, context)
+        parts = [part.strip() for part in numbers.split(",")] if colon else []
+        for part in parts:
+            if not (part.isascii() and part.isdigit()) or int(part) >= 1 << 31:
+                self.fail(f"{part!r} in {value!r} is no partition", param, context)
+        return topic, tuple(map(int, parts)) if colon else None
+
+
+class DateTimeType(click.ParamType[int]):
+    """`YYYY-MM-DDTHH:mm:SS.sss` with Z or an offset such as +02:00, UTC without: milliseconds since 1970.
+
+    Kafka's format (its Utils.getDateTime); seconds and milliseconds may be left out here.
+    """
+
+    name = "YYYY-MM-DDTHH:mm:SS.sss"
+    _FORMAT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)?")
+
+    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        text = str(value)
+        if not self._FORMAT.fullmatch(text):
+            self.fail(f"{text!r} is not {self.name}", param, context)
+        try:
+            when = datetime.fromisoformat(text)
+        except ValueError as error:
+            self.fail(f"{text!r} is no time: {error}", param, context)
+        when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+        since_1970_ms = (when - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+        if since_1970_ms < 0:
+            self.fail(f"{text!r} is before 1970", param, context)
+        return since_1970_ms
 
 
 def each_once(context: click.Context, param: click.Parameter, value: tuple[tuple[str, str], ...]) -> dict[str, str]:

@@ -1,38 +1,78 @@
-"""`kbroker share-groups`: list and describe share groups, with the columns of Kafka's own tool."""
+"""`kbroker share-groups`: list, describe, reset and delete share groups, with the options and columns of Kafka's own tool.
+
+The commands that need more than a few lines are in files of their own and are added at the end of this one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
 
+from kbroker.cli.exits import CommandFailed, refuse
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.params import Address, bootstrap_option, connect, json_option
+from kbroker.cli.params import Address, bootstrap_option, connect, json_option, not_blank
+from kbroker.cli.share_groups_describe import describe
+from kbroker.cli.share_groups_reset import reset_offsets
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
-    from kbroker.client.admin import ShareGroup, ShareMember
+    from kbroker.client.rpc import Connection
+
+STATES = ("Empty", "Stable", "Dead")
+
+
+class StatesType(click.ParamType[tuple[str, ...]]):
+    """States of share groups behind commas, in any case; nothing at all for every state."""
+
+    name = "STATES"
+
+    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        by_lower_case = {state.lower(): state for state in STATES}
+        states = []
+        for part in str(value).split(",") if value else ():
+            state = by_lower_case.get(part.strip().lower())
+            if state is None:
+                self.fail(f"{part.strip()!r} is not one of {', '.join(STATES)}", param, context)
+            states.append(state)
+        return tuple(states)
 
 
 @click.group("share-groups")
 def share_groups() -> None:
-    """List and describe share groups."""
+    """List, describe, reset and delete share groups."""
 
 
 @share_groups.command("list")
-@click.option("--state", "show_state", is_flag=True, help="Also print the state of each group.")
+@click.option(
+    "--state",
+    "states",
+    type=StatesType(),
+    is_flag=False,
+    flag_value="",
+    metavar="[STATES]",
+    help="Also print the state of each group; with STATES (Empty, Stable or Dead, several behind commas) only groups in these.",
+)
 @json_option
 @bootstrap_option
-def list_groups(show_state: bool, as_json: bool, bootstrap: Address) -> None:
-    """Ids of all share groups, one per line."""
-    from kbroker.client import admin
+def list_groups(states: tuple[str, ...] | None, as_json: bool, bootstrap: Address) -> None:
+    """Ids of all share groups, one per line.
+
+    \b
+    Examples:
+      kbroker share-groups list --state
+      kbroker share-groups list --state Empty --json
+    """
+    from kbroker.client import group_admin
 
     with connect(bootstrap) as connection:
-        groups = admin.groups(connection)
+        groups = group_admin.groups(connection, states=states or ())
     if as_json:
         print_json([{"group": group.group_id, "state": group.state} for group in groups])
-    elif show_state:
+    elif states is not None:
         print_table(("GROUP", "STATE"), [(group.group_id, group.state) for group in groups])
     else:
         for group in groups:
@@ -40,37 +80,88 @@ def list_groups(show_state: bool, as_json: bool, bootstrap: Address) -> None:
 
 
 @share_groups.command()
-@click.argument("group", nargs=-1)
-@click.option("--members", "view", flag_value="members", help="Members and their assignments.")
-@click.option("--state", "view", flag_value="state", default="state", help="State, epochs and number of members (default).")
+@click.argument("group", nargs=-1, required=True)
 @json_option
 @bootstrap_option
-def describe(group: tuple[str, ...], view: str, as_json: bool, bootstrap: Address) -> None:
-    """Describe each GROUP, or all share groups."""
-    from kbroker.client import admin
+def delete(group: tuple[str, ...], as_json: bool, bootstrap: Address) -> None:
+    """Delete each GROUP with its offsets.
 
+    All that is stored of it is lost but its configs. A group that has members is refused, and so is a name that is no share
+    group's; the others are deleted nevertheless, and the exit code is 1.
+
+    \b
+    Examples:
+      kbroker share-groups delete workers
+    """
+    names = tuple(dict.fromkeys(group))
     with connect(bootstrap) as connection:
-        names = group or tuple(found.group_id for found in admin.groups(connection))
-        described = [admin.describe_share_group(connection, name) for name in names]
+        refused = _delete(connection, names)
     if as_json:
-        print_json([_as_json(one) for one in described])
-    elif view == "members":
-        columns = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "MEMBER-EPOCH", "ASSIGNMENT")
-        print_table(columns, [_member_row(one, member) for one in described for member in one.members])
+        print_json([{"group": name, "deleted": name not in refused, "error": refused.get(name)} for name in names])
+    elif not refused:
+        click.echo(f"Deletion of requested share groups ({_quoted(names)}) was successful.")
+    elif deleted := [name for name in names if name not in refused]:
+        click.echo(f"These share groups were deleted successfully: {_quoted(deleted)}")
+    refuse([f"share group {name} could not be deleted: {why}" for name, why in refused.items()])
+
+
+def _delete(connection: Connection, names: tuple[str, ...]) -> dict[str, str]:
+    """Reasons by group that was not deleted. DeleteGroups takes groups of any type: those of other types are kept out here."""
+    from kbroker.client import group_admin
+
+    known = {found.group_id for found in group_admin.groups(connection)}
+    wanted = [name for name in names if name in known]
+    refused = group_admin.delete_groups(connection, wanted) if wanted else {}
+    reasons = {name: _why_not(error) for name, error in refused.items()}
+    return {name: reasons.get(name, NO_SHARE_GROUP) for name in names if name in reasons or name not in known}
+
+
+NO_SHARE_GROUP = "there is no share group of this name"
+_REASONS = {
+    ErrorCode.non_empty_group: "it has members; stop them first",
+    ErrorCode.group_id_not_found: NO_SHARE_GROUP,
+}
+
+
+def _why_not(error: KafkaError) -> str:
+    return _REASONS.get(error.code) or error.message or error.code.name
+
+
+def _quoted(names: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(f"'{escaped(name)}'" for name in names)
+
+
+@share_groups.command("delete-offsets")
+@click.argument("group", callback=not_blank)
+@click.option("--topic", "topics", metavar="TOPIC", multiple=True, required=True, help="Forget the offsets of this topic; may be repeated.")
+@json_option
+@bootstrap_option
+def delete_offsets(group: str, topics: tuple[str, ...], as_json: bool, bootstrap: Address) -> None:
+    """Forget where GROUP stands in topics.
+
+    Used again, the topics begin as for a new group. GROUP must have no members. Where a topic could not be done, the others are,
+    and the exit code is 1.
+
+    \b
+    Examples:
+      kbroker share-groups delete-offsets workers --topic orders --topic returns
+    """
+    from kbroker.client import group_admin
+
+    names = tuple(dict.fromkeys(topics))
+    with connect(bootstrap) as connection:
+        refused = group_admin.delete_share_group_offsets(connection, group, names)
+    if as_json:
+        print_json([{"topic": name, "deleted": name not in refused, "error": _text(refused.get(name))} for name in names])
     else:
-        rows = [(one.group_id, one.state, one.group_epoch, one.assignment_epoch, len(one.members)) for one in described]
-        print_table(("GROUP", "STATE", "GROUP-EPOCH", "ASSIGNMENT-EPOCH", "#MEMBERS"), rows)
+        print_table(("TOPIC", "STATUS"), [(name, f"Error: {_text(refused[name])}" if name in refused else "Successful") for name in names])
+    if refused:
+        raise CommandFailed(f"offsets of {len(refused)} of {len(names)} topics could not be deleted")
 
 
-def _member_row(group: ShareGroup, member: ShareMember) -> tuple[str | int, ...]:
-    count = sum(len(partitions) for partitions in member.assignment.values())
-    text = ";".join(f"{topic}:{_joined(partitions)}" for topic, partitions in sorted(member.assignment.items()))
-    return group.group_id, member.member_id, member.client_host, member.client_id, count, member.member_epoch, text
+def _text(error: KafkaError | None) -> str | None:
+    return None if error is None else error.message
 
 
-def _joined(partitions: Iterable[int]) -> str:
-    return ",".join(map(str, partitions))
-
-
-def _as_json(group: ShareGroup) -> dict[str, object]:
-    return {**group._asdict(), "members": [member._asdict() for member in group.members]}
+share_groups.add_command(describe)
+share_groups.add_command(reset_offsets)

@@ -26,7 +26,12 @@ def topics() -> None:
 @click.option("--if-not-exists", is_flag=True, help="Succeed without a change where the topic exists.")
 @bootstrap_option
 def create(topic: str, partitions: int | None, configs: dict[str, str], if_not_exists: bool, bootstrap: Address) -> None:
-    """Create TOPIC."""
+    """Create TOPIC.
+
+    \b
+    Examples:
+      kbroker topics create orders --partitions 3 --config retention.ms=86400000
+    """
     from kbroker.client import admin
 
     with connect(bootstrap) as connection:

@@ -1,6 +1,7 @@
-"""What the command line and tests ask of a broker, as plain functions over a Connection: topics, configs, groups, offsets.
+"""What the command line and tests ask of a broker, as plain functions over a Connection: topics, their offsets, configs, groups.
 
 Each sends one or two requests, turns rows into small values of ours and an error code into KafkaError. No printing, no retry.
+The functions for groups are at home in `group_admin`.
 """
 
 from __future__ import annotations
@@ -9,8 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from kbroker.client.rpc import Connection, Entity
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.client.answers import check, reason
+from kbroker.client.group_admin import alter_share_group_offsets as alter_share_group_offsets
+from kbroker.client.group_admin import delete_groups as delete_groups
+from kbroker.client.group_admin import delete_share_group_offsets as delete_share_group_offsets
+from kbroker.client.group_admin import describe_share_group as describe_share_group
+from kbroker.client.group_admin import describe_share_group_offsets as describe_share_group_offsets
+from kbroker.client.group_admin import groups as groups
+from kbroker.client.rpc import Connection
+from kbroker.errors import ErrorCode
 from kbroker.state_records import ResourceType as ResourceType
 
 EARLIEST = -2
@@ -44,38 +52,6 @@ class ConfigEntry(NamedTuple):
         return self.source == _DEFAULT_SOURCE
 
 
-class Group(NamedTuple):
-    group_id: str
-    state: str
-    type: str
-
-
-class ShareMember(NamedTuple):
-    """`assignment`: partitions by topic name."""
-
-    member_id: str
-    member_epoch: int
-    client_id: str
-    client_host: str
-    subscribed_topics: tuple[str, ...]
-    assignment: Mapping[str, tuple[int, ...]]
-
-
-class ShareGroup(NamedTuple):
-    group_id: str
-    state: str
-    group_epoch: int
-    assignment_epoch: int
-    assignor: str
-    members: tuple[ShareMember, ...]
-
-
-def check(code: ErrorCode, message: str | None = None) -> None:
-    """Raises KafkaError unless the code is none."""
-    if code is not ErrorCode.none:
-        raise KafkaError(code, message)
-
-
 def create_topic(connection: Connection, name: str, *, partitions: int = -1, config: Mapping[str, str] | None = None) -> None:
     """`partitions` -1: the broker's num.partitions. Raises KafkaError, for instance topic_already_exists."""
     row = {
@@ -102,8 +78,7 @@ def topics(connection: Connection, names: Sequence[str] | None = None) -> list[T
     found = []
     for row in answer.topics:
         is_unknown = row.error_code is ErrorCode.unknown_topic_or_partition
-        reason = row.error_code.name.replace("_", " ")
-        check(row.error_code, f"there is no topic {row.name}" if is_unknown else f"topic {row.name!r}: {reason}")
+        check(row.error_code, f"there is no topic {row.name}" if is_unknown else f"topic {row.name!r}: {reason(row.error_code)}")
         partitions = tuple(sorted(p.partition_index for p in row.partitions))
         found.append(Topic(row.name, row.topic_id, partitions, row.is_internal))
     return sorted(found)
@@ -116,7 +91,7 @@ def list_offsets(connection: Connection, topic: str, partitions: Iterable[int], 
     answer = connection.call("list_offsets", replica_id=-1, isolation_level=0, topics=wanted, timeout=_TIMEOUT_MS)
     offsets = {}
     for row in answer.topics[0].partitions:
-        check(row.error_code, f"{topic}-{row.partition_index}")
+        check(row.error_code, f"offsets of {topic}-{row.partition_index}: {reason(row.error_code)}")
         offsets[row.partition_index] = row.offset
     return offsets
 
@@ -144,34 +119,6 @@ def alter_configs(
     resource = {"resource_type": int(kind), "resource_name": name, "configs": rows}
     answer = connection.call("incremental_alter_configs", resources=[resource], validate_only=False)
     check(answer.responses[0].error_code, answer.responses[0].error_message)
-
-
-def groups(connection: Connection, types: Sequence[str] = ("share",)) -> list[Group]:
-    """Groups of these types, by id."""
-    answer = connection.call("list_groups", states_filter=(), types_filter=tuple(types))
-    check(answer.error_code)
-    return sorted(Group(row.group_id, row.group_state, row.group_type) for row in answer.groups)
-
-
-def describe_share_group(connection: Connection, group_id: str) -> ShareGroup:
-    """Raises KafkaError(group_id_not_found) for a group that does not exist or is of another type."""
-    answer = connection.call("share_group_describe", group_ids=[group_id], include_authorized_operations=False)
-    row = answer.groups[0]
-    check(row.error_code, row.error_message)
-    return ShareGroup(
-        row.group_id,
-        row.group_state,
-        row.group_epoch,
-        row.assignment_epoch,
-        row.assignor_name,
-        tuple(sorted(_share_member(member) for member in row.members)),
-    )
-
-
-def _share_member(row: Entity) -> ShareMember:
-    assignment = {part.topic_name: tuple(sorted(part.partitions)) for part in row.assignment.topic_partitions}
-    topics = tuple(sorted(row.subscribed_topic_names))
-    return ShareMember(row.member_id, row.member_epoch, row.client_id, row.client_host, topics, assignment)
 
 
 def has_group_config(connection: Connection, group_id: str, config_name: str) -> bool:

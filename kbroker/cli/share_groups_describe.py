@@ -1,0 +1,179 @@
+"""`kbroker share-groups describe`: offsets and lag, members, or the state of share groups, in Kafka's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from kbroker.cli.exits import refuse, say
+from kbroker.cli.output import Cell, print_json, print_table
+from kbroker.cli.params import Address, bootstrap_option, connect, json_option
+from kbroker.errors import KafkaError
+
+if TYPE_CHECKING:
+    from kbroker.client.group_admin import Coordinator, ShareGroup, ShareMember, ShareOffset
+    from kbroker.client.rpc import Connection
+
+VIEWS = ("offsets", "members", "state")
+
+
+class Found(NamedTuple):
+    """What was asked for, and a line for everything that could not be said of it."""
+
+    groups: list[ShareGroup]
+    offsets: dict[str, list[ShareOffset]]
+    coordinators: dict[str, Coordinator]
+    problems: list[str]
+
+
+class Table(NamedTuple):
+    columns: tuple[str, ...]
+    rows: list[tuple[Cell, ...]]
+
+
+def one_view(context: click.Context, offsets: bool, members: bool, state: bool) -> str:
+    given = [view for view, is_given in zip(VIEWS, (offsets, members, state), strict=True) if is_given]
+    if len(given) > 1:
+        raise click.UsageError("--offsets, --members and --state exclude each other", context)
+    return given[0] if given else "offsets"
+
+
+@click.command()
+@click.argument("group", nargs=-1)
+@click.option("--all-groups", is_flag=True, help="All share groups.")
+@click.option("--offsets", is_flag=True, help="Start offset and lag of each share-partition; this is the default.")
+@click.option("--members", is_flag=True, help="Members and the partitions assigned to them.")
+@click.option("--state", is_flag=True, help="Coordinator, state and number of members.")
+@click.option("--verbose", is_flag=True, help="More columns: leader epochs of offsets, epochs of members and groups.")
+@json_option
+@bootstrap_option
+@click.pass_context
+def describe(
+    context: click.Context,
+    group: tuple[str, ...],
+    all_groups: bool,
+    offsets: bool,
+    members: bool,
+    state: bool,
+    verbose: bool,
+    as_json: bool,
+    bootstrap: Address,
+) -> None:
+    """Offsets, members or state of each GROUP.
+
+    A value that is not known is printed as -: a share-partition has no start offset, and so no lag, before it was first used.
+
+    \b
+    Examples:
+      kbroker share-groups describe workers
+      kbroker share-groups describe workers --members --verbose
+      kbroker share-groups describe --all-groups --state --json
+    """
+    view = one_view(context, offsets, members, state)
+    if bool(group) == all_groups:
+        raise click.UsageError("either GROUP or --all-groups is needed, not both")
+    with connect(bootstrap) as connection:
+        found = find(connection, group, view)
+    if as_json:
+        print_json([_as_json(each, view, found) for each in found.groups])
+    else:
+        for line in notes(found, view):
+            say(line)
+        table = TABLES[view](found, verbose)
+        if table.rows:
+            print_table(*table)
+    refuse(found.problems)
+
+
+def find(connection: Connection, names: Sequence[str], view: str) -> Found:
+    """Of these groups, or of all. Raises KafkaError where the broker refuses the whole question."""
+    from kbroker.client import group_admin
+
+    names = tuple(dict.fromkeys(names)) or tuple(each.group_id for each in group_admin.groups(connection))
+    described = list(zip(names, group_admin.describe_share_groups(connection, names), strict=True)) if names else []
+    problems = [each.message or f"group {name}: {each.code.name}" for name, each in described if isinstance(each, KafkaError)]
+    groups = sorted(each for _, each in described if not isinstance(each, KafkaError))
+    offsets, coordinators = {}, {}
+    if view == "state" and groups:
+        coordinators = group_admin.find_coordinators(connection, [each.group_id for each in groups])
+    elif view == "offsets":
+        offsets = {each.group_id: group_admin.describe_share_group_offsets(connection, each.group_id) for each in groups}
+        problems += [
+            f"group {group_id}, {row.topic}-{row.partition}: {row.error.message}"
+            for group_id, rows in offsets.items()
+            for row in rows
+            if row.error
+        ]
+    return Found(groups, offsets, coordinators, problems)
+
+
+def notes(found: Found, view: str) -> Iterable[str]:
+    """Why there is less to see than was asked for."""
+    if not found.groups and not found.problems:
+        yield "there are no share groups"
+    for each in found.groups:
+        if view == "offsets" and not found.offsets[each.group_id]:
+            yield f"share group {each.group_id} has no offset information"
+        elif view == "members" and not each.members:
+            yield f"share group {each.group_id} has no active members"
+
+
+def _offsets_table(found: Found, verbose: bool) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for group_id, offsets in found.offsets.items():
+        for each in offsets:
+            epoch = (each.leader_epoch,) if verbose else ()
+            rows.append((group_id, each.topic, each.partition, *epoch, each.start_offset, each.lag))
+    epoch_column = ("LEADER-EPOCH",) if verbose else ()
+    return Table(("GROUP", "TOPIC", "PARTITION", *epoch_column, "START-OFFSET", "LAG"), rows)
+
+
+def _members_table(found: Found, verbose: bool) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for group in found.groups:
+        for each in group.members:
+            count = sum(len(partitions) for partitions in each.assignment.values())
+            epoch = (each.member_epoch,) if verbose else ()
+            rows.append((group.group_id, each.member_id, each.client_host, each.client_id, count, *epoch, _assignment(each)))
+    epoch_column = ("MEMBER-EPOCH",) if verbose else ()
+    return Table(("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", *epoch_column, "ASSIGNMENT"), rows)
+
+
+def _state_table(found: Found, verbose: bool) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for group in found.groups:
+        node = found.coordinators[group.group_id]
+        epochs = (group.group_epoch, group.assignment_epoch) if verbose else ()
+        rows.append((group.group_id, f"{Address(node.host, node.port)} ({node.node_id})", group.state, *epochs, len(group.members)))
+    epoch_columns = ("GROUP-EPOCH", "ASSIGNMENT-EPOCH") if verbose else ()
+    return Table(("GROUP", "COORDINATOR (ID)", "STATE", *epoch_columns, "#MEMBERS"), rows)
+
+
+TABLES = {"offsets": _offsets_table, "members": _members_table, "state": _state_table}
+
+
+def _assignment(member: ShareMember) -> str:
+    """As Kafka writes it: `orders:0,1;returns:2`."""
+    return ";".join(f"{topic}:{','.join(map(str, partitions))}" for topic, partitions in sorted(member.assignment.items()))
+
+
+def _as_json(group: ShareGroup, view: str, found: Found) -> dict[str, Any]:
+    head = {"group": group.group_id, "state": group.state}
+    if view == "members":
+        return {**head, "members": [member._asdict() for member in group.members]}
+    if view == "offsets":
+        return {**head, "offsets": [_offset_as_json(each) for each in found.offsets[group.group_id]]}
+    return {
+        **head,
+        "coordinator": found.coordinators[group.group_id]._asdict(),
+        "group_epoch": group.group_epoch,
+        "assignment_epoch": group.assignment_epoch,
+        "assignor": group.assignor,
+        "member_count": len(group.members),
+    }
+
+
+def _offset_as_json(offset: ShareOffset) -> dict[str, Any]:
+    return {**offset._asdict(), "error": offset.error and offset.error.message}

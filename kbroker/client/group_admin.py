@@ -1,0 +1,181 @@
+"""What the command line and tests ask of a broker about groups: list, describe, delete, and the offsets of share groups.
+
+As in `admin`, which offers most of them too: plain functions over a Connection that send one request, turn rows into small values
+of ours and an error code of the whole answer into KafkaError. Where rows are refused one by one, the refusals are returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kbroker.client.answers import check, reason
+from kbroker.client.rpc import Connection, Entity
+from kbroker.errors import ErrorCode, KafkaError
+
+_GROUP_KEY = 0  # FindCoordinator's key type of all groups, share groups included
+UNKNOWN = -1
+"""Instead of an offset. As a start offset: nobody has used the share-partition yet, and the group's reset policy will decide."""
+
+
+class Group(NamedTuple):
+    group_id: str
+    state: str
+    type: str
+    protocol: str
+
+
+class Coordinator(NamedTuple):
+    node_id: int
+    host: str
+    port: int
+
+
+class ShareMember(NamedTuple):
+    """`assignment`: partitions by topic name."""
+
+    member_id: str
+    member_epoch: int
+    client_id: str
+    client_host: str
+    subscribed_topics: tuple[str, ...]
+    assignment: Mapping[str, tuple[int, ...]]
+
+
+class ShareGroup(NamedTuple):
+    group_id: str
+    state: str
+    group_epoch: int
+    assignment_epoch: int
+    assignor: str
+    members: tuple[ShareMember, ...]
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class ShareOffset(NamedTuple):
+    """Where a share-partition stands. None: not known. `lag` also is None where the broker serves version 0 only."""
+
+    topic: str
+    partition: int
+    start_offset: int | None
+    leader_epoch: int | None
+    lag: int | None
+    error: KafkaError | None
+
+
+def groups(connection: Connection, types: Sequence[str] = ("share",), states: Sequence[str] = ()) -> list[Group]:
+    """Groups of these types and states, by id; none given: of all."""
+    answer = connection.call("list_groups", states_filter=tuple(states), types_filter=tuple(types))
+    check(answer.error_code)
+    return sorted(Group(row.group_id, row.group_state, row.group_type, row.protocol_type) for row in answer.groups)
+
+
+def find_coordinators(connection: Connection, group_ids: Sequence[str]) -> dict[str, Coordinator]:
+    """The broker that coordinates each group, existing or not. Raises KafkaError."""
+    answer = connection.call("find_coordinator", key_type=_GROUP_KEY, coordinator_keys=tuple(group_ids))
+    for row in answer.coordinators:
+        check(row.error_code, row.error_message)
+    return {row.key: Coordinator(row.node_id, row.host, row.port) for row in answer.coordinators}
+
+
+def describe_share_group(connection: Connection, group_id: str) -> ShareGroup:
+    """Raises KafkaError(group_id_not_found) for a group that does not exist or is of another type."""
+    (group,) = describe_share_groups(connection, [group_id])
+    if isinstance(group, KafkaError):
+        raise group
+    return group
+
+
+def describe_share_groups(connection: Connection, group_ids: Sequence[str]) -> list[ShareGroup | KafkaError]:
+    """One for each id, in this order; group_id_not_found for what does not exist or is of another type."""
+    answer = connection.call("share_group_describe", group_ids=tuple(group_ids), include_authorized_operations=False)
+    rows = {row.group_id: row for row in answer.groups}
+    return [_share_group(rows[group_id]) for group_id in group_ids]
+
+
+def _share_group(row: Entity) -> ShareGroup | KafkaError:
+    if row.error_code is not ErrorCode.none:
+        return KafkaError(row.error_code, row.error_message)
+    members = tuple(sorted(_share_member(member) for member in row.members))
+    return ShareGroup(row.group_id, row.group_state, row.group_epoch, row.assignment_epoch, row.assignor_name, members)
+
+
+def _share_member(row: Entity) -> ShareMember:
+    assignment = {part.topic_name: tuple(sorted(part.partitions)) for part in row.assignment.topic_partitions}
+    topics = tuple(sorted(row.subscribed_topic_names))
+    return ShareMember(row.member_id, row.member_epoch, row.client_id, row.client_host, topics, assignment)
+
+
+def delete_groups(connection: Connection, group_ids: Iterable[str]) -> dict[str, KafkaError]:
+    """Delete groups of any type with all that is stored of them; what is not among the refused is gone for good."""
+    answer = connection.call("delete_groups", groups_names=tuple(group_ids))
+    return {row.group_id: _refusal(row) for row in answer.results if row.error_code is not ErrorCode.none}
+
+
+def describe_share_group_offsets(
+    connection: Connection, group_id: str, partitions: Mapping[str, Iterable[int]] | None = None
+) -> list[ShareOffset]:
+    """Of these partitions, by topic, or of all that the group has. A group that does not exist has none. Raises KafkaError."""
+    wanted = None if partitions is None else [{"topic_name": name, "partitions": tuple(each)} for name, each in partitions.items()]
+    answer = connection.call("describe_share_group_offsets", groups=[{"group_id": group_id, "topics": wanted}])
+    (group,) = answer.groups
+    check(group.error_code, group.error_message)
+    return sorted((_share_offset(topic.topic_name, row) for topic in group.topics for row in topic.partitions), key=_place)
+
+
+def _share_offset(topic: str, row: Entity) -> ShareOffset:
+    """Behind an error nothing else counts: Kafka fills start offset 0 in there."""
+    if row.error_code is not ErrorCode.none:
+        return ShareOffset(topic, row.partition_index, None, None, None, _refusal(row))
+    if row.start_offset == UNKNOWN:
+        return ShareOffset(topic, row.partition_index, None, None, None, None)
+    lag: int = getattr(row, "lag", UNKNOWN)
+    return ShareOffset(topic, row.partition_index, row.start_offset, row.leader_epoch, None if lag == UNKNOWN else lag, None)
+
+
+def _place(offset: ShareOffset) -> tuple[str, int]:
+    return offset.topic, offset.partition
+
+
+def alter_share_group_offsets(
+    connection: Connection, group_id: str, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, KafkaError]:
+    """Begin these partitions at new offsets, UNKNOWN: where the reset policy says; makes the group where there is none.
+
+    Records that were acquired, released or finished are forgotten. Returns the refused partitions: all others are altered and
+    durable. Raises KafkaError where nothing was altered, for instance non_empty_group.
+    """
+    topics: dict[str, list[dict[str, int]]] = {}
+    for place, offset in offsets.items():
+        topics.setdefault(place.topic, []).append({"partition_index": place.partition, "start_offset": offset})
+    rows: list[dict[str, Any]] = [{"topic_name": name, "partitions": each} for name, each in topics.items()]
+    answer = connection.call("alter_share_group_offsets", group_id=group_id, topics=rows)
+    check(answer.error_code, answer.error_message)
+    return {
+        TopicPartition(topic.topic_name, row.partition_index): _refusal(row)
+        for topic in answer.responses
+        for row in topic.partitions
+        if row.error_code is not ErrorCode.none
+    }
+
+
+def delete_share_group_offsets(connection: Connection, group_id: str, topics: Iterable[str]) -> dict[str, KafkaError]:
+    """Forget all that the group has of these topics: used again, they begin as for a new group.
+
+    Returns the refused topics: all others are done, durably. Raises KafkaError where nothing was deleted.
+    """
+    answer = connection.call("delete_share_group_offsets", group_id=group_id, topics=[{"topic_name": name} for name in topics])
+    check(answer.error_code, answer.error_message)
+    return {row.topic_name: _refusal(row) for row in answer.responses if row.error_code is not ErrorCode.none}
+
+
+def _refusal(row: Entity) -> KafkaError:
+    code = row.error_code
+    return KafkaError(code, reason(code, getattr(row, "error_message", None)))
