@@ -32,9 +32,11 @@ from kbroker.api.api_versions import unsupported_version
 from kbroker.broker.broker import Broker, open_broker
 from kbroker.broker.connection import Answer, CloseConnection, Connection, Later, PeerGone, Raw, Request
 from kbroker.broker.options import ReadyInfo, StartOptions
-from kbroker.errors import OperatorError
+from kbroker.errors import ErrorCode, OperatorError
+from kbroker.metrics import RequestMetrics
+from kbroker.protocol.error_codes import error_codes
 from kbroker.protocol.frames import BadFrame, FrameReader
-from kbroker.protocol.messages import encode_response, read_request, read_request_head, response_header
+from kbroker.protocol.messages import build_response, encode, read_request, read_request_head, response_header
 from kbroker.records import Buffer
 
 logger = logging.getLogger(__name__)
@@ -61,11 +63,14 @@ class _ClosedByPeer(Exception):
 
 
 class _Response:
-    """One response in the making: its head is known at once, its body perhaps only after a commit."""
+    """One response in the making: its head is known at once, its body perhaps only after a commit. `began`: when its request was cut
+    out of what the socket gave."""
 
-    __slots__ = ("answer", "api_key", "correlation_id", "version")
+    __slots__ = ("answer", "api_key", "began", "correlation_id", "metrics", "version")
 
-    def __init__(self, api_key: int, version: int, correlation_id: int, answer: Answer) -> None:
+    def __init__(self, metrics: RequestMetrics, began: float, api_key: int, version: int, correlation_id: int, answer: Answer) -> None:
+        self.metrics = metrics
+        self.began = began
         self.api_key = api_key
         self.version = version
         self.correlation_id = correlation_id
@@ -77,14 +82,21 @@ class _Response:
             await answer.pending.wait()
             later = answer.body()
             if later is None:
+                self.metrics.answered(perf_counter() - self.began, 0)
                 return ()
             answer = later
         if isinstance(answer, Raw):
             body: Sequence[Buffer] = answer.buffers
+            errors = answer.errors
         else:
-            body = (encode_response(self.api_key, self.version, answer),)
+            entity = build_response(self.api_key, self.version, answer)
+            body = (encode(entity),)
+            errors = error_codes(entity)
+        if errors:
+            self.metrics.failed(errors)
         tags = response_header(self.api_key, self.version)
         size = 4 + len(tags) + sum(map(len, body))
+        self.metrics.answered(perf_counter() - self.began, 4 + size)
         return (_SIZE_AND_CORRELATION.pack(size, self.correlation_id) + tags, *body)
 
 
@@ -111,7 +123,9 @@ class Server:
         self._shared_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._open: dict[int, _Peer] = {}
         self._next_id = 1
-        self._accepted = self._refused = self.requests = 0
+        self.metrics = broker.metrics
+        self.metrics.requests = {key: RequestMetrics(api.last + 1) for key, api in APIS.items()}
+        self.requests = 0
         self._reserved_bytes = 0
         self._room = trio.lowlevel.ParkingLot()
         self._emptied = trio.lowlevel.ParkingLot()
@@ -119,7 +133,7 @@ class Server:
         self.stopping = False
 
     def statistics(self) -> ServerStatistics:
-        return ServerStatistics(len(self._open), self._accepted, self._refused, self.requests, self._reserved_bytes)
+        return ServerStatistics(len(self._open), self.metrics.accepted, self.metrics.refused, self.requests, self._reserved_bytes)
 
     async def serve(self, listener: socket.socket) -> None:
         """Accept until cancelled; then connections end with their tasks."""
@@ -150,15 +164,16 @@ class Server:
 
     def _admit(self, nursery: trio.Nursery, sock: socket.socket, host: str) -> None:
         if len(self._open) >= self._max_connections:
-            self._refused += 1
+            self.metrics.refused += 1
             logger.warning("connection from %s refused: max.connections=%d are open", host, self._max_connections)
             sock.close()
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._accepted += 1
+        self.metrics.accepted += 1
         peer = _Peer(self, self._broker, sock, self._next_id, host)
         self._open[self._next_id] = peer
+        self.metrics.connections = len(self._open)
         self._next_id += 1
         nursery.start_soon(self._serve_peer, peer)
 
@@ -168,6 +183,7 @@ class Server:
                 await peer.take_leave(self._shared_buffer)
         finally:
             del self._open[peer.connection.id]
+            self.metrics.connections = len(self._open)
             peer.sock.close()
             if not self._open:
                 self._emptied.unpark_all()
@@ -253,11 +269,14 @@ class Server:
 class _Peer:
     """One client connection."""
 
-    __slots__ = ("_broker", "_frames", "_server", "busy", "connection", "is_stalled", "last_active", "name", "reserved_bytes", "sock")
+    __slots__ = (
+        "_broker", "_frames", "_metrics", "_server", "busy", "connection", "is_stalled", "last_active", "name", "reserved_bytes", "sock",
+    )  # fmt: skip
 
     def __init__(self, server: Server, broker: Broker, sock: socket.socket, connection_id: int, host: str) -> None:
         self._server = server
         self._broker = broker
+        self._metrics = server.metrics
         self.sock = sock
         self.name = f"{host} (connection {connection_id})"
         self.connection = Connection(connection_id, host, self._hang_up)
@@ -277,6 +296,7 @@ class _Peer:
                 continue
             if not received:
                 raise _ClosedByPeer
+            self._metrics.received_bytes += received
             self.busy = True
             await self._handle_burst(shared_buffer[:received])
             self.busy = False
@@ -321,22 +341,28 @@ class _Peer:
         return await waiting
 
     def _dispatch(self, frame: bytes | memoryview) -> tuple[_Response, Coroutine[Any, Any, Answer] | None]:
+        began = perf_counter()
         self._server.requests += 1
         try:
             head = read_request_head(frame)
             api = APIS.get(head.api_key)
             if api is None:
                 raise CloseConnection(f"unknown api key {head.api_key}")
+            metrics = self._metrics.requests[head.api_key]
             if not api.first <= head.api_version <= api.last:
                 if head.api_key == API_VERSIONS_KEY:
-                    return _Response(API_VERSIONS_KEY, 0, head.correlation_id, Raw((unsupported_version(),))), None
+                    metrics.by_version[0] += 1  # It is answered as that.
+                    refusal = Raw((unsupported_version(),), (ErrorCode.unsupported_version,))
+                    return _Response(metrics, began, API_VERSIONS_KEY, 0, head.correlation_id, refusal), None
                 raise CloseConnection(f"{api.module} version {head.api_version} is not served")
+            metrics.by_version[head.api_version] += 1
+            metrics.request_bytes += 4 + len(frame)
             body = read_request(head, frame)
         except ValueError as error:
             raise CloseConnection(f"malformed request: {error}") from error
         request = Request(self._broker, self.connection, head.api_key, head.api_version, head.client_id, body)
         answer = handler_of(head.api_key)(request)
-        response = _Response(head.api_key, head.api_version, head.correlation_id, {})
+        response = _Response(metrics, began, head.api_key, head.api_version, head.correlation_id, {})
         if inspect.iscoroutine(answer):
             return response, answer
         response.answer = cast(Answer, answer)
@@ -364,6 +390,7 @@ class _Peer:
                 await trio.lowlevel.wait_writable(self.sock.fileno())
                 self.is_stalled = False
                 continue
+            self._metrics.sent_bytes += sent
             while start < len(buffers) and sent >= len(buffers[start]):
                 sent -= len(buffers[start])
                 start += 1

@@ -29,15 +29,26 @@ async def handle(request: Request) -> Raw:
     try:
         session, wanted = _wanted(request)
     except KafkaError as error:
-        return Raw(fetch_response(request.version, error.code, 0, ()))
+        return Raw(fetch_response(request.version, error.code, 0, ()), (error.code,))
     rows = await _Fetch(request, wanted).run()
+    errors = _count(request, rows)
     if session is not None and request.body.session_epoch > 0:
         rows = [(key, row) for key, row in rows if _is_due(session, key, row)]
     elif session is not None:
         for key, row in rows:
             _is_due(session, key, row)
     session_id = 0 if session is None else session.session_id
-    return Raw(fetch_response(request.version, 0, session_id, _by_topic(rows)))
+    return Raw(fetch_response(request.version, 0, session_id, _by_topic(rows)), errors)
+
+
+def _count(request: Request, rows: Sequence[tuple[tuple[TopicKey, int], FetchRow]]) -> Sequence[int]:
+    """Count what was fetched; the error codes of the rows."""
+    topics = request.broker.topics
+    for (key, _), row in rows:
+        topic = topics.by_id(key) if isinstance(key, UUID) else topics.by_name(key)
+        if topic is not None:
+            topic.metrics.fetched(row.error_code, sum(map(len, row.records)))
+    return [row.error_code for _, row in rows if row.error_code]
 
 
 def _is_due(session: FetchSession, key: tuple[TopicKey, int], row: FetchRow) -> bool:
@@ -85,6 +96,7 @@ class _Fetch:
         self._until = trio.current_time() + max(0, milliseconds(body.max_wait)) / 1000
 
     async def run(self) -> list[tuple[tuple[TopicKey, int], FetchRow]]:
+        waits, has_waited = self._request.broker.metrics.fetch, False
         waiter = Waiter()
         watched = self._watch(waiter)
         try:
@@ -93,8 +105,12 @@ class _Fetch:
                 rows, total_bytes, read_failed = await self._read_all()
                 expired = trio.current_time() >= self._until
                 if total_bytes >= self._min_bytes or read_failed or expired or not watched or self._request.broker.closing:
+                    if expired and has_waited and total_bytes < self._min_bytes:
+                        waits.expired += 1
                     return rows
-                await self._request.connection.park(waiter, self._until)
+                has_waited = True
+                with waits:
+                    await self._request.connection.park(waiter, self._until)
         finally:
             for partition in watched:
                 partition.waiters.discard(waiter)

@@ -34,12 +34,13 @@ def handle(request: Request) -> Later:
 class _Produce:
     """One request; its rows are filled in as batches are refused, written or committed."""
 
-    __slots__ = ("_now_ms", "_request", "_topics", "acks", "pending")
+    __slots__ = ("_errors", "_now_ms", "_request", "_topics", "acks", "pending")
 
     def __init__(self, request: Request) -> None:
         self._request = request
         self._now_ms = wall_clock_ms()
         self._topics: list[tuple[str | UUID, list[ProduceRow]]] = []
+        self._errors: list[ErrorCode] = []
         self.acks: int = request.body.acks
         self.pending = Pending()
 
@@ -49,8 +50,10 @@ class _Produce:
         self._topics.append((name, rows))
         # The same partition twice: one row, the last (as Kafka).
         for index, records in {data.index: data.records for data in topic_data.partition_data}.items():
-            part = _Part(self, rows, index)
+            part = _Part(self, topic, rows, index)
             self.pending.parts += 1
+            if topic is not None:
+                topic.metrics.produce_requests += 1
             try:
                 self._check(topic, missing, index)
                 assert topic is not None
@@ -60,6 +63,7 @@ class _Produce:
             except KafkaError as error:
                 self.pending.parts -= 1
                 rows.append(ProduceRow(index, error.code, error_message=error.message))
+                self.failed(topic, error.code, records)
 
     def _find(self, topic_data: Any) -> tuple[Topic | None, str | UUID, ErrorCode]:
         topics = self._request.broker.topics
@@ -79,9 +83,14 @@ class _Produce:
         if not 0 <= index < len(topic.partitions):
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
 
+    def failed(self, topic: Topic | None, code: ErrorCode, records: bytes | None = None) -> None:
+        self._errors.append(code)
+        if topic is not None:
+            topic.metrics.produce_failed(len(records or b"") if code is ErrorCode.message_too_large else 0)
+
     def body(self) -> Raw | None:
         if self.acks != _NONE:
-            return Raw((produce_response(self._request.version, self._topics),))
+            return Raw((produce_response(self._request.version, self._topics),), self._errors)
         for name, rows in self._topics:
             for row in rows:
                 if row.error_code:
@@ -92,10 +101,11 @@ class _Produce:
 class _Part:
     """What the answer waits for at one partition."""
 
-    __slots__ = ("_at", "_finished", "_index", "_produce", "_rows")
+    __slots__ = ("_at", "_finished", "_index", "_produce", "_rows", "_topic")
 
-    def __init__(self, produce: _Produce, rows: list[ProduceRow], index: int) -> None:
+    def __init__(self, produce: _Produce, topic: Topic | None, rows: list[ProduceRow], index: int) -> None:
         self._produce = produce
+        self._topic = topic
         self._rows = rows
         self._at = len(rows)
         self._index = index
@@ -111,4 +121,5 @@ class _Part:
         self._finished = True
         if error is not None:
             self._rows[self._at] = ProduceRow(self._index, ErrorCode.kafka_storage_error, error_message=str(error))
+            self._produce.failed(self._topic, ErrorCode.kafka_storage_error)
         self._produce.pending.part_done()

@@ -6,7 +6,7 @@ sent when what was taken is saved. Rows without acknowledgement batches say NONE
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -30,7 +30,7 @@ async def handle(request: Request) -> Raw:
         plan = share_groups.sessions.acknowledge(body.group_id, body.member_id, body.share_session_epoch, acknowledged=acknowledged)
     except KafkaError as error:
         packed = share_acknowledge_response(request.version, (), lock_timeout_ms=0, error_code=error.code, error_message=error.message)
-        return Raw((packed,))
+        return Raw((packed,), (error.code,))
     results = await acknowledge(request, body.topics, is_renew_ack=getattr(body, "is_renew_ack", False))
     if plan.is_final:
         share_groups.close_session(plan.session)
@@ -40,7 +40,8 @@ async def handle(request: Request) -> Raw:
             code, message = (0, None) if refused is None else (int(refused.code), refused.message)
             rows.setdefault(partition.topic_id, []).append(ShareAcknowledgeRow(partition.partition, code, message))
     lock_ms = share_groups.settings(body.group_id).lock_duration_ms
-    return Raw((share_acknowledge_response(request.version, list(rows.items()), lock_timeout_ms=lock_ms),))
+    packed = share_acknowledge_response(request.version, list(rows.items()), lock_timeout_ms=lock_ms)
+    return Raw((packed,), [refused.code for refused in results.values() if refused is not None])
 
 
 def listed_partitions(topics: Sequence[Any]) -> list[TopicPartition]:
@@ -73,7 +74,17 @@ async def acknowledge(request: Request, topics: Sequence[Any], *, is_renew_ack: 
         if results[partition] is None and batches:
             valid.append((partition, batches))
     results.update(await request.broker.share_groups.acknowledge(body.group_id, body.member_id, valid))
+    _count(request, {partition: results[partition] for partition, batches in listed.items() if batches})
     return results
+
+
+def _count(request: Request, results: Mapping[TopicPartition, KafkaError | None]) -> None:
+    """Each topic counts once for a request, as in Kafka."""
+    failed = {partition.topic_id for partition, error in results.items() if error is not None}
+    for topic_id in {partition.topic_id for partition in results}:
+        topic = request.broker.topics.by_id(topic_id)
+        if topic is not None:
+            topic.metrics.share_acknowledged(has_failed=topic_id in failed)
 
 
 def _check(request: Request, partition: TopicPartition, batches: Sequence[AckBatch], *, is_renew_ack: bool) -> KafkaError | None:

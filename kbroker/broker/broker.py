@@ -33,12 +33,14 @@ from kbroker.broker.recovery import load_topics, raise_generation
 from kbroker.broker.retention import run_retention
 from kbroker.broker.share_groups import ShareGroups, ShareGroupsStatistics
 from kbroker.broker.space_reserve import SpaceReserve
+from kbroker.broker.state_housekeeping import StateHousekeeping, StateHousekeepingStatistics
 from kbroker.broker.topics import Topics, TopicsStatistics
 from kbroker.clock import wall_clock_ms
 from kbroker.config import BrokerConfig
 from kbroker.coordinator.share_group import ShareGroupCoordinator
 from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateStatistics
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
+from kbroker.metrics import BrokerMetrics
 from kbroker.share.persister import Persister
 from kbroker.share.session import ShareSessionsStatistics
 from kbroker.storage.data_dir import DataDirectory
@@ -65,6 +67,7 @@ class BrokerStatistics:
     share_groups: ShareGroupsStatistics
     share_sessions: ShareSessionsStatistics
     share_state: ShareStateStatistics
+    state_housekeeping: StateHousekeepingStatistics
     group_coordinator: GroupCoordinatorStatistics
 
 
@@ -79,6 +82,7 @@ class Broker:
         self.node_id = NODE_ID
         self.host, self.port = options.advertise or options.listen
         self.closing = False
+        self.metrics = BrokerMetrics()
         self.log_store = log_store
         self.state_store = state_store
         sync_interval_s = self.config["kbroker.sync.interval.ms"] / 1000
@@ -111,6 +115,8 @@ class Broker:
             updates_per_snapshot=self.config["share.coordinator.snapshot.update.records.per.snapshot"],
         )
         self.share_state = LocalPersister(share_state, self.state)
+        cold_ms = self.config["share.coordinator.cold.partition.snapshot.interval.ms"]
+        self.state_housekeeping = StateHousekeeping(self.share_state, state_store, self.topics, interval_ms=cold_ms)
         persister = plugins.persister_factory(self.config["kbroker.persister"])(PersisterContext(self.share_state, self.config))
         self.persister: Persister = persister
         self.share_groups = ShareGroups(
@@ -139,6 +145,7 @@ class Broker:
             share_groups=self.share_groups.statistics(),
             share_sessions=self.share_groups.sessions.statistics(),
             share_state=self.share_state.statistics(),
+            state_housekeeping=self.state_housekeeping.statistics(),
             group_coordinator=self.group_coordinator.statistics(),
         )
 
@@ -247,6 +254,7 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
                 workers.start_soon(run_retention, broker.topics, broker.config["log.retention.check.interval.ms"])
                 workers.start_soon(broker.run_producer_snapshots)
                 workers.start_soon(broker.deadlines.run)
+                workers.start_soon(broker.state_housekeeping.run)
                 broker.share_groups.work_in(workers)
                 broker.group_coordinator.work_in(workers)
                 _settle_memory()

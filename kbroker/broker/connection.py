@@ -53,9 +53,10 @@ class Connection:
 
 
 class Raw(NamedTuple):
-    """A response body packed by hand: buffers to send as they are."""
+    """A response body packed by hand: buffers to send as they are. `errors`: the error codes in it, for the metrics."""
 
     buffers: Sequence[Buffer]
+    errors: Sequence[int] = ()
 
 
 class Later(NamedTuple):

@@ -23,6 +23,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import outcome
@@ -30,6 +31,7 @@ import trio
 
 from kbroker.broker.waiting import Decision, OnDone
 from kbroker.errors import NoSpace, StoreFailed
+from kbroker.metrics import SECONDS, Histogram
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
@@ -118,6 +120,8 @@ class GroupCommit(Generic[Item]):
         self._failure: StoreFailed | None = None
         self._is_reported_full = False
         self._next_report = -math.inf
+        self.seconds = Histogram(SECONDS)
+        """How long groups took to be kept: written, and synced where that is waited for."""
         self._counts = dict.fromkeys(("groups", "entries", "syncs", "refused"), 0)
 
     # -- asking -------------------------------------------------------------------------------------------------------
@@ -238,7 +242,9 @@ class GroupCommit(Generic[Item]):
             if self._failure is not None:
                 raise self._failure
             if items:
+                began = perf_counter()
                 await self._keep(group, items)
+                self.seconds.observe(perf_counter() - began)
         except (NoSpace, StoreFailed) as error:
             self._note(error)
             self._refuse(group, error)

@@ -7,6 +7,7 @@ It also serves RPCs 83-87, whichever persister the broker itself uses. What it a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import perf_counter
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from kbroker.broker.waiting import Pending
 from kbroker.clock import wall_clock_ms
 from kbroker.config import BrokerConfig
 from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateOutcome, ShareStateStatistics
+from kbroker.metrics import SECONDS, Histogram
 from kbroker.share.persister import (
     InitializeRequest,
     Persister,
@@ -41,6 +43,7 @@ class LocalPersister:
     def __init__(self, coordinator: ShareStateCoordinator, commits: GroupCommit[Change]) -> None:
         self.coordinator = coordinator
         self._commits = commits
+        self.write_seconds = Histogram(SECONDS)
 
     def statistics(self) -> ShareStateStatistics:
         return self.coordinator.statistics()
@@ -52,7 +55,10 @@ class LocalPersister:
         return await self._save(self.coordinator.read(group_id, requests, now_ms=wall_clock_ms()))
 
     async def write(self, group_id: str, requests: Sequence[WriteRequest]) -> list[Result]:
-        return await self._save(self.coordinator.write(group_id, requests, now_ms=wall_clock_ms()))
+        began = perf_counter()
+        results = await self._save(self.coordinator.write(group_id, requests, now_ms=wall_clock_ms()))
+        self.write_seconds.observe(perf_counter() - began)
+        return results
 
     async def delete(self, group_id: str, partitions: Sequence[TopicPartition]) -> list[Result]:
         return await self._save(self.coordinator.delete(group_id, partitions))

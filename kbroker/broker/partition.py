@@ -22,6 +22,7 @@ from kbroker.broker.producer_state import ProducerStates
 from kbroker.broker.stored_batches import checked
 from kbroker.broker.waiting import OnDone, Waiters
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
+from kbroker.metrics import TopicMetrics
 from kbroker.records import NO_PRODUCER_ID, BatchHeader, stamp, stamp_log_append_time
 from kbroker.storage.spi import LogId, LogStore, SegmentInfo, StampedBatch
 
@@ -48,11 +49,12 @@ class Appended(NamedTuple):
 class _InFlight:
     """One queued batch and whoever waits for it (a repeat of it waits for the same commit)."""
 
-    __slots__ = ("base_offset", "end_offset", "has_producer", "on_done", "on_written")
+    __slots__ = ("base_offset", "end_offset", "has_producer", "on_done", "on_written", "size_bytes")
 
-    def __init__(self, base_offset: int, end_offset: int, has_producer: bool) -> None:
+    def __init__(self, base_offset: int, end_offset: int, size_bytes: int, has_producer: bool) -> None:
         self.base_offset = base_offset
         self.end_offset = end_offset
+        self.size_bytes = size_bytes
         self.has_producer = has_producer
         self.on_done: list[OnDone] = []
         self.on_written: list[Callable[[], None]] = []
@@ -83,9 +85,11 @@ class Partition:
         epochs: Sequence[EpochEntry],
         load_producers: Callable[[Partition], ProducerStates],
         on_first_append: Callable[[Partition, int], None],
+        metrics: TopicMetrics | None = None,
     ) -> None:
         self.log = log
         self.topic_name = topic_name
+        self.metrics = metrics or TopicMetrics()
         self.rules = rules
         self.leader_epoch = leader_epoch
         self.epochs = list(epochs)
@@ -159,7 +163,7 @@ class Partition:
             append_time_ms = max_timestamp_ms = now_ms
             stamp_log_append_time(batch, now_ms)
         last_offset = base_offset + header.last_offset_delta
-        in_flight = _InFlight(base_offset, last_offset + 1, has_producer)
+        in_flight = _InFlight(base_offset, last_offset + 1, len(batch), has_producer)
         in_flight.on_done.append(on_done)
         if on_written is not None:
             in_flight.on_written.append(on_written)
@@ -202,6 +206,8 @@ class Partition:
             if in_flight.has_producer:
                 self.producers.confirm()
             self.high_watermark = in_flight.end_offset
+            self.metrics.records_in += in_flight.end_offset - in_flight.base_offset
+            self.metrics.bytes_in += in_flight.size_bytes
             self.waiters.wake_all()
         elif in_flight.base_offset < self.next_offset:
             # Everything stamped on top of this batch is refused in the same turn: the first refusal takes all of it back.

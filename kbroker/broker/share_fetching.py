@@ -63,6 +63,7 @@ class ShareFetching:
         self._rows: dict[TopicPartition, ShareFetchRow] = {}
         self._budget = limits.max_records
         self._has_failed_load = False
+        self._usable = 0
 
     async def run(self, partitions: Sequence[TopicPartition], is_current: Callable[[], bool]) -> dict[TopicPartition, ShareFetchRow]:
         """A row for every partition that is loaded or failed. Raises PeerGone without holding anything.
@@ -72,6 +73,7 @@ class ShareFetching:
         """
         self._is_current = is_current
         until = trio.current_time() + self._limits.max_wait_ms / 1000
+        waits, has_waited = self._broker.metrics.share_fetch, False
         waiter = Waiter()
         watched: dict[TopicPartition, LoadedSharePartition] = {}
         try:
@@ -84,9 +86,16 @@ class ShareFetching:
                 acquired = await self._attempt(watched, expired=expired)
                 nothing_to_wait_for = not watched and not self._has_failed_load
                 if acquired or expired or lost_one or nothing_to_wait_for or self._broker.closing or not is_current():
+                    if expired and has_waited and not acquired:
+                        waits.expired += 1
                     return self._rows
-                await self._connection.park(waiter, until)
+                has_waited = True
+                with waits:
+                    await self._connection.park(waiter, until)
         finally:
+            metrics = self._broker.share_groups.metrics.get(self._group_id)
+            if metrics is not None and partitions:
+                metrics.fetch_ratio.observe(100 * self._usable / len(partitions))
             for loaded in watched.values():
                 _unwatch(loaded, waiter)
                 self._broker.share_groups.retire(loaded)
@@ -134,6 +143,7 @@ class ShareFetching:
                 self._rows[partition] = _error_row(partition, KafkaError(ErrorCode.unknown_server_error))
             return bool(acquirable)
         usable = [(partition, loaded) for partition, loaded, offset in acquirable if offset < loaded.partition.high_watermark]
+        self._usable = len(usable)
         if not usable:
             return False
         share_bytes = max(1, self._limits.max_bytes // len(usable))
@@ -198,6 +208,9 @@ class ShareFetching:
         if not ranges:
             return False
         self._broker.share_groups.acquired(loaded)
+        if loaded.metrics is not None:
+            for acquired in ranges:
+                loaded.metrics.acquired_ranges.observe(acquired.last_offset - acquired.first_offset + 1)
         self._budget -= sum(acquired.last_offset - acquired.first_offset + 1 for acquired in ranges)
         self._rows[partition] = ShareFetchRow(partition.partition, records=_slices(batches, ranges), acquired=ranges)
         return True

@@ -21,6 +21,7 @@ from kbroker.broker.share_loading import load_share_partition
 from kbroker.broker.topics import Topics
 from kbroker.broker.waiting import Waiters
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.metrics import ShareGroupMetrics
 from kbroker.share.effects import AckBatch, Persist, ShareSettings
 from kbroker.share.persister import Persister, Result, TopicPartition, WriteRequest
 from kbroker.share.session import ShareSession, ShareSessions
@@ -53,12 +54,13 @@ class LoadedSharePartition:
     """A share-partition in this broker's memory. `engine` is None while it loads; `error` says why it could not be; `retiring`:
     its group has no sessions, so that it goes when it is settled."""
 
-    __slots__ = ("engine", "error", "gone", "key", "partition", "retiring", "scheduled_ms", "waiters")
+    __slots__ = ("engine", "error", "gone", "key", "metrics", "partition", "retiring", "scheduled_ms", "waiters")
 
     def __init__(self, key: Key, partition: Partition) -> None:
         self.key = key
         self.partition = partition
         self.engine: SharePartition | None = None
+        self.metrics: ShareGroupMetrics | None = None
         self.error: KafkaError | None = None
         self.gone = False
         self.retiring = False
@@ -99,6 +101,8 @@ class ShareGroups:
         self._loaded: dict[Key, LoadedSharePartition] = {}
         self._groups: dict[str, dict[TopicPartition, LoadedSharePartition]] = {}
         self._nursery: trio.Nursery | None = None
+        self.metrics: dict[str, ShareGroupMetrics] = {}
+        """Of groups that had a share-partition in memory; nobody else can make an entry."""
         self.sessions = ShareSessions(max_sessions, lambda group_id, partition: (group_id, partition) in self._loaded)
 
     def statistics(self) -> ShareGroupsStatistics:
@@ -135,6 +139,7 @@ class ShareGroups:
 
     async def _load(self, loaded: LoadedSharePartition) -> None:
         group_id, (topic_id, index) = loaded.key
+        began = trio.current_time()
         try:
             engine = await load_share_partition(
                 self._persister, group_id, loaded.partition, self._settings(group_id), lambda: self._reset_policy(group_id)
@@ -152,6 +157,8 @@ class ShareGroups:
         if not loaded.gone:
             engine.settings = self._settings(group_id)  # They may have been altered while the state was read.
             loaded.engine = engine
+            loaded.metrics = self.metrics.setdefault(group_id, ShareGroupMetrics())
+            loaded.metrics.load_seconds.observe(trio.current_time() - began)
             loaded.waiters.wake_all()
             self.retire(loaded)
 
@@ -159,6 +166,8 @@ class ShareGroups:
         """Out of memory: the next fetch loads it anew from what was saved."""
         group_id, partition = loaded.key
         if self._loaded.get(loaded.key) is loaded:
+            if loaded.engine is not None and loaded.metrics is not None:
+                loaded.metrics.keep(loaded.engine.statistics())
             del self._loaded[loaded.key]
             group = self._groups[group_id]
             del group[partition]
@@ -170,6 +179,7 @@ class ShareGroups:
     def forget_group(self, group_id: str) -> None:
         for loaded in list(self._groups.get(group_id, {}).values()):
             self._forget(loaded)
+        self.metrics.pop(group_id, None)
 
     def _session_ended(self, group_id: str) -> None:
         if self.sessions.has_group(group_id):
@@ -226,6 +236,11 @@ class ShareGroups:
                 saves.append(_Save(loaded, persist))
         if saves:
             results.update(await self._save(group_id, saves))
+        metrics = self.metrics.get(group_id)
+        if metrics is not None:
+            for partition, acks in batches:
+                if results[partition] is None:
+                    metrics.count_acknowledged(acks)
         return results
 
     async def _save(self, group_id: str, saves: Sequence[_Save]) -> dict[TopicPartition, KafkaError | None]:

@@ -23,6 +23,7 @@ from kbroker.broker.space_reserve import SpaceReserve
 from kbroker.clock import wall_clock_ms
 from kbroker.config import BrokerConfig, TopicConfig
 from kbroker.errors import ErrorCode, KafkaError, NoSpace
+from kbroker.metrics import TopicMetrics
 from kbroker.state_records import (
     Config,
     ConfigKey,
@@ -58,6 +59,7 @@ class Topic:
     configs: Mapping[str, str]
     config: TopicConfig
     partitions: list[Partition] = field(default_factory=list)
+    metrics: TopicMetrics = field(default_factory=TopicMetrics)
 
     @property
     def record(self) -> TopicRecord:
@@ -333,6 +335,7 @@ class Topics:
                 epochs=self._stored_epochs(log),
                 load_producers=lambda partition: load_producers(partition, self._state_store),
                 on_first_append=self._note_epoch,
+                metrics=topic.metrics,
             )
             topic.partitions.append(partition)
 

@@ -96,9 +96,14 @@ def response_header(api_key: int, version: int) -> bytes:
     return b"\x00" if header_version >= 1 else b""
 
 
+def build_response(api_key: int, version: int, message: Message) -> Any:
+    """The entity of a response."""
+    return build(response_schema(api_key, version), message)
+
+
 def encode_response(api_key: int, version: int, message: Message) -> bytes:
     """The body of a response."""
-    return encode(build(response_schema(api_key, version), message))
+    return encode(build_response(api_key, version, message))
 
 
 def encode(entity: Entity) -> bytes:
@@ -191,6 +196,6 @@ def milliseconds(value: i32Timedelta | i64Timedelta | datetime.timedelta) -> int
 
 
 __all__ = [
-    "CORRELATION", "Message", "RequestHead", "TZAware", "build", "encode", "encode_response", "i32", "i64", "milliseconds",
-    "read_request", "read_request_head", "request_schema", "response_header", "response_schema",
+    "CORRELATION", "Message", "RequestHead", "TZAware", "build", "build_response", "encode", "encode_response", "i32", "i64",
+    "milliseconds", "read_request", "read_request_head", "request_schema", "response_header", "response_schema",
 ]  # fmt: skip
