@@ -281,6 +281,28 @@ BROKER_CONFIGS: Final = by_name(
         maximum=500,
         doc="Updates of a share-partition's state that are written before a whole snapshot; 0 writes snapshots only.",
     ),
+    ConfigDef(
+        name="share.coordinator.cold.partition.snapshot.interval.ms",
+        type=_INT,
+        default="300000",
+        minimum=1,
+        hidden=True,
+        doc="How old a share-partition's snapshot becomes before a new one takes in the updates after it.",
+    ),
+    ConfigDef(
+        name="errors.deadletterqueue.auto.create.topics.enable",
+        type=_BOOLEAN,
+        default="false",
+        dynamic=True,
+        doc="Whether the first dead letter of a share group makes the topic that it goes to.",
+    ),
+    ConfigDef(
+        name="errors.deadletterqueue.topic.name.prefix",
+        type=_STRING,
+        default="dlq.",
+        dynamic=True,
+        doc="How the name of a topic begins that is made for dead letters.",
+    ),
     # kbroker's own.
     ConfigDef(
         name="kbroker.persister",
@@ -314,6 +336,7 @@ _ELSEWHERE: Final = {
     "log.dir": "use --data-dir",
     "log.dirs": "use --data-dir",
     "group.share.persister.class.name": "use kbroker.persister",
+    "share.coordinator.state.topic.prune.interval.ms": "the state storage removes what is obsolete by itself",
     "log.flush.interval.messages": "use --durability",
     "log.flush.interval.ms": "use --durability",
 }

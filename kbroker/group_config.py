@@ -14,8 +14,8 @@ from kbroker.broker_config import GROUP_SHARE_TRIPLES, BrokerConfig
 from kbroker.config_def import LONG_MAX, ConfigDef, ConfigType, by_name
 
 _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
-_NO_DEAD_LETTERS = "there are no dead letter queues yet"
 _RESET = "share.auto.offset.reset"
+_DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
 _BY_DURATION = "by_duration:"
 
 _DURATION: Final = re.compile(
@@ -92,20 +92,28 @@ GROUP_CONFIGS: Final = by_name(
         name="share.renew.acknowledge.enable", type=_BOOLEAN, default="true", doc="Whether consumers may renew the lock of a record."
     ),
     ConfigDef(
-        name="errors.deadletterqueue.topic.name",
+        name=_DEAD_LETTER_TOPIC,
         type=_STRING,
         default="",
-        only=("",),
-        reason=_NO_DEAD_LETTERS,
-        doc="Topic that gets the records that are given up; empty for none.",
+        doc="Topic that gets a dead letter for each record that is given up (docs/dead-letters.md); empty for none.",
     ),
     ConfigDef(
         name="errors.deadletterqueue.copy.record.enable",
         type=_BOOLEAN,
         default="false",
-        only=("false",),
-        reason=_NO_DEAD_LETTERS,
         doc="Whether dead letters hold the record's key and value.",
+    ),
+    ConfigDef(
+        name="kbroker.errors.deadletterqueue.keep.headers.enable",
+        type=_BOOLEAN,
+        default="false",
+        doc="Whether dead letters hold the record's headers, too, behind those that tell where it comes from.",
+    ),
+    ConfigDef(
+        name="kbroker.errors.deadletterqueue.keep.timestamp.enable",
+        type=_BOOLEAN,
+        default="false",
+        doc="Whether dead letters have the record's timestamp instead of the time at which they are written.",
     ),
 )
 
@@ -142,6 +150,8 @@ def check_group_values(stored: Mapping[str, str], broker: BrokerConfig) -> None:
     """What a single setting's definition cannot see. Raises ValueError."""
     if stored.get(_RESET, "latest") not in ("latest", "earliest"):
         reset_duration_ms(stored[_RESET])
+    if stored.get(_DEAD_LETTER_TOPIC, "").startswith("__"):
+        raise ValueError(f"Invalid value {stored[_DEAD_LETTER_TOPIC]} for configuration {_DEAD_LETTER_TOPIC}: it must not begin with __")
     for contradiction in _contradictions(stored, broker):
         raise ValueError(contradiction)
 

@@ -89,6 +89,11 @@ class BatchHeader(NamedTuple):
         return self.attributes & _CODEC_MASK
 
     @property
+    def has_producer(self) -> bool:
+        """Whether an idempotent producer wrote it: any negative id is none."""
+        return self.producer_id > NO_PRODUCER_ID
+
+    @property
     def is_transactional(self) -> bool:
         return bool(self.attributes & _TRANSACTIONAL)
 
@@ -157,6 +162,13 @@ def stamp_log_append_time(batch: bytearray, timestamp_ms: int) -> None:
     (attributes,) = _ATTRIBUTES.unpack_from(batch, CRC_START)
     _ATTRIBUTES.pack_into(batch, CRC_START, attributes | _LOG_APPEND_TIME)
     _MAX_TIMESTAMP.pack_into(batch, 35, timestamp_ms)
+    _STAMP_CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
+
+
+def stamp_create_time(batch: bytearray) -> None:
+    """The times of the records are their producer's, whatever it said; the CRC is computed anew."""
+    (attributes,) = _ATTRIBUTES.unpack_from(batch, CRC_START)
+    _ATTRIBUTES.pack_into(batch, CRC_START, attributes & ~_LOG_APPEND_TIME)
     _STAMP_CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
 
 
@@ -248,6 +260,24 @@ def build_batch(
     batch[HEADER_SIZE:] = payload
     _STAMP_CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
     return bytes(batch)
+
+
+def encoded_size(record: Record, *, timestamp_delta: int, offset_delta: int) -> int:
+    """How many bytes the record takes in an uncompressed batch that begins so much earlier."""
+    size = 1 + _varint_size(timestamp_delta) + _varint_size(offset_delta) + _bytes_size(record.key) + _bytes_size(record.value)
+    size += _varint_size(len(record.headers))
+    size += sum(_bytes_size(name.encode()) + _bytes_size(value) for name, value in record.headers)
+    return _varint_size(size) + size
+
+
+def _bytes_size(value: bytes | None) -> int:
+    return 1 if value is None else _varint_size(len(value)) + len(value)
+
+
+def _varint_size(number: int) -> int:
+    """Of a zigzag varint or varlong."""
+    zigzag = 2 * number if number >= 0 else -2 * number - 1
+    return max(1, (zigzag.bit_length() + 6) // 7)
 
 
 def _write_record(body: io.BytesIO, record: Record, timestamp_delta: int, offset_delta: int) -> None:

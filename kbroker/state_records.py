@@ -13,6 +13,7 @@ below is length (2) and UTF-8. Negative numbers do not occur in keys.
     group/         group str, record type (2) [, member str]         coordinator_records.GROUP_VALUES
     share/         topic id (16), partition (4), group str,          number 0: ShareSnapshot
                    number (8)                                        number > 0: ShareUpdate
+    dead_letter/   topic id (16), partition (4), group str           DeadLetterCursor: JSON
 
 JSON is compact UTF-8; readers ignore members that they do not know, and skip keys of namespaces, meta names and group record
 types that they do not know (`parse_key` gives None): later formats add them. A value that cannot be read is a ValueError.
@@ -172,6 +173,21 @@ class ProducerSnapshot(JsonValue):
             Producer(number, epoch, tuple(ProducerBatch(*each) for each in batches)) for number, epoch, batches in self.producers
         )
         object.__setattr__(self, "producers", producers)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterCursor(JsonValue):
+    """Where to look, after a crash, which records of a share-partition have their dead letter already: from `offset` on in this
+    partition. It is there as long as a record may be ARCHIVING. `topic_id` None: nothing was written yet."""
+
+    topic_id: UUID | None
+    topic: str
+    partition: int
+    offset: int
+
+    def __post_init__(self) -> None:
+        if self.topic_id is not None:
+            object.__setattr__(self, "topic_id", UUID(str(self.topic_id)))
 
 
 # --- keys ---
@@ -368,12 +384,43 @@ share_state_number: Final = _NUMBER.pack
 """The last part of a share state key."""
 
 
-StateKey: TypeAlias = MetaKey | TopicKey | ConfigKey | LogStartKey | LeaderEpochKey | ProducerSnapshotKey | GroupKey | ShareStateKey
+@dataclass(frozen=True, slots=True)
+class DeadLetterKey:
+    """A share-partition whose dead letters are being written."""
+
+    topic_id: UUID
+    partition: int
+    group_id: str
+    namespace: ClassVar[bytes] = b"dead_letter/"
+
+    def encode(self) -> bytes:
+        return self.namespace + _LOG.pack(self.topic_id.bytes, self.partition) + encode_string(self.group_id)
+
+    @classmethod
+    def parse(cls, body: bytes) -> DeadLetterKey:
+        topic_id, partition = _LOG.unpack_from(body)
+        group_id, end = decode_string(body, _LOG.size)
+        if end != len(body):
+            raise IndexError("bytes are left over")
+        return cls(UUID(bytes=topic_id), partition, group_id)
+
+    def decode_value(self, value: bytes) -> DeadLetterCursor:
+        return DeadLetterCursor.decode(value)
+
+
+def dead_letter_topic_prefix(topic_id: UUID) -> bytes:
+    """Scan this for the cursors of all groups on one topic."""
+    return DeadLetterKey.namespace + topic_id.bytes
+
+
+StateKey: TypeAlias = (
+    MetaKey | TopicKey | ConfigKey | LogStartKey | LeaderEpochKey | ProducerSnapshotKey | GroupKey | ShareStateKey | DeadLetterKey
+)
 StateValue: TypeAlias = JsonValue | Message
 
 _PARSERS: Final[dict[bytes, Callable[[bytes], StateKey | None]]] = {
     each.namespace: each.parse
-    for each in (MetaKey, TopicKey, ConfigKey, LogStartKey, LeaderEpochKey, ProducerSnapshotKey, GroupKey, ShareStateKey)
+    for each in (MetaKey, TopicKey, ConfigKey, LogStartKey, LeaderEpochKey, ProducerSnapshotKey, GroupKey, ShareStateKey, DeadLetterKey)
 }
 
 
@@ -398,7 +445,13 @@ def read_entries(entries: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[State
 
 
 def _dump(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=True).encode()
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=True, default=_as_text).encode()
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, UUID):
+        return str(value)
+    raise TypeError(f"no JSON for {value!r}")
 
 
 def _load(value: bytes) -> dict[str, Any]:

@@ -99,6 +99,12 @@ TOPIC_CONFIGS: Final = by_name(
         synonyms=(("log.message.timestamp.after.max.ms", 1),),
         doc="How far in the future a producer's timestamp may lie.",
     ),
+    ConfigDef(
+        name="errors.deadletterqueue.group.enable",
+        type=_BOOLEAN,
+        default="false",
+        doc="Whether share groups may write their dead letters into this topic.",
+    ),
     _fixed("cleanup.policy", _LIST, "delete", _NO_COMPACTION, "What becomes of old segments."),
     _fixed("compression.type", _STRING, "producer", _AS_SENT, "The codec of stored batches."),
     _fixed("compression.gzip.level", _INT, "-1", _AS_SENT, "Level of recompression."),
@@ -124,13 +130,6 @@ TOPIC_CONFIGS: Final = by_name(
     _fixed("remote.log.delete.on.disable", _BOOLEAN, "false", _NO_TIERS, "Whether ending remote storage deletes it."),
     _fixed("local.retention.ms", _LONG, "-2", _NO_TIERS, "How long records stay local; -2: as retention.ms."),
     _fixed("local.retention.bytes", _LONG, "-2", _NO_TIERS, "How much of a partition stays local; -2: as retention.bytes."),
-    _fixed(
-        "errors.deadletterqueue.group.enable",
-        _BOOLEAN,
-        "false",
-        "there are no dead letter queues yet",
-        "Whether share groups may use this topic as their dead letter queue.",
-    ),
 )
 
 

@@ -25,6 +25,8 @@ from kbroker.state_records import (
     PRODUCER_IDS,
     Config,
     ConfigKey,
+    DeadLetterCursor,
+    DeadLetterKey,
     Generation,
     GroupKey,
     LeaderEpoch,
@@ -42,6 +44,7 @@ from kbroker.state_records import (
     Topic,
     TopicKey,
     TopicState,
+    dead_letter_topic_prefix,
     group_prefix,
     parse_key,
     read_entries,
@@ -64,6 +67,7 @@ KEYS_AND_BYTES = [
     (GroupKey(RecordType.SHARE_GROUP_METADATA, "g1"), b"group/\x00\x02g1\x00\x0b"),
     (GroupKey(RecordType.SHARE_GROUP_MEMBER, "g1", "m"), b"group/\x00\x02g1\x00\x0a\x00\x01m"),
     (ShareStateKey(TOPIC, 3, "g1", 7), b"share/" + bytes.fromhex(TOPIC_HEX + "00000003") + b"\x00\x02g1" + bytes(7) + b"\x07"),
+    (DeadLetterKey(TOPIC, 3, "g1"), b"dead_letter/" + bytes.fromhex(TOPIC_HEX + "00000003") + b"\x00\x02g1"),
 ]
 
 VALUES = [
@@ -86,6 +90,16 @@ VALUES = [
         ProducerSnapshotKey(TOPIC, 0, 100),
         ProducerSnapshot((Producer(1000, 0, (ProducerBatch(0, 4, 90, 94, 5), ProducerBatch(5, 5, 95, 95, 6))),)),
         b'{"producers":[[1000,0,[[0,4,90,94,5],[5,5,95,95,6]]]]}',
+    ),
+    (
+        DeadLetterKey(TOPIC, 0, "g"),
+        DeadLetterCursor(OTHER, "dlq.orders", 2, 7),
+        b'{"offset":7,"partition":2,"topic":"dlq.orders","topic_id":"01234567-89ab-cdef-0123-456789abcdef"}',
+    ),
+    (
+        DeadLetterKey(TOPIC, 0, "g"),
+        DeadLetterCursor(None, "dlq.orders", 0, 0),
+        b'{"offset":0,"partition":0,"topic":"dlq.orders","topic_id":null}',
     ),
 ]
 
@@ -120,7 +134,17 @@ def test_what_a_later_format_knows_is_skipped(key: bytes) -> None:
 
 @pytest.mark.parametrize(
     "key",
-    [b"topic/short", b"config/", b"config/\x63x", b"log_start/x", b"group/\x00\x09g", b"group/\x00\x01g\x00", b"share/x", b"meta/\xff"],
+    [
+        b"topic/short",
+        b"config/",
+        b"config/\x63x",
+        b"log_start/x",
+        b"group/\x00\x09g",
+        b"group/\x00\x01g\x00",
+        b"share/x",
+        b"meta/\xff",
+        b"dead_letter/x",
+    ],
 )
 def test_a_broken_key_is_a_value_error(key: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
@@ -147,6 +171,7 @@ keys: st.SearchStrategy[StateKey] = st.one_of(
     st.builds(GroupKey, st.sampled_from(sorted(MEMBER_RECORD_TYPES)), names, names),
     st.builds(GroupKey, st.sampled_from(sorted(set(RecordType) - MEMBER_RECORD_TYPES)), names),
     st.builds(ShareStateKey, topic_ids, numbers, names, st.integers(0, 2**63 - 1)),
+    st.builds(DeadLetterKey, topic_ids, numbers, names),
 )
 
 
@@ -164,7 +189,9 @@ def test_a_scan_finds_one_share_partition_in_the_order_of_its_updates(group: str
     assert prefix.startswith(share_topic_prefix(topic))
     if group != other:
         assert not ShareStateKey(topic, 5, other, 0).encode().startswith(prefix)
+        assert DeadLetterKey(topic, 5, other).encode() != DeadLetterKey(topic, 5, group).encode()
         assert not GroupKey(RecordType.SHARE_GROUP_METADATA, other).encode().startswith(group_prefix(group))
+    assert DeadLetterKey(topic, 5, group).encode().startswith(dead_letter_topic_prefix(topic))
 
 
 def test_keys_of_the_longest_names_fit_every_engine() -> None:
@@ -172,6 +199,7 @@ def test_keys_of_the_longest_names_fit_every_engine() -> None:
     longest = max(
         GroupKey(RecordType.SHARE_GROUP_MEMBER, group, member).encode(),
         ShareStateKey(TOPIC, 1, group, 1).encode(),
+        DeadLetterKey(TOPIC, 1, group).encode(),
         ConfigKey(ResourceType.GROUP, group).encode(),
         ConfigKey(ResourceType.TOPIC, "t" * 249).encode(),
         key=len,

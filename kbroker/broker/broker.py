@@ -22,6 +22,8 @@ from kbroker import plugins
 from kbroker.broker.configs import Configs, ConfigsStatistics
 from kbroker.broker.connection import Connection
 from kbroker.broker.coordinators import GroupCoordinator, GroupCoordinatorStatistics
+from kbroker.broker.dead_letter_writer import DeadLetterWriter
+from kbroker.broker.dead_letters import DeadLetters, DeadLettersStatistics
 from kbroker.broker.deadlines import Deadlines, DeadlinesStatistics
 from kbroker.broker.fetch_sessions import FetchSessions, FetchSessionsStatistics
 from kbroker.broker.group_commit import GroupCommit, GroupCommitStatistics
@@ -68,6 +70,7 @@ class BrokerStatistics:
     share_sessions: ShareSessionsStatistics
     share_state: ShareStateStatistics
     state_housekeeping: StateHousekeepingStatistics
+    dead_letters: DeadLettersStatistics
     group_coordinator: GroupCoordinatorStatistics
 
 
@@ -128,8 +131,17 @@ class Broker:
             reset_policy=self.configs.reset_policy,
         )
         self.configs.on_group_changed = self.share_groups.settings_changed
+        writer = DeadLetterWriter(self.topics, self.config)
+        self.dead_letters = DeadLetters(self.topics, self.configs, self.share_groups, persister, writer, self.state)
+        self.share_groups.dead_letters = self.dead_letters
         self.group_coordinator = GroupCoordinator(
-            ShareGroupCoordinator(self.configs.group_settings), self.topics, persister, self.share_groups, state_store, self.state
+            ShareGroupCoordinator(self.configs.group_settings),
+            self.topics,
+            persister,
+            self.share_groups,
+            self.configs,
+            state_store,
+            self.state,
         )
         self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])
 
@@ -146,6 +158,7 @@ class Broker:
             share_sessions=self.share_groups.sessions.statistics(),
             share_state=self.share_state.statistics(),
             state_housekeeping=self.state_housekeeping.statistics(),
+            dead_letters=self.dead_letters.statistics(),
             group_coordinator=self.group_coordinator.statistics(),
         )
 
@@ -241,6 +254,7 @@ def _recover(options: StartOptions, cluster_id: str, log_store: LogStore, state_
     broker.configs.load()
     load_topics(broker.topics, log_store, state_store, adopt=options.adopt)
     broker.group_coordinator.load()
+    broker.dead_letters.load(state_store)
     return broker
 
 
@@ -257,6 +271,7 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
                 workers.start_soon(broker.state_housekeeping.run)
                 broker.share_groups.work_in(workers)
                 broker.group_coordinator.work_in(workers)
+                broker.dead_letters.work_in(workers)
                 _settle_memory()
                 yield
                 workers.cancel_scope.cancel()

@@ -16,6 +16,7 @@ import trio
 from kbroker.broker.group_commit import GroupCommit
 from kbroker.config import BrokerConfig, GroupConfig
 from kbroker.coordinator.share_group_api import ShareGroupSettings
+from kbroker.share.dead_letter import Contents, DeadLetterQueue
 from kbroker.share.effects import ShareSettings
 from kbroker.state_records import Config, ConfigKey, ResourceType, read_entries
 from kbroker.storage.spi import Change, StateStore
@@ -88,6 +89,15 @@ class Configs:
         self._put_group(group_id, entries)
         self.on_group_changed(group_id)
 
+    def removal_of_group(self, group_id: str) -> list[Change]:
+        """What goes with a deleted group, into the commit that deletes it; `group_removed` then."""
+        return [(ConfigKey(ResourceType.GROUP, group_id).encode(), None)] if group_id in self._stored else []
+
+    def group_removed(self, group_id: str) -> None:
+        if group_id in self._stored:
+            self._put_group(group_id, {})
+            self.on_group_changed(group_id)
+
     def _put_group(self, group_id: str, entries: Mapping[str, str]) -> None:
         self._share_settings.clear()
         if not entries:
@@ -108,8 +118,18 @@ class Configs:
             lock_duration_ms=config["share.record.lock.duration.ms"],
             max_record_locks=config["share.partition.max.record.locks"],
             renew_enabled=config["share.renew.acknowledge.enable"],
+            dead_letter_queue=bool(config["errors.deadletterqueue.topic.name"]),
         )
         return settings
+
+    def dead_letter_queue(self, group_id: str) -> DeadLetterQueue:
+        config = self.group(group_id)
+        contents = Contents(
+            key_and_value=config["errors.deadletterqueue.copy.record.enable"],
+            headers=config["kbroker.errors.deadletterqueue.keep.headers.enable"],
+            timestamp=config["kbroker.errors.deadletterqueue.keep.timestamp.enable"],
+        )
+        return DeadLetterQueue(config["errors.deadletterqueue.topic.name"], contents)
 
     def group_settings(self, group_id: str) -> ShareGroupSettings:
         config = self.group(group_id)

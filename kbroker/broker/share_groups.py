@@ -9,9 +9,9 @@ stays until nobody holds a record of it and everything is saved.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import trio
 
@@ -19,7 +19,7 @@ from kbroker.broker.deadlines import Deadlines, now_ms
 from kbroker.broker.partition import Partition
 from kbroker.broker.share_loading import load_share_partition
 from kbroker.broker.topics import Topics
-from kbroker.broker.waiting import Waiters
+from kbroker.broker.waiting import Waiter, Waiters
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metrics import ShareGroupMetrics
 from kbroker.share.effects import AckBatch, Persist, ShareSettings
@@ -68,6 +68,26 @@ class LoadedSharePartition:
         self.scheduled_ms = float("inf")
 
 
+class DeadLetterHooks(Protocol):
+    """What is told to whoever writes dead letters (dead_letters.py), always in the step in which it happens."""
+
+    def before_save(self, loaded: LoadedSharePartition) -> None: ...
+    def wake(self, loaded: LoadedSharePartition) -> None: ...
+    def loaded(self, loaded: LoadedSharePartition) -> None: ...
+    def forget_group(self, group_id: str) -> None: ...
+    def forget_topic(self, topic: Sequence[Partition]) -> None: ...
+
+
+class _NoDeadLetters:
+    """Without a broker around them."""
+
+    def before_save(self, loaded: LoadedSharePartition) -> None: ...
+    def wake(self, loaded: LoadedSharePartition) -> None: ...
+    def loaded(self, loaded: LoadedSharePartition) -> None: ...
+    def forget_group(self, group_id: str) -> None: ...
+    def forget_topic(self, topic: Sequence[Partition]) -> None: ...
+
+
 class _Save(NamedTuple):
     loaded: LoadedSharePartition
     persist: Persist
@@ -101,6 +121,7 @@ class ShareGroups:
         self._loaded: dict[Key, LoadedSharePartition] = {}
         self._groups: dict[str, dict[TopicPartition, LoadedSharePartition]] = {}
         self._nursery: trio.Nursery | None = None
+        self.dead_letters: DeadLetterHooks = _NoDeadLetters()
         self.metrics: dict[str, ShareGroupMetrics] = {}
         """Of groups that had a share-partition in memory; nobody else can make an entry."""
         self.sessions = ShareSessions(max_sessions, lambda group_id, partition: (group_id, partition) in self._loaded)
@@ -160,7 +181,22 @@ class ShareGroups:
             loaded.metrics = self.metrics.setdefault(group_id, ShareGroupMetrics())
             loaded.metrics.load_seconds.observe(trio.current_time() - began)
             loaded.waiters.wake_all()
+            self.dead_letters.loaded(loaded)
             self.retire(loaded)
+
+    async def load(self, group_id: str, partition: TopicPartition) -> LoadedSharePartition:
+        """As find_or_load, waiting until it is loaded. Raises KafkaError where it cannot be, or is forgotten meanwhile."""
+        loaded = self.find_or_load(group_id, partition)
+        waiter = Waiter()
+        loaded.waiters.add(waiter)
+        while loaded.engine is None and not loaded.gone:
+            with trio.CancelScope() as scope:
+                waiter.attach(scope)
+                await trio.sleep_forever()
+        loaded.waiters.discard(waiter)
+        if loaded.engine is None:
+            raise loaded.error or KafkaError(ErrorCode.unknown_topic_or_partition)
+        return loaded
 
     def _forget(self, loaded: LoadedSharePartition) -> None:
         """Out of memory: the next fetch loads it anew from what was saved."""
@@ -176,9 +212,18 @@ class ShareGroups:
         loaded.gone = True
         loaded.waiters.wake_all()
 
+    def forget(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """Their state was altered or deleted: fetches that wait, and those to come, load it anew; what members hold is not theirs any
+        more. What was to be saved of it and was not handed to the Persister yet is never saved."""
+        for partition in partitions:
+            loaded = self._loaded.get((group_id, partition))
+            if loaded is not None:
+                self._forget(loaded)
+
     def forget_group(self, group_id: str) -> None:
         for loaded in list(self._groups.get(group_id, {}).values()):
             self._forget(loaded)
+        self.dead_letters.forget_group(group_id)
         self.metrics.pop(group_id, None)
 
     def _session_ended(self, group_id: str) -> None:
@@ -187,6 +232,11 @@ class ShareGroups:
         for loaded in list(self._groups.get(group_id, {}).values()):
             loaded.retiring = True
             self.retire(loaded)
+
+    def retire_unless_used(self, loaded: LoadedSharePartition) -> None:
+        """It was loaded without a client (dead letters of a broker life before)."""
+        loaded.retiring = loaded.retiring or not self.sessions.has_group(loaded.key[0])
+        self.retire(loaded)
 
     def retire(self, loaded: LoadedSharePartition) -> None:
         """Forget it if its group has no sessions, it is settled, and no fetch waits for it."""
@@ -197,6 +247,7 @@ class ShareGroups:
         logs = {(partition.log.topic_id, partition.log.partition) for partition in topic}
         for loaded in [each for (_, partition), each in self._loaded.items() if tuple(partition) in logs]:
             self._forget(loaded)
+        self.dead_letters.forget_topic(topic)
 
     def settings_changed(self, group_id: str | None = None) -> None:
         """Configs of one group, or of the broker (None), were altered: new locks and fetches go by the new ones."""
@@ -245,6 +296,9 @@ class ShareGroups:
 
     async def _save(self, group_id: str, saves: Sequence[_Save]) -> dict[TopicPartition, KafkaError | None]:
         """Write through the Persister and make it final, or undo it. Never cancelled half-way: the engines wait for the outcome."""
+        for save in saves:
+            if save.persist.archiving:
+                self.dead_letters.before_save(save.loaded)
         requests = [
             WriteRequest(
                 save.loaded.key[1],
@@ -280,8 +334,16 @@ class ShareGroups:
             if error.code in FENCING_CODES:
                 self._forget(loaded)
         loaded.waiters.wake_all()
+        if engine.has_dead_letters or engine.has_unsaved_archiving or persist.archiving:
+            self.dead_letters.wake(loaded)
         self.retire(loaded)
         return error
+
+    async def save(self, loaded: LoadedSharePartition, persist: Persist) -> KafkaError | None:
+        """Save for whoever wants to know what became of it; None: it is saved."""
+        if loaded.gone:  # Its state is for others to say now: after an alteration of offsets a late write would undo that.
+            return client_error(ErrorCode.fenced_state_epoch, "The share-partition is not in memory any more.")
+        return (await self._save(loaded.key[0], [_Save(loaded, persist)]))[loaded.key[1]]
 
     # -- what happens without a client ----------------------------------------------------------------------------------
 
@@ -296,7 +358,9 @@ class ShareGroups:
 
     async def _save_and_report(self, save: _Save) -> None:
         group_id, partition = save.loaded.key
-        error = (await self._save(group_id, [save]))[partition]
+        if save.loaded.gone:
+            return
+        error = await self.save(*save)
         if error is not None and not save.loaded.partition.deleted:
             logger.warning("state of share-partition %s:%s-%d was not saved: %s", group_id, partition.topic_id, partition.partition, error)
 

@@ -35,6 +35,7 @@ from kbroker.state_records import (
     ResourceType,
     TopicKey,
     TopicState,
+    dead_letter_topic_prefix,
     share_topic_prefix,
 )
 from kbroker.state_records import Topic as TopicRecord
@@ -368,7 +369,8 @@ def removal_of(store: StateStore, topic_id: UUID, partitions: int) -> list[Chang
         changes.append((LogStartKey(topic_id, index).encode(), None))
         for key in (LeaderEpochKey(topic_id, index, 0).encode()[:-4], ProducerSnapshotKey(topic_id, index, 0).encode()[:-8]):
             changes += [(found, None) for found, _ in store.scan(key)]
-    changes += [(found, None) for found, _ in store.scan(share_topic_prefix(topic_id))]
+    for prefix in (share_topic_prefix(topic_id), dead_letter_topic_prefix(topic_id)):
+        changes += [(found, None) for found, _ in store.scan(prefix)]
     changes.append((TopicKey(topic_id).encode(), None))
     return changes
 
@@ -376,6 +378,7 @@ def removal_of(store: StateStore, topic_id: UUID, partitions: int) -> list[Chang
 def batch_rules(config: TopicConfig) -> BatchRules:
     return BatchRules(
         max_message_bytes=config["max.message.bytes"],
+        segment_bytes=config["segment.bytes"],
         log_append_time=config["message.timestamp.type"] == "LogAppendTime",
         timestamp_before_max_ms=config["message.timestamp.before.max.ms"],
         timestamp_after_max_ms=config["message.timestamp.after.max.ms"],

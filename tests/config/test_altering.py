@@ -106,6 +106,19 @@ def test_altering_the_broker() -> None:
     assert "group.share.max.assignment.interval.ms" in message
 
 
+def test_settings_of_dead_letter_topics_can_be_altered() -> None:
+    """DLQ-9, CFG-16, CFG-43: who may make topics for dead letters, and what they are called."""
+    create, prefix = "errors.deadletterqueue.auto.create.topics.enable", "errors.deadletterqueue.topic.name.prefix"
+    broker = BrokerConfig.load()
+    assert (broker[create], broker[prefix]) == (False, "dlq.")
+    altered = alter(Scope.BROKER, {}, (create, SET, "TRUE"), (prefix, SET, " dead- "))
+    assert altered == {create: "true", prefix: "dead-"}
+    broker.set_dynamic(altered, {prefix: ""})
+    assert (broker[create], broker[prefix]) == (True, "")
+    assert alter(Scope.TOPIC, {}, ("errors.deadletterqueue.group.enable", SET, "true")) == {"errors.deadletterqueue.group.enable": "true"}
+    assert refused(Scope.TOPIC, ("errors.deadletterqueue.group.enable", SET, "x"))[0] is ErrorCode.invalid_config
+
+
 def test_described_broker() -> None:
     broker = BrokerConfig.load(["num.partitions=3"], {INTERVAL: "10"})
     broker.set_dynamic({INTERVAL: "20"}, {INTERVAL: "30"})

@@ -80,10 +80,20 @@ def test_letter_case_and_blanks() -> None:  # CFG-19, CFG-29
     refused("share.renew.acknowledge.enable", "yes")
 
 
-def test_dead_letters_are_refused_until_there_are_any() -> None:
-    assert stored(errors_deadletterqueue_topic_name="") == {"errors.deadletterqueue.topic.name": ""}
-    assert "there are no dead letter queues yet" in str(refused("errors.deadletterqueue.topic.name", "dlq.orders"))
-    refused("errors.deadletterqueue.copy.record.enable", "true")
+def test_dead_letter_settings() -> None:
+    """DLQ-2, CFG-21: the name of any topic that is none of Kafka's own; whether it is there is asked when it is needed."""
+    name = "errors.deadletterqueue.topic.name"
+    for value in ("", "dlq.orders", "a topic that cannot be", "_one"):
+        assert stored(errors_deadletterqueue_topic_name=value) == {name: value}
+    error = refused(name, "__share_group_state")
+    assert error.code is ErrorCode.invalid_config
+    assert error.message == f"Invalid value __share_group_state for configuration {name}: it must not begin with __"
+    for prefix in ("errors.deadletterqueue.copy.record", "kbroker.errors.deadletterqueue.keep.headers"):
+        refused(f"{prefix}.enable", "yes")
+    config = GroupConfig({name: "dlq.orders", "errors.deadletterqueue.copy.record.enable": "true"}, DEFAULTS)
+    assert (config[name], config["errors.deadletterqueue.copy.record.enable"]) == ("dlq.orders", True)
+    config = GroupConfig({}, DEFAULTS)
+    assert [config[each] for each in GROUP_CONFIGS if "deadletterqueue" in each] == ["", False, False, False]
 
 
 DURATIONS_MS = {

@@ -1,0 +1,149 @@
+"""The record that a dead letter is (KIP-1191), how many of them make a batch, and which record one stands for. Pure.
+
+    headers     __dlq.errors.topic, .partition, .offset, .group, .delivery.count, .message    where it comes from, and why
+    key, value  null, or those of the record
+    timestamp   when it is written
+
+With the settings that are kbroker's own the record's headers come behind those six, and its timestamp takes the place of the other.
+A record that was a dead letter itself then has the six twice: the first ones tell of the last time.
+
+It must not know where dead letters are written, nor what becomes of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from kbroker.records import HEADER_SIZE, Record, encoded_size
+from kbroker.share.effects import DeadLetterCause
+
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
+
+HEADER_PREFIX: Final = "__dlq.errors."
+HEADER_NAMES: Final = tuple(HEADER_PREFIX + name for name in ("topic", "partition", "offset", "group", "delivery.count", "message"))
+MESSAGES: Final = {
+    DeadLetterCause.REJECTED: "Offset rejected by client.",
+    DeadLetterCause.EXHAUSTED: "Offset delivery count exceeded the threshold.",
+}
+
+
+class Origin(NamedTuple):
+    """The record that a dead letter stands for, and why it was given up."""
+
+    topic: str
+    partition: int
+    offset: int
+    group_id: str
+    delivery_count: int
+    message: str
+
+
+class Contents(NamedTuple):
+    """What dead letters of a group hold of the record: errors.deadletterqueue.copy.record.enable, and kbroker's two beside it."""
+
+    key_and_value: bool = False
+    headers: bool = False
+    timestamp: bool = False
+
+
+class DeadLetterQueue(NamedTuple):
+    """Where a group's dead letters go, as its configs say; `topic` is empty where it has none."""
+
+    topic: str = ""
+    contents: Contents = Contents()
+
+
+class Letter(NamedTuple):
+    """A dead letter with what it should hold, and `bare`, with what it holds where that is too much. `Record.offset` is the source's."""
+
+    full: Record
+    bare: Record
+
+
+class Packed(NamedTuple):
+    """Batches in the order of the letters; the offsets of letters that are too large for any batch, even bare ones; and how many
+    of the letters are bare although there was more to hold."""
+
+    batches: list[list[Record]]
+    too_large: list[int]
+    cut: int
+
+
+def headers_of(origin: Origin) -> Headers:
+    return tuple((name, str(value).encode()) for name, value in zip(HEADER_NAMES, origin, strict=True))
+
+
+def origin_of(headers: Sequence[tuple[str, bytes | None]]) -> Origin | None:
+    """What a record with these headers stands for; None if it is no dead letter."""
+    first: dict[str, bytes] = {}
+    for name, value in headers:
+        if name.startswith(HEADER_PREFIX) and value is not None:
+            first.setdefault(name, value)
+    try:
+        topic, partition, offset, group_id, delivery_count, message = (first[name].decode() for name in HEADER_NAMES)
+        return Origin(topic, int(partition), int(offset), group_id, int(delivery_count), message)
+    except (KeyError, ValueError):
+        return None
+
+
+def letter_of(origin: Origin, record: Record | None, contents: Contents, timestamp_ms: int) -> Letter:
+    """`record`: the one that it stands for, None where there is no need of it or it cannot be read; `timestamp_ms`: the letter's."""
+    bare = Record(origin.offset, timestamp_ms, None, None, headers_of(origin))
+    if record is None:
+        return Letter(bare, bare)
+    full = bare
+    if contents.key_and_value:
+        full = full._replace(key=record.key, value=record.value)
+    if contents.headers:
+        full = full._replace(headers=bare.headers + record.headers)
+    return Letter(full, bare)
+
+
+def pack(letters: Iterable[Letter], max_bytes: int) -> Packed:
+    """Uncompressed batches of at most `max_bytes`; who does not fit into one alone is bare."""
+    packed = Packed([], [], 0)
+    batch: list[Record] = []
+    size = HEADER_SIZE
+    for letter in letters:
+        record = next((each for each in letter if _alone(each) <= max_bytes), None)
+        if record is None:
+            packed.too_large.append(letter.bare.offset)
+            continue
+        if record is not letter.full:
+            packed = packed._replace(cut=packed.cut + 1)
+        added = _behind(batch, record)
+        if not batch or size + added > max_bytes:
+            batch, size = [], HEADER_SIZE
+            packed.batches.append(batch)
+            added = _behind(batch, record)
+        batch.append(record)
+        size += added
+    return packed
+
+
+def _alone(record: Record) -> int:
+    return HEADER_SIZE + _behind([], record)
+
+
+def _behind(batch: Sequence[Record], record: Record) -> int:
+    delta_ms = record.timestamp_ms - batch[0].timestamp_ms if batch else 0
+    return encoded_size(record, timestamp_delta=delta_ms, offset_delta=len(batch))
+
+
+def offsets_found(records: Iterable[Record], group_id: str, topic: str, partition: int) -> set[int]:
+    """The offsets of that share-partition whose dead letters are among `records`."""
+    wanted = (group_id, topic, partition)
+    origins = (origin_of(record.headers) for record in records)
+    return {each.offset for each in origins if each is not None and (each.group_id, each.topic, each.partition) == wanted}
+
+
+def runs_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
+    """(first, last) of each row of neighbours, in order."""
+    runs: list[tuple[int, int]] = []
+    for offset in sorted(offsets):
+        if runs and runs[-1][1] == offset - 1:
+            runs[-1] = (runs[-1][0], offset)
+        else:
+            runs.append((offset, offset))
+    return runs

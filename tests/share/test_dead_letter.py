@@ -1,0 +1,130 @@
+"""Dead letters as records: what they hold, how they are packed, and which record one stands for."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbroker.records import Record, build_batch, encoded_size, iter_records
+from kbroker.share.dead_letter import (
+    MESSAGES,
+    Contents,
+    Letter,
+    Origin,
+    headers_of,
+    letter_of,
+    offsets_found,
+    origin_of,
+    pack,
+    runs_of,
+)
+from kbroker.share.effects import DeadLetterCause
+
+ORIGIN = Origin("orders", 3, 4711, "wörkers", 5, "Offset rejected by client.")
+SOURCE = Record(4711, 1000, b"key", b"value", (("trace", b"\x00\xff"), ("trace", None)))
+
+
+def test_headers_are_exactly_these() -> None:
+    """DLQ-24: six, in this order, as text."""
+    assert headers_of(ORIGIN) == (
+        ("__dlq.errors.topic", b"orders"),
+        ("__dlq.errors.partition", b"3"),
+        ("__dlq.errors.offset", b"4711"),
+        ("__dlq.errors.group", "wörkers".encode()),
+        ("__dlq.errors.delivery.count", b"5"),
+        ("__dlq.errors.message", b"Offset rejected by client."),
+    )
+    assert MESSAGES[DeadLetterCause.EXHAUSTED] == "Offset delivery count exceeded the threshold."
+
+
+def test_contents() -> None:
+    """DLQ-25, DLQ-26, DLQ-27: null, or the record's own where it could be read; its headers and timestamp only if asked for."""
+    bare = Record(4711, 99, None, None, headers_of(ORIGIN))
+    assert letter_of(ORIGIN, None, Contents(key_and_value=True), 99) == (bare, bare)
+    assert letter_of(ORIGIN, SOURCE, Contents(), 99) == (bare, bare)
+    assert letter_of(ORIGIN, SOURCE, Contents(key_and_value=True), 99) == (bare._replace(key=b"key", value=b"value"), bare)
+    everything = letter_of(ORIGIN, SOURCE, Contents(key_and_value=True, headers=True), 99).full
+    assert everything.headers == headers_of(ORIGIN) + SOURCE.headers
+    assert letter_of(ORIGIN, SOURCE, Contents(headers=True), 99).full == bare._replace(headers=everything.headers)
+
+
+def test_a_dead_letter_of_a_dead_letter_stands_for_the_last_one() -> None:
+    first = letter_of(ORIGIN, None, Contents(), 1).bare
+    again = ORIGIN._replace(topic="dlq.orders", offset=5)
+    assert origin_of(letter_of(again, first, Contents(headers=True), 2).full.headers) == again
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (),
+        SOURCE.headers,
+        headers_of(ORIGIN)[1:],
+        (("__dlq.errors.topic", None), *headers_of(ORIGIN)[1:]),
+        (*headers_of(ORIGIN)[:2], ("__dlq.errors.offset", b"many"), *headers_of(ORIGIN)[3:]),
+        (("__dlq.errors.topic", b"\xff"), *headers_of(ORIGIN)[1:]),
+    ],
+)
+def test_what_is_no_dead_letter(headers: tuple[tuple[str, bytes | None], ...]) -> None:
+    assert origin_of(headers) is None
+
+
+def test_finding_those_of_one_share_partition() -> None:
+    others = [{"offset": 5}, {"group_id": "other"}, {"topic": "x"}, {"partition": 1}]
+    origins = [ORIGIN, *(ORIGIN._replace(**other) for other in others)]
+    records = [letter_of(each, None, Contents(), 1).bare for each in origins] + [SOURCE]
+    assert offsets_found(records, "wörkers", "orders", 3) == {4711, 5}
+
+
+def test_runs() -> None:
+    assert runs_of([]) == []
+    assert runs_of([7, 3, 4, 5, 9]) == [(3, 5), (7, 7), (9, 9)]
+
+
+texts = st.text(max_size=20)
+contents = st.none() | st.binary(max_size=300)
+origins = st.builds(Origin, texts, st.integers(0, 5), st.integers(0, 1 << 60), texts, st.integers(0, 255), texts)
+sources = st.builds(Record, st.just(0), st.just(0), contents, contents, st.lists(st.tuples(texts, contents), max_size=3).map(tuple))
+all_contents = st.builds(Contents, st.booleans(), st.booleans(), st.booleans())
+letters = st.builds(letter_of, origins, st.none() | sources, all_contents, st.integers(0, 1 << 50))
+
+
+@given(origins)
+def test_origins_come_back(origin: Origin) -> None:
+    assert origin_of(headers_of(origin)) == origin
+
+
+@given(st.lists(letters, max_size=12), st.integers(61, 2000))
+def test_packing(given_letters: list[Letter], max_bytes: int) -> None:
+    """DLQ-28: batches as large as max.message.bytes allows and no larger, each letter once and in order; bare if it must be (DLQ-27)."""
+    packed = pack(given_letters, max_bytes)
+    built = [build_batch(batch) for batch in packed.batches]
+    assert all(len(batch) <= max_bytes for batch in built)
+    for before, after in pairwise(packed.batches):
+        assert len(build_batch([*before, after[0]])) > max_bytes, "there was room for one more"
+    by_letter = {id(record): letter for letter in given_letters for record in letter}
+    kept = [by_letter[id(record)] for batch in packed.batches for record in batch]
+    assert kept == [each for each in given_letters if len(build_batch([each.bare])) <= max_bytes or each in kept]
+    for batch in packed.batches:
+        for record in batch:
+            letter = by_letter[id(record)]
+            fits = len(build_batch([letter.full])) <= max_bytes
+            assert record == (letter.full if fits else letter.bare)
+    assert len(kept) + len(packed.too_large) == len(given_letters)
+    assert [[each._replace(offset=0) for each in iter_records(data)] for data in built] == [
+        [each._replace(offset=0) for each in batch] for batch in packed.batches
+    ]
+
+
+@given(sources, st.integers(-(1 << 62), 1 << 62), st.integers(0, 1 << 30))
+def test_sizes_of_records(record: Record, timestamp_delta: int, offset_delta: int) -> None:
+    """As in a batch: the first record at the delta itself cannot be had, so the parts are measured."""
+    alone = encoded_size(record, timestamp_delta=0, offset_delta=0)
+    assert len(build_batch([record])) == 61 + alone
+    later = encoded_size(record, timestamp_delta=timestamp_delta, offset_delta=offset_delta)
+    assert later >= alone
+    pair = [Record(0, 0, None, None), record._replace(timestamp_ms=timestamp_delta)]
+    assert len(build_batch(pair)) - len(build_batch(pair[:1])) == encoded_size(record, timestamp_delta=timestamp_delta, offset_delta=1)
