@@ -1,0 +1,67 @@
+import java.time.Duration;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import org.apache.kafka.clients.consumer.AcknowledgeType;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.KafkaShareConsumer;
+import org.apache.kafka.common.serialization.StringDeserializer;
+
+/**
+ * A share consumer as an application writes one: what to do with a record stands in its value.
+ *
+ *   accept    ACCEPT
+ *   release   RELEASE at the first delivery, ACCEPT at the second
+ *   reject    REJECT
+ *   renew     RENEW until the lock that the record came with would have run out twice, then ACCEPT
+ *
+ * Arguments: bootstrap servers, topic, group, records to finish, lock duration in ms.
+ * Prints for each delivery "value delivery-count verdict", and at the end "finished N".
+ */
+public class ShareConsumerProgram {
+    public static void main(String[] arguments) {
+        int wanted = Integer.parseInt(arguments[3]);
+        long lockMs = Long.parseLong(arguments[4]);
+        Properties properties = new Properties();
+        properties.put("bootstrap.servers", arguments[0]);
+        properties.put("group.id", arguments[2]);
+        properties.put("share.acknowledgement.mode", "explicit");
+        properties.put("max.poll.records", "10");
+        properties.put("key.deserializer", StringDeserializer.class.getName());
+        properties.put("value.deserializer", StringDeserializer.class.getName());
+        Map<Long, Long> firstSeen = new HashMap<>();
+        int finished = 0;
+        long deadline = System.currentTimeMillis() + 60_000;
+        try (KafkaShareConsumer<String, String> consumer = new KafkaShareConsumer<>(properties)) {
+            consumer.subscribe(List.of(arguments[1]));
+            while (finished < wanted && System.currentTimeMillis() < deadline) {
+                for (ConsumerRecord<String, String> record : consumer.poll(Duration.ofMillis(200))) {
+                    AcknowledgeType verdict = verdict(record, firstSeen, lockMs);
+                    System.out.println(record.value() + " " + record.deliveryCount().get() + " " + verdict.name());
+                    consumer.acknowledge(record, verdict);
+                    if (verdict == AcknowledgeType.ACCEPT || verdict == AcknowledgeType.REJECT) {
+                        finished++;
+                    }
+                }
+                consumer.commitSync().forEach((partition, error) -> error.ifPresent(e -> System.out.println("error " + e)));
+            }
+        }
+        System.out.println("finished " + finished);
+    }
+
+    private static AcknowledgeType verdict(ConsumerRecord<String, String> record, Map<Long, Long> firstSeen, long lockMs) {
+        if (record.value().startsWith("reject")) {
+            return AcknowledgeType.REJECT;
+        }
+        if (record.value().startsWith("release") && record.deliveryCount().get() == 1) {
+            return AcknowledgeType.RELEASE;
+        }
+        if (record.value().startsWith("renew")) {
+            long now = System.currentTimeMillis();
+            long first = firstSeen.computeIfAbsent(record.offset(), offset -> now);
+            return now - first < 2 * lockMs ? AcknowledgeType.RENEW : AcknowledgeType.ACCEPT;
+        }
+        return AcknowledgeType.ACCEPT;
+    }
+}
