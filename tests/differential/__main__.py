@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -13,8 +12,10 @@ from typing import TypeVar
 import click
 
 from kbroker.testing.broker import open_test_broker
+from tests.checks.behaviour import DOCUMENT, named_rules, prefixes_of, rules
 from tests.differential.apache_kafka import running_kafka, version
 from tests.differential.known_differences import NOT_YET_EQUAL, explain
+from tests.differential.page import listed, only_in_newer
 from tests.differential.running import AT_ONCE, BROKER_CONFIG, Found, differences, load_scripts, record, recorded, run
 from tests.differential.script import Script
 
@@ -41,24 +42,52 @@ def record_kafka(names: tuple[str, ...]) -> None:
 def compare(storage: str, names: tuple[str, ...]) -> None:
     """Run scripts against kbroker and compare its answers with Kafka's.
 
-    Ends with 1 if a script differs that neither known_differences.py explains nor not_yet_equal.txt names."""
-    listed: Counter[str] = Counter()
+    Ends with 1 if a script fails, or differs in what neither known_differences.py explains nor not_yet_equal.txt names."""
+    met: dict[str, list[Found]] = {}
     unexplained: list[Found] = []
 
     def judge(found: list[Found]) -> str:
-        bad = [each for each in found if explain(each) is None]
-        listed.update(name for each in found if (name := explain(each)) is not None)
-        unexplained.extend(bad)
-        return "equal" if not bad else "".join(f"\n  {each.path}: kafka {each.kafka!r}, kbroker {each.kbroker!r}" for each in bad)
+        ids = [explain(each) for each in found]
+        for each, name in zip(found, ids, strict=True):
+            (unexplained if name is None else met.setdefault(name, [])).append(each)
+        if None in ids:
+            bad = (each for each, name in zip(found, ids, strict=True) if name is None)
+            return "".join(f"\n  {each.path}: kafka {each.kafka!r}, kbroker {each.kbroker!r}" for each in bad)
+        return "equal" + (f" but for {', '.join(sorted(set(map(str, ids)), key=_number))}" if ids else "")
 
     chosen = _chosen(names)
     with open_test_broker(storage=storage, config=BROKER_CONFIG) as broker:
         failed = _each(chosen, lambda script: differences(script, recorded(script), run(script, broker.port)), judge)
     unequal = {each.script for each in unexplained}
-    print(f"{len(chosen)} scripts, {len(chosen) - len(unequal) - failed} equal, {len(unequal)} not, {failed} failed")
+    explained = {each.script for found in met.values() for each in found} - unequal
+    _tell_listed(met)
+    _tell_newer()
+    print(
+        f"\n{len(chosen)} scripts: {len(chosen) - len(unequal) - len(explained) - failed} equal, {len(explained)} equal but for listed "
+        f"differences, {len(unequal)} not equal, {failed} failed"
+    )
     print(f"{len(unexplained)} differences unexplained, in {len(unequal - NOT_YET_EQUAL)} scripts beside those in not_yet_equal.txt")
-    print("listed differences met: " + (", ".join(f"{name} ({count} times)" for name, count in sorted(listed.items())) or "none"))
     sys.exit(1 if unequal - NOT_YET_EQUAL or failed else 0)
+
+
+def _number(name: str) -> int:
+    return int(name.partition("-")[2])
+
+
+def _tell_listed(met: Mapping[str, Sequence[Found]]) -> None:
+    print("\nListed differences (docs/differences.md):")
+    for row in listed():
+        found = met.get(row.id, ())
+        print(f"  {row.id}: {len(found)} in {len({each.script for each in found})} scripts. Kafka: {row.kafka}. kbroker: {row.kbroker}.")
+
+
+def _tell_newer() -> None:
+    known = rules(DOCUMENT.read_text())
+    named = named_rules(prefixes_of(known))
+    print("\nOnly in Kafka 4.4, shown by tests of rules instead:")
+    for row in only_in_newer():
+        shown = sum(rule in named for rule in row.rules)
+        print(f"  {row.what}: {shown} of {len(row.rules)} rules shown, {', '.join(row.tests) or 'no test'}")
 
 
 def _chosen(names: tuple[str, ...]) -> list[Script]:

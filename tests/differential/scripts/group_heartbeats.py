@@ -180,7 +180,7 @@ def an_assignment_is_told_once(s: Session) -> None:
         s.note("assignment, and the epoch's rise", [rows, answer.member_epoch - epoch])
 
 
-@script("GRP-24", "GRP-44", seconds=4.0)
+@script("GRP-24", "GRP-44", seconds=5.0)
 def a_session_expires(s: Session) -> None:
     ready(s)
     group = s.group(share_session_timeout_ms="45000", share_heartbeat_interval_ms="5000")
@@ -192,7 +192,7 @@ def a_session_expires(s: Session) -> None:
     ]}  # fmt: skip
     s.call("incremental_alter_configs", 1, resources=[short], validate_only=False)
     s.until(lambda: _interval(s, group, 3) == 1000, "the interval is short")
-    s.wait(3.0)
+    s.wait(4.0)
     heartbeat(s, group, "m", 3, unchanged=True)
     heartbeat(s, group, "m", 0, "missing")
 

@@ -132,7 +132,7 @@ def sessions_that_end_at_the_limit(s: Session) -> None:
     for _ in range(2):
         member.fetch({topic: {0: ()}}, epoch=0, wait_ms=500)
         member.fetch(epoch=-1)
-        s.wait(0.3)  # the answer does not wait for the release
+        s.wait(0.3)  # the answer does not wait for the release, and Kafka's next fetch is not woken by it
     s.produce(topic, "next")
     member.fetch({topic: {0: ()}}, epoch=0, wait_ms=3_000)
 

@@ -165,12 +165,12 @@ def renewing_where_it_is_off(s: Session) -> None:
     each(member, topic, [(2, 5, [ACCEPT])])
 
 
-@script("ACK-24", "REC-9", seconds=3)
+@script("ACK-24", "REC-9", seconds=5)
 def renewed_locks_last_longer(s: Session) -> None:
-    topic, member = holding(s, records=2, share_record_lock_duration_ms="2000")
-    s.wait(1.2)
+    topic, member = holding(s, records=2, share_record_lock_duration_ms="4000")
+    s.wait(2.2)
     each(member, topic, [(0, 0, [RENEW])], renew=True)
-    s.wait(1.3)
+    s.wait(2.6)
     each(member, topic, [(0, 0, [ACCEPT])], [(1, 1, [ACCEPT])])
     member.fetch()
 
@@ -216,12 +216,12 @@ def rows_of_one_partition(s: Session) -> None:
     each(member, topic, [(0, 1, [ACCEPT])], [(2, 3, [ACCEPT])], [(4, 5, [ACCEPT])])
 
 
-@script("ACK-14", seconds=3)
+@script("ACK-14", seconds=5)
 def renewed_in_a_list_that_failed(s: Session) -> None:
-    topic, member = holding(s, records=2, share_record_lock_duration_ms="2000")
-    s.wait(1.2)
+    topic, member = holding(s, records=2, share_record_lock_duration_ms="4000")
+    s.wait(2.2)
     each(member, topic, [(0, 0, [RENEW]), (9, 9, [ACCEPT])], renew=True)
-    s.wait(1.3)
+    s.wait(2.6)
     each(member, topic, [(0, 0, [ACCEPT])])
 
 

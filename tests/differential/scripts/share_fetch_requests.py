@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from uuid import UUID
 
 from tests.differential.script import ACCEPT, RELEASE, RENEW, Session, Topic, ack_rows, script, topic_rows
@@ -91,6 +92,15 @@ def max_bytes_below_zero(s: Session) -> None:
     member.fetch(wait_ms=300)
 
 
+@script("RPC-46", seconds=1)
+def max_bytes_below_zero_at_the_log_s_end(s: Session) -> None:
+    topic, member = s.share()
+    began = time.monotonic()
+    member.fetch({topic: {0: ()}}, max_bytes=-1, wait_ms=9_000)
+    s.note("at once", time.monotonic() - began < 5)
+    member.fetch(max_bytes=-1, max_records=0)
+
+
 @script("RPC-48")
 def batch_size_zero(s: Session) -> None:
     topic, member = s.share()
@@ -109,6 +119,19 @@ def unknown_acquire_mode(s: Session) -> None:
     member.fetch(epoch=1, share_acquire_mode=-1)
     member.fetch(epoch=1)
     member.fetch(epoch=2)
+
+
+@script("RPC-49", "RPC-72")
+def unknown_acquire_mode_beside_other_things(s: Session) -> None:
+    topic, member = s.share()
+    s.produce(topic, "one", "two")
+    member.fetch({topic: {0: ()}})
+    member.fetch({topic: {0: [(1, 1, [ACCEPT])]}}, share_acquire_mode=7)
+    member.acknowledge({topic: {0: [(1, 1, [ACCEPT])]}}, epoch=2)
+    member.fetch(epoch=3, share_acquire_mode=7, max_records=0)
+    member.fetch(epoch=4, share_acquire_mode=7, is_renew_ack=True, **NOTHING)
+    member.fetch(epoch=-1, share_acquire_mode=7)
+    member.other("without partitions").fetch(share_acquire_mode=7)
 
 
 @script("RPC-35", "RPC-72")
