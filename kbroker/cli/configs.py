@@ -1,4 +1,4 @@
-"""`kbroker configs`: describe, set and delete configs of topics, share groups and the broker."""
+"""`kbroker configs`: describe, set and delete configs of topics, groups and brokers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import click
 
 from kbroker.cli.exits import CommandFailed
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.params import Address, NameValue, bootstrap_option, connect, each_once, json_option
+from kbroker.cli.params import Address, NameValue, bootstrap_option, connect, each_once, json_option, not_empty
 
 if TYPE_CHECKING:
-    from kbroker.client.admin import ResourceType
+    from kbroker.client.admin import ConfigEntry, ResourceType
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -20,8 +20,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 def resource_options(function: F) -> F:
     """Whose configs: exactly one of --topic, --group, --broker."""
     function = click.option("--broker", metavar="ID", help="Configs of the broker with this node id; empty: of all brokers.")(function)
-    function = click.option("--group", metavar="G", help="Configs of this share group, which need not exist yet.")(function)
-    return click.option("--topic", metavar="NAME", help="Configs of this topic.")(function)
+    function = click.option("--group", metavar="G", callback=not_empty, help="Configs of this share group, which need not exist yet.")(
+        function
+    )
+    return click.option("--topic", metavar="NAME", callback=not_empty, help="Configs of this topic.")(function)
 
 
 def _resource(topic: str | None, group: str | None, broker: str | None) -> tuple[ResourceType, str]:
@@ -51,6 +53,8 @@ def configs() -> None:
 def describe(topic: str | None, group: str | None, broker: str | None, show_all: bool, as_json: bool, bootstrap: Address) -> None:
     """Print configs, their values and where the values come from.
 
+    DEFAULT is the value that holds once the config is deleted.
+
     \b
     Examples:
       kbroker configs describe --group workers --all
@@ -64,11 +68,15 @@ def describe(topic: str | None, group: str | None, broker: str | None, show_all:
     shown = [entry for entry in entries if show_all or not entry.is_default]
     source = {entry.name: admin.SOURCES.get(entry.source, str(entry.source)) for entry in shown}
     if as_json:
-        print_json([{"name": e.name, "value": e.value, "source": source[e.name], "read_only": e.is_read_only} for e in shown])
+        print_json([_as_json(entry, source[entry.name]) for entry in shown])
     elif shown:
-        print_table(("NAME", "VALUE", "SOURCE"), [(e.name, e.value, source[e.name]) for e in shown])
+        print_table(("NAME", "VALUE", "SOURCE", "DEFAULT"), [(e.name, e.value, source[e.name], e.default) for e in shown])
     else:
         click.echo("all configs have their default values (--all shows them)")
+
+
+def _as_json(entry: ConfigEntry, source: str) -> dict[str, object]:
+    return {"name": entry.name, "value": entry.value, "source": source, "read_only": entry.is_read_only, "default": entry.default}
 
 
 @configs.command("set")

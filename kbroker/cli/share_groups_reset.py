@@ -53,7 +53,7 @@ class Target(NamedTuple):
     "--to-datetime", type=DateTimeType(), metavar=DateTimeType.name, help="To the first record from this time on; UTC without a zone."
 )
 @click.option("--to-offset", type=OFFSET, metavar="N", help="To this offset.")
-@click.option("--to-current", is_flag=True, help="To where GROUP is: what it finished beyond that comes again.")
+@click.option("--to-current", is_flag=True, help="To the start offsets of describe: what is finished beyond them comes again.")
 @click.option(
     "--from-file", type=click.File(encoding="utf-8"), metavar="FILE", help="To the offsets in a file from --export; - for standard input."
 )

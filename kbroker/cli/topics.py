@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kbroker.cli.exits import refuse
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.params import COUNT, Address, NameValue, bootstrap_option, connect, each_once, json_option
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
     from kbroker.client.rpc import Connection
@@ -111,16 +113,23 @@ def _describe(connection: Connection, names: tuple[str, ...]) -> list[dict[str, 
 @click.option("--if-exists", is_flag=True, help="Succeed without a change where a topic does not exist.")
 @bootstrap_option
 def delete(topic: tuple[str, ...], if_exists: bool, bootstrap: Address) -> None:
-    """Delete each TOPIC with all its records and its share state."""
+    """Delete each TOPIC with all its records and its share state.
+
+    Where a topic could not be deleted, the others are, and the exit code is 1.
+    """
     from kbroker.client import admin
 
+    problems = []
     with connect(bootstrap) as connection:
-        for name in topic:
+        for name in dict.fromkeys(topic):
             try:
                 admin.delete_topic(connection, name)
             except KafkaError as error:
-                if error.code is not ErrorCode.unknown_topic_or_partition or not if_exists:
-                    raise KafkaError(error.code, error.message or f"there is no topic {name}") from error
-                click.echo(f"there is no topic {name}")
+                is_missing = error.code is ErrorCode.unknown_topic_or_partition
+                if is_missing and if_exists:
+                    click.echo(f"there is no topic {escaped(name)}")
+                else:
+                    problems.append(f"there is no topic {name}" if is_missing else f"topic {name} could not be deleted: {error.message}")
             else:
-                click.echo(f"deleted topic {name}")
+                click.echo(f"deleted topic {escaped(name)}")
+    refuse(problems)

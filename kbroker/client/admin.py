@@ -27,6 +27,8 @@ _TIMEOUT_MS = 30_000
 _SET, _DELETE = 0, 1  # IncrementalAlterConfigs operations
 _NO_AUTHORIZED_OPERATIONS = {"include_topic_authorized_operations": False, "include_cluster_authorized_operations": False}
 _DEFAULT_SOURCE = 5
+_OWN_SOURCE = {ResourceType.TOPIC: 1, ResourceType.BROKER: 2, ResourceType.GROUP: 8}
+_ALL_BROKERS_SOURCE = 3
 SOURCES: Mapping[int, str] = {
     1: "topic", 2: "dynamic broker", 3: "dynamic cluster", 4: "static broker", 5: "default", 6: "broker logger", 8: "group",
 }  # fmt: skip
@@ -40,12 +42,16 @@ class Topic(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """`value` None: sensitive, or unset. `source` as in SOURCES."""
+    """`value` None: sensitive, or unset. `source` as in SOURCES.
+
+    `default`: what holds where the resource sets no value of its own; None also where the broker does not say it.
+    """
 
     name: str
     value: str | None
     source: int
     is_read_only: bool
+    default: str | None
 
     @property
     def is_default(self) -> bool:
@@ -68,7 +74,8 @@ def create_topic(connection: Connection, name: str, *, partitions: int = -1, con
 def delete_topic(connection: Connection, name: str) -> None:
     """Raises KafkaError, for instance unknown_topic_or_partition."""
     answer = connection.call("delete_topics", topics=[{"name": name, "topic_id": None}], timeout=_TIMEOUT_MS)
-    check(answer.responses[0].error_code, answer.responses[0].error_message)
+    row = answer.responses[0]
+    check(row.error_code, reason(row.error_code, row.error_message))
 
 
 def topics(connection: Connection, names: Sequence[str] | None = None) -> list[Topic]:
@@ -99,10 +106,16 @@ def list_offsets(connection: Connection, topic: str, partitions: Iterable[int], 
 def describe_configs(connection: Connection, kind: ResourceType, name: str) -> list[ConfigEntry]:
     """All configs of a resource, by name. Raises KafkaError."""
     resource = {"resource_type": int(kind), "resource_name": name, "configuration_keys": None}
-    answer = connection.call("describe_configs", resources=[resource])
+    answer = connection.call("describe_configs", resources=[resource], include_synonyms=True)
     result = answer.results[0]
     check(result.error_code, result.error_message)
-    return sorted(ConfigEntry(row.name, row.value, row.config_source, row.read_only) for row in result.configs)
+    own = _OWN_SOURCE[kind] if name else _ALL_BROKERS_SOURCE
+    entries = []
+    for row in result.configs:
+        weaker = next((each.value for each in row.synonyms if each.source != own), None)
+        default = weaker if row.config_source == own else row.value
+        entries.append(ConfigEntry(row.name, row.value, row.config_source, row.read_only, default))
+    return sorted(entries, key=lambda entry: entry.name)
 
 
 def alter_configs(
@@ -124,4 +137,4 @@ def alter_configs(
 def has_group_config(connection: Connection, group_id: str, config_name: str) -> bool:
     """Whether the group sets this config itself, instead of having the broker's value."""
     entries = describe_configs(connection, ResourceType.GROUP, group_id)
-    return any(entry.name == config_name and not entry.is_default for entry in entries)
+    return any(entry.name == config_name and entry.source == _OWN_SOURCE[ResourceType.GROUP] for entry in entries)

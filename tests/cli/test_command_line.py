@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from kbroker.cli import COMMANDS, cli, run
 from kbroker.cli.exits import INTERRUPTED, OK, REFUSED, UNREACHABLE, USAGE, CommandFailed, end_of
-from kbroker.cli.params import AddressType, NameValue
+from kbroker.cli.params import AddressType, DateTimeType, NameValue
 from kbroker.client.broker_process import free_port
 from kbroker.client.rpc import BrokerUnreachable
 from kbroker.errors import ErrorCode, KafkaError
@@ -35,6 +36,8 @@ NEEDS_A_BROKER = [
     ["configs", "set", "--group", "g", "share.auto.offset.reset=earliest"],
     ["configs", "delete", "--broker", "0", "x"],
 ]
+
+RESET = ["share-groups", "reset-offsets", "g"]
 
 WRONG_USAGE = [
     (["no-such-command"], "No such command"),
@@ -71,6 +74,35 @@ WRONG_USAGE = [
     (["start", "--data-dir", ""], "must not be empty"),
     (["start", "--state-storage", ""], "must not be empty"),
     (["demo", "--storage", "floppy"], "unknown storage engine 'floppy'"),
+    (["share-groups", "list", "--state", "Empty,Full"], "'Full' is not one of Empty, Stable, Dead"),
+    (["share-groups", "describe"], "either GROUP or --all-groups"),
+    (["share-groups", "describe", "g", "--all-groups"], "either GROUP or --all-groups"),
+    (["share-groups", "describe", "g", "--state", "--members"], "exclude each other"),
+    (["share-groups", "delete"], "Missing argument 'GROUP...'"),
+    (["share-groups", "delete-offsets", "g"], "Missing option '--topic'"),
+    (["share-groups", "delete-offsets", " ", "--topic", "t"], "must not be empty"),
+    ([*RESET, "--topic", "t", "--dry-run"], "exactly one of --to-earliest, --to-latest, --to-datetime, --to-offset, --to-current"),
+    ([*RESET, "--topic", "t", "--to-offset", "0", "--to-latest", "--dry-run"], "exactly one of --to-earliest"),
+    ([*RESET, "--to-latest", "--dry-run"], "exactly one of --topic, --all-topics and --from-file"),
+    ([*RESET, "--topic", "t", "--all-topics", "--to-latest", "--dry-run"], "exactly one of --topic, --all-topics and --from-file"),
+    ([*RESET, "--from-file", "-", "--topic", "t", "--dry-run"], "exactly one of --topic, --all-topics and --from-file"),
+    ([*RESET, "--from-file", "-", "--to-latest", "--dry-run"], "exactly one of --to-earliest"),
+    ([*RESET, "--topic", "t", "--to-latest"], "exactly one of --dry-run and --execute"),
+    ([*RESET, "--topic", "t", "--to-latest", "--dry-run", "--execute"], "exactly one of --dry-run and --execute"),
+    ([*RESET, "--topic", "t", "--to-latest", "--dry-run", "--export", "--json"], "--export and --json exclude each other"),
+    ([*RESET, "--topic", "t:", "--to-latest", "--dry-run"], "'' in 't:' is no partition"),
+    ([*RESET, "--topic", "t:0,x", "--to-latest", "--dry-run"], "'x' in 't:0,x' is no partition"),
+    ([*RESET, "--topic", f"t:{1 << 31}", "--to-latest", "--dry-run"], "is no partition"),
+    ([*RESET, "--topic", ":0", "--to-latest", "--dry-run"], "has no topic"),
+    ([*RESET, "--topic", "t", "--to-offset", "-1", "--dry-run"], "is not in the range"),
+    ([*RESET, "--topic", "t", "--to-datetime", "yesterday", "--dry-run"], "'yesterday' is not YYYY-MM-DDTHH:mm:SS.sss"),
+    ([*RESET, "--topic", "t", "--to-datetime", "2026-01-31", "--dry-run"], "'2026-01-31' is not YYYY-MM-DDTHH:mm:SS.sss"),
+    ([*RESET, "--topic", "t", "--to-datetime", "2026-02-30T00:00:00.000", "--dry-run"], "day is out of range"),
+    ([*RESET, "--topic", "t", "--to-datetime", "1969-12-31T23:59:59.999", "--dry-run"], "is before 1970"),
+    ([*RESET, "--from-file", "/no/such/file", "--dry-run"], "No such file"),
+    (["groups", "list", "--group-type", "private"], "'private' is not one of"),
+    (["groups", "list", "--share", "--protocol", "share"], "--share excludes"),
+    (["configs", "describe", "--group", ""], "must not be empty"),
 ]
 
 
@@ -196,6 +228,30 @@ BAD_HOSTS = ["::1:1", "a:1:2", "[::1:1", "[h]:1", "h h:1", "h\n:1", "h..:1", "x"
 def test_bad_addresses(text: str) -> None:
     with pytest.raises(click.BadParameter):
         AddressType().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "since_1970_ms"),
+    [
+        ("1970-01-01T00:00:00.000", 0),
+        ("2026-01-31T08:09:10.123", 1_769_846_950_123),
+        ("2026-01-31T08:09:10.123Z", 1_769_846_950_123),
+        ("2026-01-31T08:09:10.123+02:00", 1_769_839_750_123),
+        ("2026-01-31T08:09:10.123-0530", 1_769_866_750_123),
+        ("2026-01-31T08:09:10.123+02", 1_769_839_750_123),
+        ("2026-01-31T08:09:10", 1_769_846_950_000),
+        ("2026-01-31T08:09", 1_769_846_940_000),
+    ],
+)
+def test_times(text: str, since_1970_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """UTC without a zone, wherever the person is."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert DateTimeType().convert(text, None, None) == since_1970_ms
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_value_may_contain_anything() -> None:

@@ -20,6 +20,14 @@ def test_a_topic_from_creation_to_deletion(command: Command) -> None:
     assert "life" not in command("topics", "list").lines
 
 
+def test_deleting_topics_goes_on_after_one_that_is_missing(command: Command) -> None:
+    command("topics", "create", "short-lived")
+    ended = command("topics", "delete", "nowhere", "short-lived")
+    assert ended == (REFUSED, "deleted topic short-lived\n", "kbroker: there is no topic nowhere\n")
+    again = command("topics", "delete", "nowhere", "short-lived")
+    assert again == (REFUSED, "", "kbroker: there is no topic nowhere\nkbroker: there is no topic short-lived\n")
+
+
 def test_describe_prints_a_table(command: Command, topic: str) -> None:
     lines = command("topics", "describe", topic).lines
     assert lines[0].split() == ["TOPIC", "PARTITION", "START-OFFSET", "END-OFFSET", "OFFSETS"]
@@ -46,6 +54,7 @@ def test_creating_twice(command: Command, topic: str) -> None:
         ("configs", "set", "--topic", "no-such-topic", "retention.ms=1"),
         ("configs", "set", "--group", "g", "share.auto.offset.reset=sometime"),
         ("configs", "set", "--group", "g", "share.delivery.count.limit=1"),
+        ("configs", "set", "--group", "g", "errors.deadletterqueue.topic.name=__dead"),
         ("configs", "delete", "--group", "g", "no.such.config"),
         ("consume", "no-such-topic"),
         ("share-consume", "no-such-topic", "-g", "g"),
@@ -69,14 +78,35 @@ def test_topic_configs(command: Command, topic: str) -> None:
     assert shown == {"retention.ms": ("5000", "topic"), "segment.bytes": ("2000000", "topic")}
     assert command("configs", "delete", "--topic", topic, "retention.ms").code == OK
     rows = [line.split() for line in command("configs", "describe", "--topic", topic).lines]
-    assert rows == [["NAME", "VALUE", "SOURCE"], ["segment.bytes", "2000000", "topic"]]
+    assert rows == [["NAME", "VALUE", "SOURCE", "DEFAULT"], ["segment.bytes", "2000000", "topic", "1073741824"]]
 
 
 def test_group_configs_need_no_group(command: Command) -> None:
     assert command("configs", "set", "--group", "later", "share.auto.offset.reset=earliest").code == OK
     (entry,) = command("configs", "describe", "--group", "later", "--json").json
-    assert entry == {"name": "share.auto.offset.reset", "value": "earliest", "source": "group", "read_only": False}
-    assert len(command("configs", "describe", "--group", "later", "--all", "--json").json) > 5
+    names_and_source = {"name": "share.auto.offset.reset", "source": "group", "read_only": False}
+    assert entry == {**names_and_source, "value": "earliest", "default": "latest"}
+
+
+def test_what_a_topic_has_from_the_broker(command: Command, topic: str) -> None:
+    command("configs", "set", "--broker", "", "log.retention.ms=7000000")
+    assert "retention.ms  7000000  dynamic cluster  7000000" in command("configs", "describe", "--topic", topic).lines
+    command("configs", "set", "--topic", topic, "retention.ms=5000")
+    assert "retention.ms  5000   topic   7000000" in command("configs", "describe", "--topic", topic).lines
+    command("configs", "delete", "--broker", "", "log.retention.ms")
+
+
+def test_configs_of_a_group_with_sources_and_defaults(command: Command) -> None:
+    """The names of dead letters among them."""
+    values = {"errors.deadletterqueue.topic.name": "dlq.orders", "errors.deadletterqueue.copy.record.enable": "true"}
+    assert command("configs", "set", "--group", "careful", *(f"{name}={value}" for name, value in values.items())).code == OK
+    assert {entry["name"]: entry["value"] for entry in command("configs", "describe", "--group", "careful", "--json").json} == values
+    shown = {entry["name"]: entry for entry in command("configs", "describe", "--group", "careful", "--all", "--json").json}
+    limit = shown["share.delivery.count.limit"]
+    assert (limit["value"], limit["source"], limit["default"]) == ("5", "default", "5")
+    assert shown["errors.deadletterqueue.copy.record.enable"]["default"] == "false"
+    assert command("configs", "delete", "--group", "careful", *values).out == f"deleted {', '.join(values)} of group careful\n"
+    assert command("configs", "describe", "--group", "careful").out == "all configs have their default values (--all shows them)\n"
 
 
 def test_configs_of_all_brokers(command: Command) -> None:

@@ -5,14 +5,32 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from kio.schema.index import api_key_map, schema_name_map
+
+from kbroker.errors import ErrorCode
 from kbroker.protocol.messages import encode_response, read_request, read_request_head, response_header
 
 Answer = Callable[[int, int, Any], dict[str, Any] | bytes | None]
 """(api key, version, request entity) -> fields of the response, the bytes of a whole frame, or None to hang up."""
+
+API_VERSIONS = 18
+
+
+def serving(answers: Mapping[int, Callable[[Any], dict[str, Any]]], highest: Mapping[int, int] | None = None) -> Answer:
+    """Answers these api keys, each up to the highest version that there is unless `highest` says less; hangs up on any other."""
+    versions = {key: (highest or {}).get(key, max(schema_name_map[api_key_map[key]])) for key in answers}
+    rows = [{"api_key": key, "min_version": 0, "max_version": version} for key, version in versions.items()]
+
+    def answer(key: int, version: int, request: Any) -> dict[str, Any] | None:
+        if key == API_VERSIONS:
+            return {"error_code": ErrorCode.none, "api_keys": rows}
+        return answers[key](request) if key in answers else None
+
+    return answer
 
 
 class FakeBroker:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
@@ -13,31 +13,20 @@ from kbroker.client import admin, group_admin
 from kbroker.client.group_admin import ShareOffset, TopicPartition
 from kbroker.client.rpc import Connection
 from kbroker.errors import ErrorCode, KafkaError
-from tests.client.fake_broker import FakeBroker, fake_broker
+from tests.client.fake_broker import FakeBroker, fake_broker, serving
 
-API_VERSIONS, FIND_COORDINATOR, LIST_GROUPS, DELETE_GROUPS, SHARE_GROUP_DESCRIBE = 18, 10, 16, 42, 77
+FIND_COORDINATOR, LIST_GROUPS, DELETE_GROUPS, SHARE_GROUP_DESCRIBE = 10, 16, 42, 77
 DESCRIBE_OFFSETS, ALTER_OFFSETS, DELETE_OFFSETS = 90, 91, 92
-HIGHEST = {
-    API_VERSIONS: 3, FIND_COORDINATOR: 6, LIST_GROUPS: 5, DELETE_GROUPS: 2, SHARE_GROUP_DESCRIBE: 1,
-    DESCRIBE_OFFSETS: 1, ALTER_OFFSETS: 0, DELETE_OFFSETS: 0,
-}  # fmt: skip
 OK = {"error_code": ErrorCode.none, "error_message": None}
 NO_TOPIC = {"error_code": ErrorCode.unknown_topic_or_partition, "error_message": "This server does not host it."}
 
 
 @contextmanager
-def answering(api_key: int, answer: Callable[[Any], dict[str, Any]], highest: int | None = None) -> Iterator[tuple[Connection, FakeBroker]]:
-    """A connection to a broker that knows one request, up to version `highest`."""
-
-    def reply(key: int, version: int, request: Any) -> dict[str, Any]:
-        if key == API_VERSIONS:
-            served = {**HIGHEST, **({} if highest is None else {api_key: highest})}
-            rows = [{"api_key": k, "min_version": 0, "max_version": v} for k, v in served.items()]
-            return {"error_code": ErrorCode.none, "api_keys": rows}
-        assert key == api_key
-        return answer(request)
-
-    with fake_broker(reply) as broker, Connection("127.0.0.1", broker.port) as connection:
+def answering(
+    api_key: int, answer: Callable[[Any], dict[str, Any]], highest: Mapping[int, int] | None = None
+) -> Iterator[tuple[Connection, FakeBroker]]:
+    """A connection to a broker that knows one request."""
+    with fake_broker(serving({api_key: answer}, highest)) as broker, Connection("127.0.0.1", broker.port) as connection:
         yield connection, broker
 
 
@@ -85,7 +74,10 @@ def test_an_offset_that_nobody_knows() -> None:
 
 
 def test_version_0_has_no_lag() -> None:
-    with answering(DESCRIBE_OFFSETS, lambda _: offsets_answer({**offset_row(0, 5, 0)}), highest=0) as (connection, broker):
+    with answering(DESCRIBE_OFFSETS, lambda _: offsets_answer({**offset_row(0, 5, 0)}), highest={DESCRIBE_OFFSETS: 0}) as (
+        connection,
+        broker,
+    ):
         assert admin.describe_share_group_offsets(connection, "g") == [ShareOffset("orders", 0, 5, 4, None, None)]
     assert broker.requests[-1][:2] == (DESCRIBE_OFFSETS, 0)
 
@@ -110,22 +102,14 @@ def test_altering_offsets_of_several_topics() -> None:
     assert {str(place): error.code for place, error in refused.items()} == {"orders-1": ErrorCode.unknown_topic_or_partition}
 
 
-@pytest.mark.parametrize("call", [
-    lambda connection: admin.alter_share_group_offsets(connection, "g", {TopicPartition("orders", 0): 5}),
-    lambda connection: admin.delete_share_group_offsets(connection, "g", ["orders"]),
-], ids=["alter", "delete"])  # fmt: skip
-def test_nothing_is_done_for_a_group_with_members(call: Callable[[Connection], object]) -> None:
-    def reply(key: int, version: int, request: Any) -> dict[str, Any]:
-        if key == API_VERSIONS:
-            return {
-                "error_code": ErrorCode.none,
-                "api_keys": [{"api_key": k, "min_version": 0, "max_version": v} for k, v in HIGHEST.items()],
-            }
-        return {"error_code": ErrorCode.non_empty_group, "error_message": None, "responses": []}
-
-    with fake_broker(reply) as broker, Connection("127.0.0.1", broker.port) as connection, pytest.raises(KafkaError) as refused:
-        call(connection)
-    assert refused.value.code is ErrorCode.non_empty_group
+def test_nothing_is_done_for_a_group_with_members() -> None:
+    answer = {"error_code": ErrorCode.non_empty_group, "error_message": None, "responses": []}
+    both = serving({ALTER_OFFSETS: lambda _: answer, DELETE_OFFSETS: lambda _: answer})
+    with fake_broker(both) as broker, Connection("127.0.0.1", broker.port) as connection:
+        with pytest.raises(KafkaError, match="non_empty_group"):
+            admin.alter_share_group_offsets(connection, "g", {TopicPartition("orders", 0): 5})
+        with pytest.raises(KafkaError, match="non_empty_group"):
+            admin.delete_share_group_offsets(connection, "g", ["orders"])
 
 
 def test_deleting_offsets() -> None:
@@ -178,11 +162,11 @@ def test_describing_several_groups_one_of_them_missing() -> None:
 
 
 def test_coordinators() -> None:
-    node = {"node_id": 3, "host": "h", "port": 9092}
-    with answering(FIND_COORDINATOR, lambda request: {"coordinators": [{"key": k, **node, **OK} for k in request.coordinator_keys]}) as (
-        connection,
-        _,
-    ):
+    def answer(request: Any) -> dict[str, Any]:
+        node = {"node_id": 3, "host": "h", "port": 9092, **OK}
+        return {"coordinators": [{"key": key, **node} for key in request.coordinator_keys]}
+
+    with answering(FIND_COORDINATOR, answer) as (connection, _):
         assert group_admin.find_coordinators(connection, ["a", "b"]) == dict.fromkeys("ab", group_admin.Coordinator(3, "h", 9092))
 
 
