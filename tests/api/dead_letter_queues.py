@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 import trio
 
+from kbroker.broker.dead_letters import GroupDeadLetters
 from kbroker.records import Record, iter_headers, iter_records
 from kbroker.share.dead_letter import origin_of
 from tests.api.conftest import Client
@@ -19,14 +20,27 @@ COPY = "errors.deadletterqueue.copy.record.enable"
 
 
 async def prepare_dead_letters(
-    client: Client, *sizes: int, partitions: int = 1, queue: dict[str, str] | None = ENABLED, **configs: str
+    client: Client,
+    *sizes: int,
+    partitions: int = 1,
+    queue: Mapping[str, str] | None = ENABLED,
+    queue_partitions: int = 1,
+    configs: Mapping[str, str] | None = None,
 ) -> tuple[UUID, int]:
-    """As `prepare`, with a dead letter queue of one partition (`queue`: its configs; None: there is no such topic)."""
+    """As `prepare`, with a dead letter queue; `queue`: the topic's configs, or None where there is no such topic; `configs`: the
+    group's."""
     key = await prepare(client, *sizes, partitions=partitions)
     if queue is not None:
-        await client.create_topic(QUEUE, configs=queue)
-    await set_up_group(client, {NAME: QUEUE, **{name.replace("_", "."): value for name, value in configs.items()}})
+        await client.create_topic(QUEUE, queue_partitions, configs=queue)
+    await set_up_group(client, {NAME: QUEUE, **(configs or {})})
     return key
+
+
+async def set_up_broker(client: Client, configs: Mapping[str, str]) -> None:
+    entries = [{"name": name, "config_operation": 0, "value": value} for name, value in configs.items()]
+    resource = {"resource_type": 4, "resource_name": "", "configs": entries}
+    answer = await client.call("incremental_alter_configs", 1, resources=[resource], validate_only=False)
+    assert answer.responses[0].error_code == 0, answer
 
 
 async def reject(client: Client, key: tuple[UUID, int], *offsets: int, member_id: str = "M1") -> Member:
@@ -58,13 +72,17 @@ async def until(condition: Callable[[], object]) -> None:
     """Something that happens by itself has happened."""
     with trio.fail_after(20):
         while not condition():
-            await trio.sleep(0.002)
+            await trio.lowlevel.checkpoint()
 
 
 def is_done(client: Client, group_id: str = GROUP) -> bool:
     """Nothing of the group is ARCHIVING, or said to be on disk."""
     engines = [loaded.engine for loaded in client.broker.share_groups.loaded() if loaded.key[0] == group_id]
     return not any(engine is None or engine.has_archiving for engine in engines)
+
+
+def counters_of(client: Client, group_id: str = GROUP) -> GroupDeadLetters:
+    return client.broker.dead_letters.statistics().groups.get(group_id, GroupDeadLetters())
 
 
 async def all_done(client: Client) -> None:
