@@ -32,6 +32,7 @@ from kbroker.share import acknowledge, archiving
 from kbroker.share.acquire import AcquireMode, Acquisition
 from kbroker.share.effects import AckBatch, AcquiredRange, DeadLetter, Persist, ShareSettings, StateBatch
 from kbroker.share.in_flight import MAX_SPAN, InFlightWindow
+from kbroker.share.in_flight_view import InFlightView, batch_count, in_flight_view
 from kbroker.share.record_state import (
     ARCHIVING_CODES,
     DEAD_LETTER_CODES,
@@ -54,14 +55,15 @@ _MAX_DELIVERY_COUNT = 255
 
 @dataclass(frozen=True, slots=True)
 class SharePartitionStatistics:
-    """`in_flight` counts offsets from SPSO to SPEO; the six after it count records by state (`pending`: being persisted, not
-    counted elsewhere). From `acquired_records` on they count since the share-partition was loaded: `rejected` by clients and
-    `exhausted`, the delivery limit reached, when that happens, even if saving it fails and it happens again; `dead_lettered`
-    what dead_lettered() has ended."""
+    """`in_flight` counts offsets from SPSO to SPEO, in cached `batches`; the six after it count records by state (`pending`: being
+    persisted, not counted elsewhere). From `acquired_records` on they count since the share-partition was loaded: `rejected` by
+    clients and `exhausted`, the delivery limit reached, when that happens, even if saving it fails and it happens again;
+    `dead_lettered` what dead_lettered() has ended."""
 
     start_offset: int
     end_offset: int
     in_flight: int
+    batches: int
     available: int
     acquired: int
     pending: int
@@ -339,6 +341,10 @@ class SharePartition:
             window.gap_end = -1
             window.advance()
 
+    def in_flight_view(self, now_ms: float) -> InFlightView:
+        """What is in flight and who holds it, for people."""
+        return in_flight_view(self._window, self._settings.max_record_locks, now_ms)
+
     def statistics(self) -> SharePartitionStatistics:
         window = self._window
         first, last = window.start_offset, window.end_offset
@@ -350,6 +356,7 @@ class SharePartition:
             start_offset=first,
             end_offset=last,
             in_flight=window.in_flight,
+            batches=batch_count(window),
             available=count(RecordState.AVAILABLE),
             acquired=count(RecordState.ACQUIRED),
             pending=count(*PENDING_CODES),

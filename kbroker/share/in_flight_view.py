@@ -1,0 +1,81 @@
+"""The in-flight window for people: runs of offsets in one state, with their holders and the time that is left to them.
+
+Kafka has no request that tells this (what is ACQUIRED is not even persisted). Made from the columns of in_flight.py when somebody asks,
+and never kept: neighbours are one range where state, delivery count, holder and deadline are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import NamedTuple, TypeAlias
+
+from kbroker.share.in_flight import ACQUIRED, InFlightWindow
+from kbroker.share.record_state import HOLE, PENDING, STATE, UNSAVED, RecordState
+
+STATE_NAMES = {**{int(state): state.name.lower() for state in RecordState}, HOLE: "gap"}
+"""`gap`: nothing is known of the offset. It was not read yet, or the log has no record there."""
+
+_SHOWN = bytes(code & STATE | (PENDING if code & (PENDING | UNSAVED) else 0) for code in range(256))
+"""bytes.translate table: flags that say why a record is ARCHIVING, and who has it then, are nobody's business here."""
+
+_Held: TypeAlias = tuple[str | None, float | None]
+"""Member id and deadline."""
+_NOBODY: _Held = (None, None)
+
+
+class InFlightRange(NamedTuple):
+    """Offsets first..last. `is_saving`: `state` is on its way to the persister and not final; who held the records holds them again if
+    that fails. Only acquired records have a holder: `lock_ms_left` is at least 0."""
+
+    first_offset: int
+    last_offset: int
+    state: str
+    is_saving: bool
+    delivery_count: int
+    member_id: str | None
+    lock_ms_left: int | None
+
+
+class InFlightView(NamedTuple):
+    """SPSO and SPEO, how many records may be in flight (share.partition.max.record.locks), and what is between the two; an empty window
+    has no ranges and both offsets at the next one to read."""
+
+    start_offset: int
+    end_offset: int
+    lock_limit: int
+    ranges: tuple[InFlightRange, ...]
+
+
+def in_flight_view(window: InFlightWindow, lock_limit: int, now_ms: float) -> InFlightView:
+    """`now_ms` is the engine's time, that of acquire() and expire()."""
+    ranges = tuple(_ranges(window, now_ms)) if window.states else ()
+    return InFlightView(window.start_offset, window.end_offset, lock_limit, ranges)
+
+
+def _ranges(window: InFlightWindow, now_ms: float) -> Iterator[InFlightRange]:
+    first, i = window.start_offset, window.start_offset - window.base
+    columns = zip(window.states[i:].translate(_SHOWN), window.counts[i:], _holders(window, i), strict=True)
+    for (code, count, (member_id, deadline_ms)), run in groupby(columns):
+        last = first + sum(1 for _ in run) - 1
+        left = None if deadline_ms is None else max(0, round(deadline_ms - now_ms))
+        yield InFlightRange(first, last, STATE_NAMES[code & STATE], bool(code & PENDING), count, member_id, left)
+        first = last + 1
+
+
+def _holders(window: InFlightWindow, i: int) -> Iterator[_Held]:
+    held: dict[int, _Held] = {number: (lock.member_id, lock.deadline_ms) for number, lock in window.locks.by_number.items()}
+    for code, number in zip(window.states[i:], window.lock_numbers[i:], strict=True):
+        yield held.get(number, _NOBODY) if code == ACQUIRED else _NOBODY
+
+
+def batch_count(window: InFlightWindow) -> int:
+    """Cached batches from SPSO to SPEO."""
+    if not window.states:
+        return 0
+    i = window.start_offset - window.base
+    if window.states.find(HOLE, i) < 0:
+        return window.marks.count(1, i + 1) + 1  # The first one may begin below the SPSO.
+    starts = zip(window.marks[i:], window.states[i:], strict=True)
+    is_first_known = window.states[i] != HOLE and not window.marks[i]
+    return is_first_known + sum(1 for mark, code in starts if mark and code != HOLE)
