@@ -67,6 +67,7 @@ MEMBER_RECORD_TYPES: Final = frozenset(
 )
 
 
+_BOOL: Final = {"kafka_type": "bool"}
 _INT8: Final = {"kafka_type": "int8"}
 _INT16: Final = {"kafka_type": "int16"}
 _INT32: Final = {"kafka_type": "int32"}
@@ -74,6 +75,8 @@ _INT64: Final = {"kafka_type": "int64"}
 _STRING: Final = {"kafka_type": "string"}
 _UUID: Final = {"kafka_type": "uuid"}
 _TAG_0: Final[dict[str, Any]] = {"tag": 0}
+_TAG_OF_OURS: Final[dict[str, Any]] = {"tag": 1000}
+"""Far from those that Kafka may come to use; its readers skip what they do not know."""
 
 
 class Message:
@@ -120,7 +123,8 @@ class StateBatchRecord(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareSnapshot(Message):
-    """The whole state of a share-partition. `start_offset` -1: not decided yet."""
+    """The whole state of a share-partition. `start_offset` -1: not decided yet. `never_written` (not Kafka's): nothing was delivered
+    since it was initialised, so the start offset is what somebody asked for, wherever the log ends."""
 
     snapshot_epoch: int = field(metadata=_INT32)
     state_epoch: int = field(metadata=_INT32)
@@ -130,6 +134,7 @@ class ShareSnapshot(Message):
     write_timestamp: int = field(metadata=_INT64)
     state_batches: tuple[StateBatchRecord, ...]
     delivery_complete_count: int = field(metadata=_INT32 | _TAG_0, default=UNKNOWN_COUNT)
+    never_written: bool = field(metadata=_BOOL | _TAG_OF_OURS, default=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,6 +57,9 @@ APIS: dict[int, Api] = {
         Api(85, "write_share_group_state", 0, 1),
         Api(86, "delete_share_group_state", 0, 0),
         Api(87, "read_share_group_state_summary", 0, 1),
+        Api(90, "describe_share_group_offsets", 0, 1),
+        Api(91, "alter_share_group_offsets", 0, 0),
+        Api(92, "delete_share_group_offsets", 0, 0),
     )
 }
 

@@ -1,12 +1,14 @@
 """ReadShareGroupStateSummary (87), v0-1 (KIP-932): start offsets and epochs of share-partitions; fences nobody.
 
-A share-partition without state has start offset -1 and no error. v1 has the delivery complete count (KIP-1226).
+A share-partition without state has start offset -1 and no error; a row that is refused has 0. v1 has the delivery complete count
+(KIP-1226).
 """
 
 from __future__ import annotations
 
 from kbroker.api.share_state_rows import answer, asked
 from kbroker.broker.connection import Message, Request
+from kbroker.errors import ErrorCode
 from kbroker.share.persister import ReadRequest, SummaryResult
 
 
@@ -19,6 +21,6 @@ def _summary(result: SummaryResult) -> Message:
     return {
         "state_epoch": result.state_epoch,
         "leader_epoch": result.leader_epoch,
-        "start_offset": result.start_offset,
+        "start_offset": result.start_offset if result.code is ErrorCode.none else 0,
         "delivery_complete_count": result.delivery_complete_count,
     }

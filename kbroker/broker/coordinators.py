@@ -1,21 +1,28 @@
-"""Carries out what the group coordinator decides: saves its changes, initialises and deletes share state, runs session timers.
+"""Carries out what the group coordinator decides: saves its changes, has share state made, altered, summed up and deleted, runs
+session timers.
 
 The coordinator shows its decisions in memory at once; here they are submitted in the same step and, if the save fails, taken back
 in the same step for every group concerned. Whoever waits for an initialisation waits here, with patience and no longer: the
 persister may be a slow plugin. What it answers later is taken in by a task of the broker's, and the member's next heartbeat shows it.
+
+Whoever deletes a group, or alters or deletes its offsets, has the group alone until the persister has answered: joining members and
+other administrators are told to come again, and so is an administrator while share-partitions are being initialised. What this broker
+has loaded of the share-partitions is forgotten at once, so that the next fetch finds what was altered.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
 import trio
 
+from kbroker.broker.configs import Configs
 from kbroker.broker.deadlines import now_ms as monotonic_ms
 from kbroker.broker.group_commit import GroupCommit
 from kbroker.broker.share_groups import ShareGroups
@@ -28,23 +35,30 @@ from kbroker.coordinator.share_group_api import (
     HeartbeatReply,
     HeartbeatRequest,
     InitializeSharePartitions,
+    OffsetsReply,
     Outcome,
+    PartitionOffset,
     ShareGroupStatistics,
+    TopicOffsets,
 )
-from kbroker.errors import ErrorCode, StoreFailed
-from kbroker.share.persister import Persister, Result
+from kbroker.coordinator.share_group_offsets import described
+from kbroker.errors import ErrorCode, KafkaError, StoreFailed
+from kbroker.share.persister import Persister, ReadRequest, Result, SummaryResult, TopicPartition
 from kbroker.state_records import GroupKey, group_prefix
 from kbroker.storage.spi import Change, StateStore
 
 logger = logging.getLogger(__name__)
 R = TypeVar("R")
+P = TypeVar("P", bound=Result)
 
 JOIN_PATIENCE_S = 5.0
 """How long a joining member waits for its share-partitions before it gets what there is."""
 _SESSION_CHECK_S = 1.0
 _SAVE_FAILED = HeartbeatReply(ErrorCode.coordinator_not_available)
-_BEING_DELETED = HeartbeatReply(ErrorCode.coordinator_load_in_progress)
+_IN_ADMINISTRATION = HeartbeatReply(ErrorCode.coordinator_load_in_progress)
 """Clients back off and come again."""
+_NOT_SAVED = OffsetsReply(ErrorCode.coordinator_not_available, "The change could not be saved.")
+_NO_LEADER_EPOCH = -1
 
 
 class SessionClock:
@@ -59,15 +73,16 @@ class SessionClock:
 
 @dataclass(frozen=True, slots=True)
 class GroupCoordinatorStatistics:
-    """`initializations`: those that the persister has not answered; `being_deleted`: groups."""
+    """`initializations`: those that the persister has not answered; `in_administration`: groups that are being deleted or whose
+    offsets are."""
 
     groups: ShareGroupStatistics
     initializations: int
-    being_deleted: int
+    in_administration: int
 
 
 class GroupCoordinator:
-    """The broker's side of the pure ShareGroupCoordinator."""
+    """The broker's side of the pure ShareGroupCoordinator. `configs`: a deleted group's settings go with it."""
 
     def __init__(
         self,
@@ -75,6 +90,7 @@ class GroupCoordinator:
         topics: Topics,
         persister: Persister,
         share_groups: ShareGroups,
+        configs: Configs,
         store: StateStore,
         commits: GroupCommit[Change],
     ) -> None:
@@ -82,16 +98,17 @@ class GroupCoordinator:
         self._topics = topics
         self._persister = persister
         self._share_groups = share_groups
+        self._configs = configs
         self._store = store
         self._commits = commits
         self._clock = SessionClock()
         self._initialized: dict[str, trio.Event] = {}
-        self._being_deleted: set[str] = set()
-        self._asking: Counter[str] = Counter()  # initialisations that the persister has not answered
+        self._in_administration: set[str] = set()
+        self._asking: list[str] = []  # the group of each initialisation that the persister has not answered
         self._nursery: trio.Nursery | None = None
 
     def statistics(self) -> GroupCoordinatorStatistics:
-        return GroupCoordinatorStatistics(self.coordinator.statistics(), self._asking.total(), len(self._being_deleted))
+        return GroupCoordinatorStatistics(self.coordinator.statistics(), len(self._asking), len(self._in_administration))
 
     def load(self) -> None:
         """Take in the stored groups. Topics that are gone (a deletion that recovery finished) are told on the first `run`."""
@@ -113,8 +130,8 @@ class GroupCoordinator:
             if deadline_ms is not None and deadline_ms <= self._clock.now_ms():
                 await self._save(self.coordinator.expire(self._clock.now_ms()))
 
-    async def _save(self, outcome: Outcome[R]) -> bool:
-        """Whether the outcome's changes count now. If not, its groups are what the store has."""
+    async def _save(self, outcome: Outcome[R], on_saved: Callable[[], None] | None = None) -> bool:
+        """Whether the outcome's changes count now; if so `on_saved` was called. If not, its groups are what the store has."""
         if not outcome.changes:
             return True
         saved = True
@@ -125,6 +142,8 @@ class GroupCoordinator:
             if error is not None:
                 saved = False
                 self._reload(outcome.group_ids)
+            elif on_saved is not None:
+                on_saved()
             pending.part_done()
 
         self._commits.submit(outcome.changes, done)
@@ -143,8 +162,8 @@ class GroupCoordinator:
     # -- heartbeats ---------------------------------------------------------------------------------------------------
 
     async def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
-        if request.group_id in self._being_deleted:
-            return _BEING_DELETED
+        if request.group_id in self._in_administration:
+            return _IN_ADMINISTRATION
         outcome = self.coordinator.heartbeat(request, now_ms=self._clock.now_ms(), topics=self._topics)
         if not await self._save(outcome):
             return _SAVE_FAILED
@@ -166,50 +185,164 @@ class GroupCoordinator:
         """However long the persister takes, and whether or not anybody still waits. Cancelled only when the broker stops: the
         partitions are Initializing in the store then, and asked for again."""
         group_id = effect.group_id
-        self._asking[group_id] += 1
+        self._asking.append(group_id)
         try:
-            results = await self._persister.initialize(group_id, effect.requests)
-        except Exception:
-            # It concerns this group alone; raised from here it would end the broker.
-            logger.exception("the persister failed to initialise share-partitions of group %s", group_id)
-            results = [Result(request.partition, ErrorCode.unknown_server_error) for request in effect.requests]
+            results = await self._initialized_by_persister(effect)
         finally:
-            self._asking -= Counter((group_id,))
+            self._asking.remove(group_id)
         await self._save(self.coordinator.initialized(group_id, results, now_ms=self._clock.now_ms()))
         self._initialized.pop(group_id, trio.Event()).set()
 
-    # -- deletion -----------------------------------------------------------------------------------------------------
+    async def _initialized_by_persister(self, effect: InitializeSharePartitions) -> Sequence[Result]:
+        partitions = [request.partition for request in effect.requests]
+        return await _answered(self._persister.initialize(effect.group_id, effect.requests), effect.group_id, partitions, Result)
+
+    # -- administration -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _alone(self, group_id: str) -> Iterator[None]:
+        """Have the group alone. Raises COORDINATOR_LOAD_IN_PROGRESS: clients come again."""
+        if group_id in self._in_administration or group_id in self._asking:
+            raise KafkaError(ErrorCode.coordinator_load_in_progress, f"Group {group_id} is being changed.")
+        self._in_administration.add(group_id)
+        try:
+            yield
+        finally:
+            self._in_administration.discard(group_id)
+
+    async def describe_offsets(self, group_id: str, wanted: Mapping[str, Sequence[int]] | None) -> list[TopicOffsets]:
+        """DescribeShareGroupOffsets for one group. Lags are those of one moment: log ends are looked at when the persister answers,
+        and the default one answers at once. Raises KafkaError UNKNOWN_SERVER_ERROR for what no partition can be."""
+        topics = self.coordinator.describe_offsets(group_id, wanted, self._topics)
+        asked = [
+            TopicPartition(topic.topic_id, row.partition_index)
+            for topic in topics
+            for row in topic.partitions
+            if topic.topic_id is not None and self._topics.partition(topic.topic_id, row.partition_index) is not None
+        ]
+        requests = [ReadRequest(partition, _NO_LEADER_EPOCH) for partition in asked]
+        summaries = await _answered(self._persister.read_summary(group_id, requests), group_id, asked, SummaryResult)
+        rows = {summary.partition: self._described(summary) for summary in summaries}
+
+        def filled(topic: TopicOffsets) -> Iterator[PartitionOffset]:
+            for row in topic.partitions:
+                found = None if topic.topic_id is None else rows.get(TopicPartition(topic.topic_id, row.partition_index))
+                yield found or row
+
+        return [replace(topic, partitions=tuple(filled(topic))) for topic in topics]
+
+    def _described(self, summary: SummaryResult) -> PartitionOffset:
+        partition = self._topics.partition(*summary.partition)
+        return described(summary, None if partition is None or partition.deleted else partition.high_watermark)
+
+    async def alter_offsets(self, group_id: str, wanted: Mapping[str, Mapping[int, int]]) -> OffsetsReply:
+        """AlterShareGroupOffsets: start offsets by topic name and partition; durable, and what fetches go by, on return."""
+        try:
+            with self._alone(group_id):
+                return await self._alter_offsets(group_id, wanted)
+        except KafkaError as error:
+            return OffsetsReply.refusal(error)
+
+    async def _alter_offsets(self, group_id: str, wanted: Mapping[str, Mapping[int, int]]) -> OffsetsReply:
+        outcome = self.coordinator.alter_offsets(group_id, wanted, self._topics)
+        if not await self._save(outcome):
+            return _NOT_SAVED
+        assert outcome.reply is not None
+        for effect in outcome.effects:
+            assert isinstance(effect, InitializeSharePartitions)
+            partitions = [request.partition for request in effect.requests]
+            self._share_groups.forget(group_id, partitions)
+            results = await self._initialized_by_persister(effect)
+            self._share_groups.forget(group_id, partitions)  # One that was loaded before the persister had done it is of old.
+            altered = self.coordinator.offsets_altered(group_id, outcome.reply, results, now_ms=self._clock.now_ms())
+            if not await self._save(altered):
+                return _NOT_SAVED
+            assert altered.reply is not None
+            return altered.reply
+        return outcome.reply
+
+    async def delete_offsets(self, group_id: str, names: Sequence[str]) -> OffsetsReply:
+        """DeleteShareGroupOffsets: the share state of topics; gone, and for fetches too, on return."""
+        try:
+            with self._alone(group_id):
+                return await self._delete_offsets(group_id, names)
+        except KafkaError as error:
+            return OffsetsReply.refusal(error)
+
+    async def _delete_offsets(self, group_id: str, names: Sequence[str]) -> OffsetsReply:
+        outcome = self.coordinator.delete_offsets(group_id, names, self._topics)
+        if not await self._save(outcome):
+            return _NOT_SAVED
+        assert outcome.reply is not None
+        for effect in outcome.effects:
+            assert isinstance(effect, DeleteShareState)
+            deleted = self.coordinator.offsets_deleted(group_id, outcome.reply, await self._deleted_by_persister(effect))
+            if not await self._save(deleted):
+                return _NOT_SAVED
+            assert deleted.reply is not None
+            return deleted.reply
+        return outcome.reply
+
+    async def _deleted_by_persister(self, effect: DeleteShareState) -> Sequence[Result]:
+        self._share_groups.forget(effect.group_id, effect.partitions)
+        deletion = self._persister.delete(effect.group_id, effect.partitions)
+        results = await _answered(deletion, effect.group_id, effect.partitions, Result)
+        self._share_groups.forget(effect.group_id, effect.partitions)
+        return results
 
     async def delete_group(self, group_id: str) -> ErrorCode:
-        """DeleteGroups for one group: its share state first, then its records. Nobody can join meanwhile: the state that a new
-        member's share-partitions get must not be what is deleted here. Nor may state come to life afterwards, so a persister that
+        """DeleteGroups for one group: its share state first, then its records and settings. Nobody can join meanwhile: the state that a
+        new member's share-partitions get must not be what is deleted here. Nor may state come to life afterwards, so a persister that
         has an initialisation to answer is waited for, by the client."""
-        if group_id in self._being_deleted or group_id in self._asking:
-            return ErrorCode.coordinator_load_in_progress
-        self._being_deleted.add(group_id)
         try:
-            return await self._delete_group(group_id)
-        finally:
-            self._being_deleted.discard(group_id)
+            with self._alone(group_id):
+                return await self._delete_group(group_id)
+        except KafkaError as error:
+            return error.code
 
     async def _delete_group(self, group_id: str) -> ErrorCode:
-        outcome = self.coordinator.delete(group_id, self._topics)
-        if not await self._save(outcome):
-            return ErrorCode.coordinator_not_available
-        code = outcome.reply
-        for effect in outcome.effects:
-            if isinstance(effect, DeleteShareState):
-                results = await self._persister.delete(group_id, effect.partitions)
-                deleted = self.coordinator.deleted(group_id, results)
-                if not await self._save(deleted):
-                    return ErrorCode.coordinator_not_available
-                code = deleted.reply
-        if code is ErrorCode.none:
-            self._share_groups.forget_group(group_id)
+        code, effects = await self._decide_deletion(group_id, partial(self.coordinator.delete, group_id, self._topics))
+        for effect in effects:
+            assert isinstance(effect, DeleteShareState)
+            results = await self._deleted_by_persister(effect)
+            code, _ = await self._decide_deletion(group_id, partial(self.coordinator.deleted, group_id, results))
         assert code is not None
         return code
+
+    async def _decide_deletion(
+        self, group_id: str, decide: Callable[[], Outcome[ErrorCode]]
+    ) -> tuple[ErrorCode | None, Sequence[InitializeSharePartitions | DeleteShareState]]:
+        """What to answer, or what to do first. If the group goes its settings go in the same commit, and nobody alters them meanwhile."""
+        async with self._configs.altering:
+            outcome = decide()
+            if outcome.reply is not ErrorCode.none:
+                saved = await self._save(outcome)
+            else:
+
+                def gone() -> None:
+                    self._configs.group_removed(group_id)
+                    self._share_groups.forget_group(group_id)
+
+                settings = self._configs.removal_of_group(group_id)
+                saved = await self._save(replace(outcome, changes=(*outcome.changes, *settings)), gone)
+        return (outcome.reply, outcome.effects) if saved else (ErrorCode.coordinator_not_available, ())
 
     async def topic_deleted(self, topic_id: UUID) -> None:
         """Groups forget a topic that is gone."""
         if not await self._save(self.coordinator.topic_deleted(topic_id)):
             logger.warning("groups could not forget topic %s: tried again at the next start", topic_id)
+
+
+async def _answered(
+    call: Awaitable[Sequence[P]], group_id: str, partitions: Sequence[TopicPartition], result: Callable[[TopicPartition, ErrorCode], P]
+) -> Sequence[P]:
+    """What the persister says, or errors where it raises or leaves rows out: it may be a plugin, and such a thing concerns this group
+    alone; raised from here it could end the broker."""
+    try:
+        results = await call
+    except Exception:
+        logger.exception("the persister failed on share-partitions of group %s", group_id)
+        results = ()
+    if len(results) == len(partitions):
+        return results
+    return [result(partition, ErrorCode.unknown_server_error) for partition in partitions]

@@ -1,8 +1,12 @@
 """Loading a share-partition: its state from the Persister, its start from the group's reset policy, both fitted to the log.
 
 Better than Kafka in two points. A start offset that the reset policy decides is saved at once, so that a restart before the first
-acknowledgement does not skip records (share.auto.offset.reset=latest). And state that lies beyond the log's end, which a power
-cut with durability `os` may leave, is cut: otherwise new records at those offsets would count as done.
+acknowledgement does not skip records (share.auto.offset.reset=latest). And state of records that a power cut took from the log, which
+is possible with durability `os`, is cut: otherwise the records that get their offsets would count as done.
+
+Such state is told by its leader epoch, which is the broker life that wrote it: it can only speak of offsets that the log had when that
+epoch ended, and that is where the first append of a later epoch began. (The present end will not do: producers may have gone on long
+before the group's first consumer came.) A start offset that was only set, by AlterShareGroupOffsets, speaks of no record: it stays.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from kbroker.clock import wall_clock_ms
 from kbroker.config import reset_duration_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.effects import ShareSettings, StateBatch
-from kbroker.share.persister import InitializeRequest, Persister, ReadRequest, ReadResult, Result, TopicPartition, WriteRequest
+from kbroker.share.persister import Persister, ReadRequest, ReadResult, Result, TopicPartition, WriteRequest, begin_anew
 from kbroker.share.share_partition import SharePartition
 
 logger = logging.getLogger(__name__)
@@ -35,8 +39,10 @@ async def load_share_partition(
     if start_offset == _UNDECIDED:
         start_offset = await _reset_offset(partition, reset_policy())
         await _write_start(persister, group_id, partition, key, state, start_offset, batches)
-    elif _reaches_beyond(state, partition.high_watermark):
-        start_offset, batches = await _cut(persister, group_id, partition, key, state)
+    elif start_offset < 0:  # Set by somebody who meant the beginning.
+        start_offset = partition.log_start_offset
+    elif (end_offset := _end_of_what_was_written(state, partition)) is not None and _reaches_beyond(state, end_offset):
+        start_offset, batches = await _cut(persister, group_id, partition, key, state, end_offset)
     try:
         engine = SharePartition.load(
             settings, start_offset=start_offset, state_batches=batches, state_epoch=state.state_epoch, leader_epoch=partition.leader_epoch
@@ -59,27 +65,32 @@ async def _reset_offset(partition: Partition, policy: str) -> int:
     return found[0]
 
 
+def _end_of_what_was_written(state: ReadResult, partition: Partition) -> int | None:
+    """Up to where the log reached when the leader epoch that wrote the state ended; None: nothing was written."""
+    if state.written_in is None:
+        return None
+    return min([entry.start_offset for entry in partition.epochs if entry.epoch > state.written_in] + [partition.high_watermark])
+
+
 def _reaches_beyond(state: ReadResult, end_offset: int) -> bool:
     return state.start_offset > end_offset or any(batch.last_offset >= end_offset for batch in state.batches)
 
 
 async def _cut(
-    persister: Persister, group_id: str, partition: Partition, key: TopicPartition, state: ReadResult
+    persister: Persister, group_id: str, partition: Partition, key: TopicPartition, state: ReadResult, end_offset: int
 ) -> tuple[int, tuple[StateBatch, ...]]:
-    end_offset = partition.high_watermark
     logger.warning(
-        "share-partition %s:%s-%d: state beyond the log's end %d is cut (start offset was %d)",
+        "share-partition %s:%s-%d: state of records from %d on, which the log has lost, is cut (start offset was %d)",
         group_id, partition.topic_name, key.partition, end_offset, state.start_offset,
     )  # fmt: skip
     start_offset = min(state.start_offset, end_offset)
     batches = tuple(
         batch._replace(last_offset=min(batch.last_offset, end_offset - 1)) for batch in state.batches if batch.first_offset < end_offset
     )
-    # Stored start offsets only ever rise and stored batches are merged with, so begin anew at the same state epoch. To initialize
-    # with the start that is stored already does nothing, hence the first of the two; one call is one commit.
-    anew = [InitializeRequest(key, state.state_epoch, offset) for offset in (_UNDECIDED, start_offset)]
-    for result in await persister.initialize(group_id, anew):
+    # Stored start offsets only ever rise and stored batches are merged with, so it begins anew at the same state epoch.
+    for result in await persister.initialize(group_id, begin_anew(key, state.state_epoch, start_offset)):
         _check(result)
+    _check((await persister.read(group_id, [ReadRequest(key, partition.leader_epoch)]))[0])  # What follows is written in this epoch.
     await _write_start(persister, group_id, partition, key, state, start_offset, batches)
     return start_offset, batches
 

@@ -32,11 +32,12 @@ This module must not know how share-partitions are initialised, where records ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from heapq import heappop, heappush
 from uuid import UUID
 
+from kbroker.coordinator import share_group_offsets as offsets
 from kbroker.coordinator.assignors import Assignor, AssignorMember, SimpleAssignor
 from kbroker.coordinator.group_ids import SHARE, GroupIds
 from kbroker.coordinator.share_group_api import (
@@ -49,9 +50,11 @@ from kbroker.coordinator.share_group_api import (
     HeartbeatRequest,
     InitializeSharePartitions,
     ListedGroup,
+    OffsetsReply,
     Outcome,
     ShareGroupSettings,
     ShareGroupStatistics,
+    TopicOffsets,
     TopicPartitions,
     TopicsView,
 )
@@ -212,8 +215,59 @@ class ShareGroupCoordinator:
         if failures:
             return records.outcome(failures[0])
         if group.members or group.initialized or group.initializing:
-            return Outcome(tuple(records.changes), ErrorCode.non_empty_group)  # somebody joined meanwhile
+            return records.outcome(ErrorCode.non_empty_group)  # somebody joined meanwhile
         return self._drop(group, records)
+
+    def describe_offsets(self, group_id: str, wanted: Mapping[str, Sequence[int]] | None, topics: TopicsView) -> list[TopicOffsets]:
+        """DescribeShareGroupOffsets for one group: whose state to ask the persister for. `wanted`: partitions by topic name, None: all
+        that the group has. Raises KafkaError UNKNOWN_SERVER_ERROR for what no partition can be."""
+        return offsets.to_describe(group_id, self._groups.get(group_id), wanted, topics)
+
+    def alter_offsets(self, group_id: str, wanted: Mapping[str, Mapping[int, int]], topics: TopicsView) -> Outcome[OffsetsReply]:
+        """AlterShareGroupOffsets: start offsets by topic name and partition; a group that does not exist is made for them, empty. With
+        an effect the reply is what is answered if the persister does everything: `offsets_altered` makes the real one of it."""
+        try:
+            _check_group_id(group_id)
+            if not wanted:
+                return Outcome(reply=OffsetsReply())
+            self._check_empty(group_id)
+            is_possible = offsets.check_alterable(wanted, topics)
+        except KafkaError as refusal:
+            return Outcome(reply=OffsetsReply.refusal(refusal))
+        reply = offsets.to_alter(wanted, topics)
+        if not is_possible:
+            return Outcome(reply=reply)
+        group = self._groups.get(group_id) or self._create(group_id)
+        records = Records(group_id)
+        requests = offsets.start_altering(group, wanted, reply, records)
+        return records.outcome(reply, InitializeSharePartitions(group_id, requests))
+
+    def offsets_altered(self, group_id: str, reply: OffsetsReply, results: Sequence[Result], *, now_ms: int) -> Outcome[OffsetsReply]:
+        """What the persister answered to the effect of `alter_offsets`."""
+        outcome = self.initialized(group_id, results, now_ms=now_ms)
+        return Outcome(outcome.changes, offsets.altered(reply, results), group_ids=outcome.group_ids)
+
+    def delete_offsets(self, group_id: str, names: Sequence[str], topics: TopicsView) -> Outcome[OffsetsReply]:
+        """DeleteShareGroupOffsets: forget the share state of topics. With an effect the reply is what is answered if the persister does
+        everything: `offsets_deleted` makes the real one of it."""
+        try:
+            _check_group_id(group_id)
+            if not names:
+                return Outcome(reply=OffsetsReply())
+            self._check_empty(group_id)
+            group = self._existing(group_id)
+        except KafkaError as refusal:
+            return Outcome(reply=OffsetsReply.refusal(refusal))
+        records = Records(group_id)
+        reply, partitions = offsets.start_deleting(group, names, topics, records)
+        return records.outcome(reply, *([DeleteShareState(group_id, partitions)] if partitions else ()))
+
+    def offsets_deleted(self, group_id: str, reply: OffsetsReply, results: Sequence[Result]) -> Outcome[OffsetsReply]:
+        """What the persister answered to the effect of `delete_offsets`. Topics that it refused stay Deleting."""
+        records = Records(group_id)
+        if (group := self._groups.get(group_id)) is not None:
+            take_deleted(group, results, records)
+        return records.outcome(offsets.deleted(reply, results))
 
     def topic_deleted(self, topic_id: UUID) -> Outcome[None]:
         """Forget the topic in all groups. Its share state is the share coordinator's business."""
@@ -302,6 +356,14 @@ class ShareGroupCoordinator:
         if group is None:
             raise _not_found(group_id)
         return group
+
+    def _check_empty(self, group_id: str) -> None:
+        """That it is no group of another type, and has no members if there is such a group."""
+        if self._group_ids.type_of(group_id) not in (None, SHARE):
+            raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a share group.")
+        group = self._groups.get(group_id)
+        if group is not None and group.members:
+            raise KafkaError(ErrorCode.non_empty_group, f"Group {group_id} is not empty.")
 
     def _update_member(self, group: Group, request: HeartbeatRequest, records: Records) -> tuple[Member, bool]:
         """Take over what the request says of the member; a new one is added. True if it subscribes to something else than before."""
@@ -399,6 +461,11 @@ def _together(changed: Sequence[Records]) -> Outcome[None]:
         tuple(change for outcome in outcomes for change in outcome.changes),
         group_ids=tuple(group_id for outcome in outcomes for group_id in outcome.group_ids),
     )
+
+
+def _check_group_id(group_id: str) -> None:
+    if not group_id or len(group_id.encode()) > MAX_GROUP_ID_BYTES:
+        raise KafkaError(ErrorCode.invalid_group_id, f"A group id must have 1 to {MAX_GROUP_ID_BYTES} bytes.")
 
 
 def _check_form(request: HeartbeatRequest) -> None:

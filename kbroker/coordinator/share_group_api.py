@@ -173,6 +173,60 @@ class ListedGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionOffset:
+    """A partition in DescribeShareGroupOffsets. The defaults are those of a share-partition without state."""
+
+    partition_index: int
+    start_offset: int = -1
+    leader_epoch: int = 0
+    lag: int = -1
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOffsets:
+    """A topic in DescribeShareGroupOffsets; without an id there is no such topic."""
+
+    topic_name: str
+    topic_id: UUID | None
+    partitions: tuple[PartitionOffset, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDone:
+    """A partition in AlterShareGroupOffsets."""
+
+    partition_index: int
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDone:
+    """A topic in AlterShareGroupOffsets (with partitions) or DeleteShareGroupOffsets (with an error)."""
+
+    topic_name: str
+    topic_id: UUID | None
+    partitions: tuple[PartitionDone, ...] = ()
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsReply:
+    """AlterShareGroupOffsets and DeleteShareGroupOffsets."""
+
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    responses: tuple[TopicDone, ...] = ()
+
+    @classmethod
+    def refusal(cls, error: KafkaError) -> OffsetsReply:
+        return cls(error.code, error.message)
+
+
+@dataclass(frozen=True, slots=True)
 class ShareGroupStatistics:
     """`initializing`: share-partitions asked of the persister and not answered; `rebalances` since the start."""
 

@@ -8,11 +8,11 @@ from kbroker.errors import ErrorCode
 
 
 def describe_group(group_id: str, group: Group | None, assignor_name: str) -> DescribedGroup:
-    """A row; for a group that is missing (or of another type) one that says so."""
+    """A row; for a group that is missing (or of another type) one that says so and nothing else."""
     if not group_id:
-        return DescribedGroup(group_id, ErrorCode.invalid_group_id, "GroupId can't be empty.", assignor_name=assignor_name)
+        return DescribedGroup(group_id, ErrorCode.invalid_group_id)
     if group is None:
-        return DescribedGroup(group_id, ErrorCode.group_id_not_found, f"Group {group_id} not found.", assignor_name=assignor_name)
+        return DescribedGroup(group_id, ErrorCode.group_id_not_found, f"Group {group_id} not found.")
     return DescribedGroup(
         group_id,
         group_state=group.state,

@@ -94,7 +94,7 @@ class Group:
     group_id: str
     epoch: int = 1
     metadata_hash: int = 0
-    assignment_epoch: int = 0
+    assignment_epoch: int = 1
     assignment_ms: int = 0
     members: dict[str, Member] = field(default_factory=dict)
     targets: dict[str, Assignment] = field(default_factory=dict)

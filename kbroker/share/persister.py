@@ -31,6 +31,13 @@ class InitializeRequest(NamedTuple):
     start_offset: int
 
 
+def begin_anew(partition: TopicPartition, state_epoch: int, start_offset: int) -> tuple[InitializeRequest, InitializeRequest]:
+    """For one `initialize` call: the state begins anew with that start, also where it has that epoch and start already, which a
+    single request would take for its own repetition and leave as it is."""
+    other = 0 if start_offset < 0 else -1
+    return InitializeRequest(partition, state_epoch, other), InitializeRequest(partition, state_epoch, start_offset)
+
+
 class ReadRequest(NamedTuple):
     partition: TopicPartition
     leader_epoch: int
@@ -56,14 +63,19 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class ReadResult(Result):
+    """`written_in`: the leader epoch of the newest write that moved the start offset or had batches. None: nothing was written since
+    the state was initialised, or it is kept so that a power cut cannot leave it ahead of the log."""
+
     state_epoch: int = 0
     start_offset: int = 0
     batches: tuple[StateBatch, ...] = field(default=())
+    written_in: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryResult(Result):
-    """`start_offset` -1: not initialised, or initialised without an offset. `delivery_complete_count` -1: unknown."""
+    """What is saved at this moment: nobody waits for what is on its way. `start_offset` -1: not initialised, or initialised without
+    an offset. `delivery_complete_count` -1: unknown."""
 
     state_epoch: int = 0
     leader_epoch: int = 0

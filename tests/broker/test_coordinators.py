@@ -9,9 +9,11 @@ from typing import Any, cast
 import trio
 import trio.testing
 
+from kbroker.broker.configs import Configs
 from kbroker.broker.coordinators import JOIN_PATIENCE_S, GroupCoordinator
 from kbroker.broker.deadlines import Deadlines
 from kbroker.broker.share_groups import ShareGroups
+from kbroker.config import BrokerConfig
 from kbroker.coordinator.share_group import ShareGroupCoordinator
 from kbroker.coordinator.share_group_api import HeartbeatReply, HeartbeatRequest, ShareGroupSettings
 from kbroker.errors import ErrorCode
@@ -61,6 +63,7 @@ class World:
         self.persister = SlowPersister(delay_s)
         store = MemoryStateStore({})
         topics, persister, commits = cast(Any, self.topics), cast(Any, self.persister), cast(Any, Commits(store))
+        configs = Configs(BrokerConfig({}), store, commits)
         share_groups = ShareGroups(
             topics,
             persister,
@@ -70,7 +73,7 @@ class World:
             reset_policy=lambda _: "earliest",
         )
         pure = ShareGroupCoordinator(lambda _: ShareGroupSettings())
-        self.coordinator = GroupCoordinator(pure, topics, persister, share_groups, store, commits)
+        self.coordinator = GroupCoordinator(pure, topics, persister, share_groups, configs, store, commits)
         self.coordinator.load()
 
     async def heartbeat(self, epoch: int, *topics: str) -> HeartbeatReply:

@@ -244,8 +244,8 @@ def test_describe(world: World) -> None:  # GRP-44, GRP-51
 
 def test_describe_what_is_no_share_group(world: World) -> None:  # GRP-52, RPC-62
     assert world.coordinator.describe(["none", ""]) == [
-        DescribedGroup("none", ErrorCode.group_id_not_found, "Group none not found.", assignor_name="simple"),
-        DescribedGroup("", ErrorCode.invalid_group_id, "GroupId can't be empty.", assignor_name="simple"),
+        DescribedGroup("none", ErrorCode.group_id_not_found, "Group none not found."),
+        DescribedGroup("", ErrorCode.invalid_group_id),
     ]
 
 

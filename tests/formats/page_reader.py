@@ -272,8 +272,14 @@ class ShareState(NamedTuple):
     offsets: dict[int, tuple[int, int]]
 
 
+def _unsigned(value: bytes, position: int) -> tuple[int, int]:
+    """An unsigned varint of up to two bytes, and where it ends."""
+    low = value[position]
+    return (low, position + 1) if low < 128 else (low - 128 + (value[position + 1] << 7), position + 2)
+
+
 def _share_record(value: bytes, *, is_snapshot: bool) -> tuple[int, int, list[tuple[int, int, int, int]]]:
-    """Start offset, delivery complete count, batches. One-byte varints are enough for what the tests store."""
+    """Start offset, delivery complete count, batches. One-byte varints are enough for what the tests store, but for tags."""
     start_at, position = (14, 38) if is_snapshot else (10, 18)
     assert value[:2] == b"\0\0"
     (start_offset,) = struct.unpack_from(">q", value, start_at)
@@ -284,11 +290,14 @@ def _share_record(value: bytes, *, is_snapshot: bool) -> tuple[int, int, list[tu
         assert value[position + 19] == 0, "a batch has no tagged fields"
         position += 20
     complete = -1
-    if value[position] == 1:
-        assert value[position + 1 : position + 3] == b"\0\4"
-        (complete,) = struct.unpack_from(">i", value, position + 3)
-        position += 6
-    assert position + 1 == len(value)
+    tags, position = value[position], position + 1
+    for _ in range(tags):
+        tag, position = _unsigned(value, position)
+        assert (tag, value[position]) in ((0, 4), (1000, 1))
+        if tag == 0:
+            (complete,) = struct.unpack_from(">i", value, position + 1)
+        position += 1 + value[position]
+    assert position == len(value)
     return start_offset, complete, batches
 
 

@@ -1,0 +1,15 @@
+"""DeleteShareGroupOffsets (92), v0 (KIP-932): the share state of topics, for a group without members.
+
+What is answered with code 0 is gone for good, and for fetches too. A topic without state is 3; a group that does not exist 69, with
+members 68, one that is being changed 14.
+"""
+
+from __future__ import annotations
+
+from kbroker.broker.connection import Request
+from kbroker.coordinator.share_group_api import OffsetsReply
+
+
+async def handle(request: Request) -> OffsetsReply:
+    names = [topic.topic_name for topic in request.body.topics]
+    return await request.broker.group_coordinator.delete_offsets(request.body.group_id, names)

@@ -1,0 +1,184 @@
+"""Administration of a share group's offsets (KIP-932, KIP-1226): which share-partitions are asked for, and what becomes of the answers.
+
+    describe   who is asked for -> Persister.read_summary -> a row each, with the lag
+    alter      Initializing, where it was unknown -> Persister.initialize with the group's epoch -> Initialized
+    delete     Deleting -> Persister.delete -> forgotten; what the persister refused stays Deleting, to be tried again
+
+Topics come by name and partitions as numbers that may not exist: what does not exist is a row of its own and stops no other. A
+partition that cannot exist, a negative one, refuses everything, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from kbroker.coordinator.share_group_api import OffsetsReply, PartitionDone, PartitionOffset, TopicDone, TopicOffsets, TopicsView
+from kbroker.coordinator.share_group_state import Group, Records, TopicPart
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.share.persister import InitializeRequest, Result, SummaryResult, TopicPartition, begin_anew
+
+UNKNOWN = -1
+"""A start offset that is not decided, a count that nobody knows, and a lag that cannot be told."""
+
+# --- describe ---
+
+
+def to_describe(group_id: str, group: Group | None, wanted: Mapping[str, Sequence[int]] | None, topics: TopicsView) -> list[TopicOffsets]:
+    """The rows of an answer, nothing known so far; `wanted` None: everything that is Initialized. Named topics are looked for whatever
+    the group is. Raises UNKNOWN_SERVER_ERROR for what Kafka's persister does not take."""
+    if wanted is None:
+        initialized = group.initialized if group else {}
+        live = {topic_id: part for topic_id, part in initialized.items() if topics.by_id(topic_id) is not None}
+        return [_undescribed(part.name, topic_id, sorted(part.partitions)) for topic_id, part in live.items()]
+    rows = [_undescribed(name, topic.topic_id if (topic := topics.by_name(name)) else None, numbers) for name, numbers in wanted.items()]
+    for row in rows:
+        if row.topic_id is not None:
+            _check_named(group_id, [partition.partition_index for partition in row.partitions])
+    return rows
+
+
+def _undescribed(name: str, topic_id: UUID | None, numbers: Iterable[int]) -> TopicOffsets:
+    return TopicOffsets(name, topic_id, tuple(PartitionOffset(number) for number in dict.fromkeys(numbers)))
+
+
+def _check_named(group_id: str, numbers: Sequence[int]) -> None:
+    for wrong, message in (
+        (not group_id, "The group id must not be empty."),
+        (not numbers, "There must be a partition."),
+        (any(number < 0 for number in numbers), "A partition must not be negative."),
+    ):
+        if wrong:
+            raise KafkaError(ErrorCode.unknown_server_error, message)
+
+
+def described(summary: SummaryResult, end_offset: int | None) -> PartitionOffset:
+    """A share-partition's row. `end_offset`: the high watermark, None if there is no such partition any more.
+
+    Lag is what stands behind the saved start offset, without what is saved as done. It is not clamped: a start beyond the end makes it
+    negative, and records that were deleted count until the next write. What the persister refuses is a row without state.
+    """
+    number = summary.partition.partition
+    if summary.code is not ErrorCode.none:
+        return PartitionOffset(number)
+    row = PartitionOffset(number, summary.start_offset, summary.leader_epoch)
+    if UNKNOWN in (summary.start_offset, summary.delivery_complete_count):
+        return row
+    if end_offset is None:
+        return PartitionOffset(
+            number, start_offset=0, error_code=ErrorCode.unknown_topic_or_partition, error_message="The topic was deleted meanwhile."
+        )
+    return replace(row, lag=end_offset - summary.start_offset - summary.delivery_complete_count)
+
+
+# --- alter ---
+
+
+def check_alterable(wanted: Mapping[str, Mapping[int, int]], topics: TopicsView) -> bool:
+    """Whether anything of it exists. Raises UNKNOWN_SERVER_ERROR for a partition that no topic can have."""
+    known = [topic for name in wanted if (topic := topics.by_name(name)) is not None]
+    if any(number < 0 for topic in known for number in wanted[topic.name]):
+        raise KafkaError(ErrorCode.unknown_server_error, "A partition must not be negative.")
+    return any(number < len(topic.partitions) for topic in known for number in wanted[topic.name])
+
+
+def to_alter(wanted: Mapping[str, Mapping[int, int]], topics: TopicsView) -> OffsetsReply:
+    """The answer if everything that exists is altered."""
+    return OffsetsReply(responses=tuple(_to_alter(name, starts, topics) for name, starts in wanted.items()))
+
+
+def _to_alter(name: str, starts: Mapping[int, int], topics: TopicsView) -> TopicDone:
+    topic = topics.by_name(name)
+    count = 0 if topic is None else len(topic.partitions)
+    rows = tuple(PartitionDone(number) if number < count else _unknown_partition(number) for number in starts)
+    return TopicDone(name, topic.topic_id if topic else None, rows)
+
+
+def _unknown_partition(number: int) -> PartitionDone:
+    return PartitionDone(number, ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
+
+
+def start_altering(
+    group: Group, wanted: Mapping[str, Mapping[int, int]], reply: OffsetsReply, records: Records
+) -> tuple[InitializeRequest, ...]:
+    """What to ask of the persister. Share-partitions that the group did not have are Initializing from now on."""
+    requests: list[InitializeRequest] = []
+    changed = False
+    for topic in reply.responses:
+        for row in topic.partitions:
+            if row.error_code is ErrorCode.none:
+                assert topic.topic_id is not None
+                number = row.partition_index
+                requests += begin_anew(TopicPartition(topic.topic_id, number), group.epoch, wanted[topic.topic_name][number])
+                if not _has(group.initialized, topic.topic_id, number):
+                    changed = True
+                    group.initializing.setdefault(topic.topic_id, TopicPart(topic.topic_name)).partitions.add(number)
+                    group.deleting.pop(topic.topic_id, None)
+    if changed:
+        group.put_partitions(records)
+    return tuple(requests)
+
+
+def _has(topics: Mapping[UUID, TopicPart], topic_id: UUID, number: int) -> bool:
+    return topic_id in topics and number in topics[topic_id].partitions
+
+
+def altered(reply: OffsetsReply, results: Iterable[Result]) -> OffsetsReply:
+    """The answer by what the persister said; of several results for one share-partition the last counts."""
+    codes = {result.partition: result for result in results}
+    return replace(reply, responses=tuple(replace(topic, partitions=tuple(_altered(topic, codes))) for topic in reply.responses))
+
+
+def _altered(topic: TopicDone, results: Mapping[TopicPartition, Result]) -> Iterator[PartitionDone]:
+    for row in topic.partitions:
+        result = results.get(TopicPartition(topic.topic_id, row.partition_index)) if topic.topic_id is not None else None
+        yield row if result is None else replace(row, error_code=result.code, error_message=result.message)
+
+
+# --- delete ---
+
+
+def start_deleting(
+    group: Group, names: Iterable[str], topics: TopicsView, records: Records
+) -> tuple[OffsetsReply, tuple[TopicPartition, ...]]:
+    """The answer if all that there is is deleted, and what to ask of the persister. It is Deleting from now on."""
+    rows: list[TopicDone] = []
+    partitions: list[TopicPartition] = []
+    for name in dict.fromkeys(names):
+        topic = topics.by_name(name)
+        found = [] if topic is None else list(_deletable(group, topic.topic_id, len(topic.partitions)))
+        if topic is None or not found:
+            rows.append(TopicDone(name, None, (), ErrorCode.unknown_topic_or_partition, "There is no offset information to delete."))
+            continue
+        rows.append(TopicDone(name, topic.topic_id))
+        partitions += found
+        for moved in (group.initialized, group.initializing):
+            moved.pop(topic.topic_id, None)
+        group.deleting[topic.topic_id] = name
+        for partition in [each for each in group.start_offsets if each.topic_id == topic.topic_id]:
+            del group.start_offsets[partition]
+    if partitions:
+        group.must_look_for_partitions = group.must_compare_targets = True
+        group.put_partitions(records)
+    return OffsetsReply(responses=tuple(rows)), tuple(partitions)
+
+
+def _deletable(group: Group, topic_id: UUID, count: int) -> Iterator[TopicPartition]:
+    """What may have state: Initialized and Initializing partitions, and all of a topic whose deletion the persister refused."""
+    parts = [moved[topic_id].partitions for moved in (group.initialized, group.initializing) if topic_id in moved]
+    numbers = set().union(*parts, range(count) if topic_id in group.deleting else ())
+    yield from (TopicPartition(topic_id, number) for number in sorted(numbers))
+
+
+def deleted(reply: OffsetsReply, results: Sequence[Result]) -> OffsetsReply:
+    """The answer by what the persister said: a topic has the first error of its partitions."""
+    failed: dict[UUID, Result] = {}
+    for result in results:
+        if result.code is not ErrorCode.none:
+            failed.setdefault(result.partition.topic_id, result)
+    rows = []
+    for row in reply.responses:
+        error = failed.get(row.topic_id) if row.topic_id is not None else None
+        rows.append(row if error is None else replace(row, error_code=error.code, error_message=error.message))
+    return replace(reply, responses=tuple(rows))
