@@ -143,6 +143,11 @@ def not_blank(context: click.Context, param: click.Parameter, value: str) -> str
     return value
 
 
+def each_not_blank(context: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """Callback for several ids; the same one twice is one."""
+    return tuple(dict.fromkeys(not_blank(context, param, each) for each in value))
+
+
 def bootstrap_option(function: F) -> F:
     """`--bootstrap-server`: where the broker is."""
     return click.option(

@@ -11,7 +11,7 @@ import click
 
 from kbroker.cli.exits import CommandFailed, refuse
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.params import Address, bootstrap_option, connect, json_option, not_blank
+from kbroker.cli.params import Address, bootstrap_option, connect, each_not_blank, json_option, not_blank
 from kbroker.cli.share_groups_describe import describe
 from kbroker.cli.share_groups_reset import reset_offsets
 from kbroker.errors import ErrorCode, KafkaError
@@ -80,7 +80,7 @@ def list_groups(states: tuple[str, ...] | None, as_json: bool, bootstrap: Addres
 
 
 @share_groups.command()
-@click.argument("group", nargs=-1, required=True)
+@click.argument("group", nargs=-1, required=True, callback=each_not_blank)
 @json_option
 @bootstrap_option
 def delete(group: tuple[str, ...], as_json: bool, bootstrap: Address) -> None:
@@ -93,14 +93,13 @@ def delete(group: tuple[str, ...], as_json: bool, bootstrap: Address) -> None:
     Examples:
       kbroker share-groups delete workers
     """
-    names = tuple(dict.fromkeys(group))
     with connect(bootstrap) as connection:
-        refused = _delete(connection, names)
+        refused = _delete(connection, group)
     if as_json:
-        print_json([{"group": name, "deleted": name not in refused, "error": refused.get(name)} for name in names])
+        print_json([{"group": name, "deleted": name not in refused, "error": refused.get(name)} for name in group])
     elif not refused:
-        click.echo(f"Deletion of requested share groups ({_quoted(names)}) was successful.")
-    elif deleted := [name for name in names if name not in refused]:
+        click.echo(f"Deletion of requested share groups ({_quoted(group)}) was successful.")
+    elif deleted := [name for name in group if name not in refused]:
         click.echo(f"These share groups were deleted successfully: {_quoted(deleted)}")
     refuse([f"share group {name} could not be deleted: {why}" for name, why in refused.items()])
 
@@ -133,7 +132,15 @@ def _quoted(names: tuple[str, ...] | list[str]) -> str:
 
 @share_groups.command("delete-offsets")
 @click.argument("group", callback=not_blank)
-@click.option("--topic", "topics", metavar="TOPIC", multiple=True, required=True, help="Forget the offsets of this topic; may be repeated.")
+@click.option(
+    "--topic",
+    "topics",
+    metavar="TOPIC",
+    multiple=True,
+    required=True,
+    callback=each_not_blank,
+    help="Forget the offsets of this topic; may be repeated.",
+)
 @json_option
 @bootstrap_option
 def delete_offsets(group: str, topics: tuple[str, ...], as_json: bool, bootstrap: Address) -> None:
@@ -148,15 +155,14 @@ def delete_offsets(group: str, topics: tuple[str, ...], as_json: bool, bootstrap
     """
     from kbroker.client import group_admin
 
-    names = tuple(dict.fromkeys(topics))
     with connect(bootstrap) as connection:
-        refused = group_admin.delete_share_group_offsets(connection, group, names)
+        refused = group_admin.delete_share_group_offsets(connection, group, topics)
     if as_json:
-        print_json([{"topic": name, "deleted": name not in refused, "error": _text(refused.get(name))} for name in names])
+        print_json([{"topic": name, "deleted": name not in refused, "error": _text(refused.get(name))} for name in topics])
     else:
-        print_table(("TOPIC", "STATUS"), [(name, f"Error: {_text(refused[name])}" if name in refused else "Successful") for name in names])
+        print_table(("TOPIC", "STATUS"), [(name, f"Error: {_text(refused[name])}" if name in refused else "Successful") for name in topics])
     if refused:
-        raise CommandFailed(f"offsets of {len(refused)} of {len(names)} topics could not be deleted")
+        raise CommandFailed(f"offsets of {len(refused)} of {len(topics)} topics could not be deleted")
 
 
 def _text(error: KafkaError | None) -> str | None:

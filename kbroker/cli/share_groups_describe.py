@@ -9,7 +9,7 @@ import click
 
 from kbroker.cli.exits import refuse, say
 from kbroker.cli.output import Cell, print_json, print_table
-from kbroker.cli.params import Address, bootstrap_option, connect, json_option
+from kbroker.cli.params import Address, bootstrap_option, connect, each_not_blank, json_option
 from kbroker.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def one_view(context: click.Context, offsets: bool, members: bool, state: bool) 
 
 
 @click.command()
-@click.argument("group", nargs=-1)
+@click.argument("group", nargs=-1, callback=each_not_blank)
 @click.option("--all-groups", is_flag=True, help="All share groups.")
 @click.option("--offsets", is_flag=True, help="Start offset and lag of each share-partition; this is the default.")
 @click.option("--members", is_flag=True, help="Members and the partitions assigned to them.")
@@ -91,9 +91,9 @@ def find(connection: Connection, names: Sequence[str], view: str) -> Found:
     """Of these groups, or of all. Raises KafkaError where the broker refuses the whole question."""
     from kbroker.client import group_admin
 
-    names = tuple(dict.fromkeys(names)) or tuple(each.group_id for each in group_admin.groups(connection))
+    names = names or tuple(each.group_id for each in group_admin.groups(connection))
     described = list(zip(names, group_admin.describe_share_groups(connection, names), strict=True)) if names else []
-    problems = [each.message or f"group {name}: {each.code.name}" for name, each in described if isinstance(each, KafkaError)]
+    problems = [_why_not(name, each) for name, each in described if isinstance(each, KafkaError)]
     groups = sorted(each for _, each in described if not isinstance(each, KafkaError))
     offsets, coordinators = {}, {}
     if view == "state" and groups:
@@ -107,6 +107,13 @@ def find(connection: Connection, names: Sequence[str], view: str) -> Found:
             if row.error
         ]
     return Found(groups, offsets, coordinators, problems)
+
+
+def _why_not(group_id: str, error: KafkaError) -> str:
+    from kbroker.client.answers import reason
+
+    text = reason(error.code, error.message)
+    return text if group_id in text else f"group {group_id}: {text}"
 
 
 def notes(found: Found, view: str) -> Iterable[str]:

@@ -71,13 +71,28 @@ def list_topics(internal: bool, as_json: bool, bootstrap: Address) -> None:
 def describe(topic: tuple[str, ...], as_json: bool, bootstrap: Address) -> None:
     """Partitions, offsets and configs of topics.
 
-    Of each TOPIC, or of all topics; of the configs those that are set on the topic.
+    Of each TOPIC, or of all topics; of the configs those that are set on the topic. Where a topic does not exist, the others are
+    described, and the exit code is 1.
     """
+    from kbroker.client import admin
+    from kbroker.client.answers import reason
+
+    problems: list[str] = []
+    described: list[dict[str, Any]] = []
     with connect(bootstrap) as connection:
-        described = _describe(connection, topic)
+        for name in topic or [found.name for found in admin.topics(connection)]:
+            try:
+                described.append(_describe(connection, name))
+            except KafkaError as error:
+                problems.append(reason(error.code, error.message))
     if as_json:
         print_json(described)
-        return
+    elif described or not topic:
+        _print(described)
+    refuse(problems)
+
+
+def _print(described: list[dict[str, Any]]) -> None:
     rows = [
         (item["name"], row["partition"], row["start_offset"], row["end_offset"], row["end_offset"] - row["start_offset"])
         for item in described
@@ -89,23 +104,19 @@ def describe(topic: tuple[str, ...], as_json: bool, bootstrap: Address) -> None:
             click.echo(f"configs of {item['name']}: " + " ".join(f"{name}={value}" for name, value in item["configs"].items()))
 
 
-def _describe(connection: Connection, names: tuple[str, ...]) -> list[dict[str, Any]]:
+def _describe(connection: Connection, name: str) -> dict[str, Any]:
     from kbroker.client import admin
 
-    described: list[dict[str, Any]] = []
-    for topic in admin.topics(connection, names or None):
-        starts = admin.list_offsets(connection, topic.name, topic.partitions, admin.EARLIEST)
-        ends = admin.list_offsets(connection, topic.name, topic.partitions, admin.LATEST)
-        configs = admin.describe_configs(connection, admin.ResourceType.TOPIC, topic.name)
-        described.append(
-            {
-                "name": topic.name,
-                "topic_id": str(topic.topic_id),
-                "partitions": [{"partition": p, "start_offset": starts[p], "end_offset": ends[p]} for p in topic.partitions],
-                "configs": {entry.name: entry.value for entry in configs if admin.SOURCES.get(entry.source) == "topic"},
-            }
-        )
-    return described
+    (topic,) = admin.topics(connection, [name])
+    starts = admin.list_offsets(connection, topic.name, topic.partitions, admin.EARLIEST)
+    ends = admin.list_offsets(connection, topic.name, topic.partitions, admin.LATEST)
+    configs = admin.describe_configs(connection, admin.ResourceType.TOPIC, topic.name)
+    return {
+        "name": topic.name,
+        "topic_id": str(topic.topic_id),
+        "partitions": [{"partition": p, "start_offset": starts[p], "end_offset": ends[p]} for p in topic.partitions],
+        "configs": {entry.name: entry.value for entry in configs if admin.SOURCES.get(entry.source) == "topic"},
+    }
 
 
 @topics.command()

@@ -78,6 +78,8 @@ WRONG_USAGE = [
     (["share-groups", "describe"], "either GROUP or --all-groups"),
     (["share-groups", "describe", "g", "--all-groups"], "either GROUP or --all-groups"),
     (["share-groups", "describe", "g", "--state", "--members"], "exclude each other"),
+    (["share-groups", "describe", "g", ""], "must not be empty"),
+    (["share-groups", "delete", "g", " "], "must not be empty"),
     (["share-groups", "delete"], "Missing argument 'GROUP...'"),
     (["share-groups", "delete-offsets", "g"], "Missing option '--topic'"),
     (["share-groups", "delete-offsets", " ", "--topic", "t"], "must not be empty"),

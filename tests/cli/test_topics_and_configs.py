@@ -28,6 +28,12 @@ def test_deleting_topics_goes_on_after_one_that_is_missing(command: Command) -> 
     assert again == (REFUSED, "", "kbroker: there is no topic nowhere\nkbroker: there is no topic short-lived\n")
 
 
+def test_describing_goes_on_after_a_topic_that_is_missing(command: Command, topic: str) -> None:
+    described = command("topics", "describe", "nowhere", topic, "--json")
+    assert (described.code, described.err) == (REFUSED, "kbroker: there is no topic nowhere\n")
+    assert [each["name"] for each in described.json] == [topic]
+
+
 def test_describe_prints_a_table(command: Command, topic: str) -> None:
     lines = command("topics", "describe", topic).lines
     assert lines[0].split() == ["TOPIC", "PARTITION", "START-OFFSET", "END-OFFSET", "OFFSETS"]
