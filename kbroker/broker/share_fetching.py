@@ -7,7 +7,6 @@ handed out as they lie in the store; the client keeps to the acquired ranges.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -147,7 +146,7 @@ class ShareFetching:
         if not usable:
             return False
         share_bytes = max(1, self._limits.max_bytes // len(usable))
-        if self._limits.min_bytes > 1 and not expired and self._readable_bytes(usable, share_bytes) < self._limits.min_bytes:
+        if self._limits.min_bytes > 1 and not expired and not self._has_min_bytes(usable, share_bytes):
             return False
         acquired_any = False
         for partition, loaded in usable:
@@ -163,17 +162,26 @@ class ShareFetching:
         if engine.start_offset < loaded.partition.log_start_offset:
             self._broker.share_groups.save_later(loaded, engine.log_start_moved(loaded.partition.log_start_offset))
 
-    @staticmethod
-    def _readable_bytes(usable: Sequence[tuple[TopicPartition, LoadedSharePartition]], share_bytes: int) -> int:
+    def _has_min_bytes(self, usable: Sequence[tuple[TopicPartition, LoadedSharePartition]], share_bytes: int) -> bool:
+        """Whether MinBytes can be read by now. What cannot be read counts as enough, so that nobody waits for it, and so does what
+        lies in an older segment, so that it is not read twice. Where more follows than fits, the share is used up."""
         total = 0
         for _, loaded in usable:
             assert loaded.engine is not None
-            with suppress(StoreFailed, KafkaError):  # Reported when it is really read.
-                views = loaded.partition.read_now(
-                    loaded.engine.next_fetch_offset(), max_bytes=share_bytes, end_offset=loaded.partition.high_watermark
-                )
-                total += sum(map(len, views))
-        return total
+            if loaded.partition.deleted:
+                continue
+            offset, end_offset = loaded.engine.next_fetch_offset(), loaded.partition.high_watermark
+            if offset < loaded.partition.segments()[-1].base_offset:
+                return True
+            try:
+                views = loaded.partition.read_now(offset, max_bytes=share_bytes, end_offset=end_offset)
+            except (StoreFailed, KafkaError):  # reported when it is really read
+                return True
+            batches = _walk(views, offset, end_offset - offset, end_offset)
+            reaches_the_end = not batches or batches[-1].last_offset + 1 >= end_offset
+            size = sum(batch.end - batch.start for batch in batches)
+            total += size if reaches_the_end else max(size, share_bytes)
+        return total >= self._limits.min_bytes
 
     async def _acquire(self, partition: TopicPartition, loaded: LoadedSharePartition, share_bytes: int) -> bool:
         """Acquire what is next in one share-partition. Others may do so while a read is in its thread, hence the second look."""

@@ -150,7 +150,7 @@ async def test_a_fetch_of_a_damaged_batch_is_refused(
     [*(("segment", damage, 1) for damage in DAMAGES), ("segment", "zeros", 0), ("lmdb", "another magic", 0), ("rocksdb", "zeros", 1)],
 )
 async def test_a_share_fetch_of_a_damaged_batch_is_refused(connect: Connect, tmp_path: Path, engine: str, damage: str, bad: int) -> None:
-    """What comes before it is delivered, and so is what others hold; nothing is acquired that is no record."""
+    """FET-31: What comes before it is delivered, and so is what others hold; nothing is acquired that is no record."""
     async with damaged(connect, tmp_path, engine, DAMAGES[damage], bad) as client:
         member = Member(client, ["damaged", "orders"])
         await member.join()

@@ -165,12 +165,6 @@ async def test_a_renewing_fetch_has_zero_limits(connect: Connect) -> None:  # RP
         assert (answer.error_code, rows(answer)[key].acknowledge_error_code) == (0, 0)
 
 
-async def test_an_unknown_acquire_mode(connect: Connect) -> None:  # RPC-49
-    async with connect() as client:
-        key = await prepare(client, 1)
-        assert (await Member(client, "M1").fetch([key], share_acquire_mode=5)).error_code == ErrorCode.unknown_server_error
-
-
 async def test_record_limit_stops_within_a_batch(connect: Connect) -> None:  # NEXT-11, FET-35
     async with connect() as client:
         key = await prepare(client, 10)
@@ -287,7 +281,7 @@ async def test_a_waiting_fetch_of_a_replaced_session_acquires_nothing(connect: C
                 nursery.start_soon(wait)
                 await trio.testing.wait_all_tasks_blocked(0.05)
                 await new.fetch([key])
-        assert answers[0].error_code == ErrorCode.invalid_share_session_epoch
+        assert (answers[0].error_code, acquired(answers[0])) == (0, []), "not the fault of whoever waited"
         await client.append("orders", 5)
         assert acquired(await new.fetch([key], wait_ms=5000)) == [(0, 0, 1)]
 
