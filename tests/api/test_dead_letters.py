@@ -405,7 +405,7 @@ async def test_a_dead_letter_in_a_group_of_its_own(connect: Connect) -> None:
         member = Member(client, "M2", "g2")
         await member.fetch([(queue.topic_id, 0)], wait_ms=5000)
         await member.acknowledge({(queue.topic_id, 0): [(0, 0, [REJECT])]})
-        await until(lambda: letters_of(client, "dlq.dlq"))
+        await until(lambda: counters_of(client, "g2").records)
         (letter,) = letters_of(client, "dlq.dlq")
         assert letter.headers[6:] == letters_of(client)[0].headers
         origin = origin_of(letter.headers)
