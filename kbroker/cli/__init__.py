@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, Entry] = {
     "consume": Entry("consume:consume", "Print records of a topic from an offset on."),
     "share-consume": Entry("share_consume:share_consume", "Take records from a topic as a member of a share group."),
     "share-groups": Entry("share_groups:share_groups", "List, describe, reset and delete share groups."),
+    "dead-letters": Entry("dead_letters:dead_letters", "List, show and redrive what share groups gave up."),
     "groups": Entry("groups:groups", "List groups of all types."),
     "configs": Entry("configs:configs", "Describe, set and delete configs of topics, groups and brokers."),
     "storage": Entry("storage:storage", "Look into a data directory, also beside a live broker."),

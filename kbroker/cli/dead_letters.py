@@ -1,0 +1,307 @@
+"""`kbroker dead-letters`: look at what a dead letter topic holds, and send it back to where it came from."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kbroker.cli.exits import CommandFailed, refuse, say
+from kbroker.cli.output import print_json, print_table, text_fields
+from kbroker.cli.params import COUNT, Address, DateTimeType, bootstrap_option, connect, json_option, not_blank
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.logging_setup import escaped
+
+if TYPE_CHECKING:
+    from kbroker.client.admin import Topic
+    from kbroker.client.dead_letters import Choice, DeadLetter
+    from kbroker.client.redrive import Plan, Summary
+    from kbroker.client.rpc import Connection
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+CAUSES = ("rejected", "exhausted")
+_PREVIEW = 40
+
+
+class PlaceType(click.ParamType[tuple[int, int]]):
+    """Where a dead letter lies: `PARTITION:OFFSET`."""
+
+    name = "PARTITION:OFFSET"
+
+    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        partition, _, offset = str(value).partition(":")
+        if not (partition.isascii() and partition.isdigit() and offset.isascii() and offset.isdigit() and len(offset) < 19):
+            self.fail(f"{value!r} is not {self.name}", param, context)
+        return int(partition), int(offset)
+
+
+def choice_options(function: F) -> F:
+    """Which dead letters; all that are given must fit."""
+    for option in (
+        click.option("--at", "places", type=PlaceType(), multiple=True, help="Only the dead letter there; may be repeated."),
+        click.option("--until", "until_ms", type=DateTimeType(), help="Only dead letters from before this time."),
+        click.option("--since", "since_ms", type=DateTimeType(), help="Only dead letters from this time on: YYYY-MM-DDTHH:mm:SS[.sss][Z]."),
+        click.option("--cause", type=click.Choice(CAUSES), help="Only records that were rejected, or whose deliveries were used up."),
+        click.option("--source-topic", metavar="TOPIC", help="Only records of this topic."),
+        click.option("--group", metavar="GROUP", help="Only records that this share group gave up."),
+    ):
+        function = option(function)
+    return function
+
+
+@click.group("dead-letters")
+def dead_letters() -> None:
+    """List, show and redrive what share groups gave up."""
+
+
+@dead_letters.command("list")
+@click.argument("topic", callback=not_blank)
+@choice_options
+@click.option("--max", "most", type=COUNT, help="No more than this many.")
+@json_option
+@bootstrap_option
+def list_letters(topic: str, most: int | None, as_json: bool, bootstrap: Address, **chosen: Any) -> None:  # noqa: ANN401
+    """Dead letters in TOPIC, oldest first in each partition.
+
+    \b
+    Examples:
+      kbroker dead-letters list dlq.orders
+      kbroker dead-letters list dlq.orders --group workers --cause exhausted --json
+    """
+    from itertools import islice
+
+    from kbroker.client import dead_letters as client
+    from kbroker.client.redrive_notes import Notes
+    from kbroker.client.topic_logs import bounds
+
+    with connect(bootstrap) as connection:
+        found = find_topic(connection, topic)
+        redriven = {place: each.started.redrive for each in Notes(connection).of_topic(found.topic_id) for place in each.sent}
+        letters = list(islice(client.read_dead_letters(connection, found, bounds(connection, found), choice_of(chosen)), most))
+    if as_json:
+        print_json([letter_as_json(letter, redriven) for letter in letters])
+        return
+    rows = [
+        (
+            f"{letter.partition}:{letter.offset}",
+            _time(letter.record.timestamp_ms),
+            f"{letter.origin.topic}-{letter.origin.partition}:{letter.origin.offset}",
+            letter.origin.group_id,
+            letter.origin.delivery_count,
+            letter.cause,
+            redriven.get((letter.partition, letter.offset)),
+            _preview(letter.record.value),
+        )
+        for letter in letters
+    ]
+    if rows:
+        print_table(("AT", "TIME", "SOURCE", "GROUP", "DELIVERIES", "CAUSE", "REDRIVEN", "VALUE"), rows)
+    else:
+        say(f"there are no such dead letters in {topic}")
+
+
+@dead_letters.command()
+@click.argument("topic", callback=not_blank)
+@click.argument("place", type=PlaceType())
+@json_option
+@bootstrap_option
+def show(topic: str, place: tuple[int, int], as_json: bool, bootstrap: Address) -> None:
+    """Everything of the dead letter at PLACE, a partition and an offset of TOPIC, and the record it stands for where that is still there.
+
+    \b
+    Examples:
+      kbroker dead-letters show dlq.orders 0:17
+    """
+    from kbroker.client import admin
+    from kbroker.client import dead_letters as client
+    from kbroker.client.redrive_notes import Notes
+    from kbroker.client.topic_logs import bounds
+
+    with connect(bootstrap) as connection:
+        found = find_topic(connection, topic)
+        spans = bounds(connection, found)
+        letter = next(client.read_dead_letters(connection, found, spans, client.Choice(places=(place,))), None)
+        if letter is None:
+            raise CommandFailed(f"there is no dead letter at {place[0]}:{place[1]} of {topic}")
+        topics = {each.name: each for each in admin.topics(connection)}
+        original = client.Originals(connection, topics).get(letter)
+        redriven = {place: each.started.redrive for each in Notes(connection).of_topic(found.topic_id) for place in each.sent}
+    values = letter_as_json(letter, redriven)
+    values["headers"] = [{"name": name, **text_fields("value", value)} for name, value in letter.record.headers]
+    values["original"] = original and {
+        "timestamp_ms": original.timestamp_ms,
+        **text_fields("key", original.key),
+        **text_fields("value", original.value),
+        "headers": [{"name": name, **text_fields("value", value)} for name, value in original.headers],
+    }
+    if as_json:
+        print_json(values)
+        return
+    for name, value in _lines(values):
+        click.echo(f"{name:<16}{escaped(value)}")
+
+
+@dead_letters.command()
+@click.argument("topic", callback=not_blank)
+@click.option("--name", required=True, callback=not_blank, help="Name of this redrive; the same one again goes on with it.")
+@choice_options
+@click.option("--to", "to_topic", metavar="TOPIC", help="Send them there.  [default: where each came from]")
+@click.option("--again", is_flag=True, help="Also what other redrives have sent back already.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
+@json_option
+@bootstrap_option
+def redrive(
+    topic: str,
+    name: str,
+    to_topic: str | None,
+    again: bool,
+    dry_run: bool,
+    as_json: bool,
+    bootstrap: Address,
+    **chosen: Any,  # noqa: ANN401
+) -> None:
+    """Send dead letters of TOPIC back to the topics they came from.
+
+    Each chosen one is sent once, to the partition it was in, with a header __kbroker.redrive that names the dead letter; those that came
+    after the start do not count. Interrupted, the same command goes on where it was. A dead letter without a copy is read from its
+    topic, if it still is there.
+
+    \b
+    Examples:
+      kbroker dead-letters redrive dlq.orders --name after-the-fix --dry-run
+      kbroker dead-letters redrive dlq.orders --name after-the-fix --cause exhausted
+    """
+    from kbroker.client import redrive as client
+    from kbroker.client.redrive_notes import Notes, Wish
+
+    with connect(bootstrap) as connection:
+        found = find_topic(connection, topic)
+        wish = Wish(choice_of(chosen), to_topic, again)
+        try:
+            if dry_run:
+                _print_plan(client.plan(connection, Notes(connection), found, wish), as_json)
+                return
+            with _progress() as on_progress:
+                summary = client.redrive(connection, found, name, wish, on_progress)
+        except client.RedriveRefused as refused:
+            raise CommandFailed(str(refused)) from refused
+    _print_summary(summary, as_json)
+    refuse(summary.problems)
+
+
+def find_topic(connection: Connection, name: str) -> Topic:
+    from kbroker.client import admin
+
+    try:
+        return admin.topics(connection, [name])[0]
+    except KafkaError as error:
+        if error.code is ErrorCode.unknown_topic_or_partition:
+            raise CommandFailed(f"there is no topic {name}") from error
+        raise
+
+
+def choice_of(chosen: dict[str, Any]) -> Choice:
+    from kbroker.client.dead_letters import Choice
+
+    return Choice(**chosen)
+
+
+def letter_as_json(letter: DeadLetter, redriven: dict[tuple[int, int], str]) -> dict[str, Any]:
+    origin = letter.origin
+    return {
+        "partition": letter.partition,
+        "offset": letter.offset,
+        "timestamp_ms": letter.record.timestamp_ms,
+        "source": {"topic": origin.topic, "partition": origin.partition, "offset": origin.offset},
+        "group": origin.group_id,
+        "delivery_count": origin.delivery_count,
+        "cause": letter.cause,
+        "message": origin.message,
+        "redriven_by": redriven.get((letter.partition, letter.offset)),
+        **text_fields("key", letter.record.key),
+        **text_fields("value", letter.record.value),
+    }
+
+
+def _lines(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """For a person: name and text of everything."""
+    source = values["source"]
+    lines = [
+        ("at", f"{values['partition']}:{values['offset']}"),
+        ("time", _time(values["timestamp_ms"])),
+        ("source", f"{source['topic']}-{source['partition']}:{source['offset']}"),
+        ("group", values["group"]),
+        ("deliveries", str(values["delivery_count"])),
+        ("cause", f"{values['cause']} ({values['message']})"),
+        ("redriven by", values["redriven_by"] or "-"),
+        *_contents("", values),
+    ]
+    original = values["original"]
+    if original is None:
+        return [*lines, ("original", "not in its topic any more")]
+    return [*lines, ("original time", _time(original["timestamp_ms"])), *_contents("original ", original)]
+
+
+def _contents(prefix: str, values: dict[str, Any]) -> list[tuple[str, str]]:
+    found = [(prefix + name, _text(name, values)) for name in ("key", "value")]
+    return found + [(prefix + "header", f"{each['name']}: {_text('value', each)}") for each in values["headers"]]
+
+
+def _text(name: str, values: dict[str, Any]) -> str:
+    if name in values:
+        return "-" if values[name] is None else str(values[name])
+    return f"{values[name + '_base64']} (base64)"
+
+
+def _time(timestamp_ms: int) -> str:
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
+
+
+def _preview(value: bytes | None) -> str | None:
+    if value is None:
+        return None
+    text = value.decode(errors="replace")
+    return text if len(text) <= _PREVIEW else text[: _PREVIEW - 1] + "…"
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr, where somebody looks at it."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("redriving", total=None)
+        yield lambda done, of: progress.update(task, completed=done, total=of)
+
+
+def _print_plan(plan: Plan, as_json: bool) -> None:
+    from collections import Counter
+
+    counts = Counter(plan.target_of(letter) for letter in plan.letters)
+    rows = [(target.topic, target.partition, count) for target, count in sorted(counts.items())]
+    if as_json:
+        targets = [{"topic": topic, "partition": partition, "dead_letters": count} for topic, partition, count in rows]
+        print_json({"chosen": len(plan.letters), "skipped": plan.skipped, "targets": targets})
+        return
+    if rows:
+        print_table(("TO", "PARTITION", "DEAD-LETTERS"), rows)
+    say(f"{len(plan.letters)} dead letters would be redriven, {plan.skipped} were before; nothing was sent (--dry-run)")
+
+
+def _print_summary(summary: Summary, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(summary))
+        return
+    click.echo(
+        f"{escaped(summary.redrive)}: {summary.chosen} dead letters, {summary.sent} sent now, {summary.sent_before} before, "
+        f"{len(summary.problems)} could not be sent; {summary.skipped} left out, which other redrives had sent"
+    )

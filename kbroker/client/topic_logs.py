@@ -1,0 +1,104 @@
+"""Topic partitions as logs, for tools that look at every record once: reading from an offset to another, and appending a batch.
+
+Ordinary producing and consuming is a Kafka client library's business. This is for what none of them can do: to read batch headers
+beside the records, and to choose a producer id and sequence numbers, so that a repeated append is refused by the broker (KIP-98).
+Knows no commands, prints nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from kbroker.client.admin import EARLIEST, LATEST, Topic, list_offsets
+from kbroker.client.answers import check, reason
+from kbroker.client.rpc import Connection, Entity
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.records import BatchHeader, Record, iter_headers, iter_records
+
+_FETCH_BYTES = 4 << 20
+_MAX_WAIT_MS = 500
+_TIMEOUT_MS = 30_000
+_BY_ID = 13  # the first version of Fetch, and of Produce, that names topics by id
+
+
+class Bounds(NamedTuple):
+    start_offset: int
+    end_offset: int
+
+
+def bounds(connection: Connection, topic: Topic) -> dict[int, Bounds]:
+    """Log start and high watermark of every partition."""
+    starts = list_offsets(connection, topic.name, topic.partitions, EARLIEST)
+    ends = list_offsets(connection, topic.name, topic.partitions, LATEST)
+    return {partition: Bounds(starts[partition], ends[partition]) for partition in topic.partitions}
+
+
+def read_batches(
+    connection: Connection, topic: Topic, partition: int, start: int, end: int, *, fetch_bytes: int = _FETCH_BYTES
+) -> Iterator[tuple[BatchHeader, list[Record]]]:
+    """Batches with the records from `start` on and below `end`; without control batches. What is below the log start is left out.
+    `fetch_bytes`: how much one request gets; never less than a whole batch.
+
+    Raises KafkaError, unknown_topic_id among others where the topic is not the one any more that `topic` says.
+    """
+    while start < end:
+        row = _fetch(connection, topic, partition, start, fetch_bytes)
+        if row.error_code is ErrorCode.offset_out_of_range:
+            (earliest,) = list_offsets(connection, topic.name, [partition], EARLIEST).values()
+            if earliest <= start:
+                return
+            start = earliest
+            continue
+        check(row.error_code, f"{topic.name}-{partition} at offset {start}: {reason(row.error_code)}")
+        data = bytes(row.records or b"")
+        next_offset = start
+        for position, header in iter_headers(data):
+            next_offset = max(next_offset, header.last_offset + 1)
+            if not header.is_control:
+                yield header, [each for each in iter_records(data, position) if start <= each.offset < end]
+        if next_offset == start:
+            raise KafkaError(ErrorCode.corrupt_message, f"{topic.name}-{partition}: there is no whole batch at offset {start}")
+        start = next_offset
+
+
+def read_records(connection: Connection, topic: Topic, partition: int, start: int, end: int) -> Iterator[Record]:
+    for _, records in read_batches(connection, topic, partition, start, end):
+        yield from records
+
+
+def append(connection: Connection, topic: Topic, partition: int, batch: bytes) -> int:
+    """Append one batch with acks=all; its base offset. Raises KafkaError."""
+    row = {"index": partition, "records": batch}
+    wanted = {"topic_id": topic.topic_id, "partition_data": [row]}
+    answer = connection.call("produce", _BY_ID, transactional_id=None, acks=-1, timeout=_TIMEOUT_MS, topic_data=[wanted])
+    result = answer.responses[0].partition_responses[0]
+    check(result.error_code, f"{topic.name}-{partition}: {reason(result.error_code, result.error_message)}")
+    return int(result.base_offset)
+
+
+def new_producer_id(connection: Connection) -> int:
+    answer = connection.call("init_producer_id", transactional_id=None, transaction_timeout=_TIMEOUT_MS)
+    check(answer.error_code)
+    return int(answer.producer_id)
+
+
+def find_topic(topics: Sequence[Topic], topic_id: UUID) -> Topic | None:
+    return next((each for each in topics if each.topic_id == topic_id), None)
+
+
+def _fetch(connection: Connection, topic: Topic, partition: int, offset: int, fetch_bytes: int) -> Entity:
+    wanted = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": fetch_bytes}
+    answer = connection.call(
+        "fetch",
+        _BY_ID,
+        replica_id=-1,
+        max_wait=_MAX_WAIT_MS,
+        min_bytes=1,
+        max_bytes=fetch_bytes,
+        topics=[{"topic_id": topic.topic_id, "partitions": [wanted]}],
+        forgotten_topics_data=(),
+    )
+    check(answer.error_code)
+    return answer.responses[0].partitions[0]
