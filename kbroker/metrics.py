@@ -10,7 +10,9 @@ Everything counts since the start of the broker, or since the topic or group it 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import add, attrgetter
+from uuid import UUID
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 PERCENT = (0.0, 10.0, 25.0, 50.0, 75.0, 90.0, 100.0)
@@ -147,20 +149,22 @@ ENGINE_COUNTERS = (
 )
 """Counters in the statistics of a share-partition, which go with it when it leaves the memory."""
 
+_read_counters = attrgetter(*ENGINE_COUNTERS)
+_NOTHING = (0,) * len(ENGINE_COUNTERS)
+
 
 class ShareGroupMetrics:
     """One share group, from its first share-partition in memory until it is deleted. `acknowledged` records by acknowledge type, gaps
-    too; `unloaded` is what share-partitions counted that have left the memory since."""
+    too; `unloaded` is what share-partitions counted that have left the memory since, in the order of ENGINE_COUNTERS."""
 
-    __slots__ = ("acknowledged", "acquired_ranges", "fetch_ratio", "load_failures", "load_seconds", "unloaded")
+    __slots__ = ("acknowledged", "acquired_ranges", "fetch_ratio", "load_seconds", "unloaded")
 
     def __init__(self) -> None:
         self.acknowledged = [0] * len(ACK_TYPES)
         self.acquired_ranges = Histogram(RECORDS)
         self.fetch_ratio = Histogram(PERCENT)
         self.load_seconds = Histogram(SECONDS)
-        self.load_failures = 0
-        self.unloaded = dict.fromkeys(ENGINE_COUNTERS, 0)
+        self.unloaded: dict[tuple[UUID, int], tuple[int, ...]] = {}
 
     def count_acknowledged(self, batches: Sequence[tuple[int, int, Sequence[int]]]) -> None:
         """What an acknowledgement list that was taken and saved says, as the client wrote it: first and last offset, and one type for
@@ -173,7 +177,16 @@ class ShareGroupMetrics:
                 for each in range(len(acknowledged)):
                     acknowledged[each] += types.count(each)
 
-    def keep(self, statistics: object) -> None:
+    def keep(self, partition: tuple[UUID, int], statistics: object) -> None:
         """A share-partition leaves the memory: what it counted stays."""
-        for name in ENGINE_COUNTERS:
-            self.unloaded[name] += getattr(statistics, name, 0)
+        self.unloaded[partition] = self.counters(partition, statistics)
+
+    def forget(self, partitions: Iterable[tuple[UUID, int]]) -> None:
+        """They were deleted."""
+        for partition in partitions:
+            self.unloaded.pop(partition, None)
+
+    def counters(self, partition: tuple[UUID, int], statistics: object = None) -> tuple[int, ...]:
+        """What the share-partition has counted in all its times in memory; `statistics` are those of the present one."""
+        before = self.unloaded.get(partition, _NOTHING)
+        return before if statistics is None else tuple(map(add, before, _read_counters(statistics)))

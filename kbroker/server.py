@@ -20,9 +20,10 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
@@ -38,6 +39,9 @@ from kbroker.protocol.error_codes import error_codes
 from kbroker.protocol.frames import BadFrame, FrameReader
 from kbroker.protocol.messages import build_response, encode, read_request, read_request_head, response_header
 from kbroker.records import Buffer
+
+if TYPE_CHECKING:
+    from kbroker.admin_http import AdminHttp
 
 logger = logging.getLogger(__name__)
 
@@ -461,8 +465,8 @@ def _owned(frames: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]
     return replay()
 
 
-def bind(address: tuple[str, int]) -> socket.socket:
-    """A listening socket. Raises OperatorError when the address cannot be had."""
+def bind(address: tuple[str, int], option: str = "--listen") -> socket.socket:
+    """A listening socket. Raises OperatorError when the address cannot be had; `option` is what asked for it."""
     host, port = address
     try:
         info = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -475,7 +479,7 @@ def bind(address: tuple[str, int]) -> socket.socket:
             listener.close()
             raise
     except OSError as error:
-        raise OperatorError(f"cannot listen on {host}:{port}: {error.strerror or error}; choose another address with --listen") from error
+        raise OperatorError(f"cannot listen on {host}:{port}: {error.strerror or error}; choose another address with {option}") from error
     listener.setblocking(False)
     return listener
 
@@ -483,21 +487,35 @@ def bind(address: tuple[str, int]) -> socket.socket:
 async def serve(options: StartOptions, stop: trio.Event) -> None:
     """Open a broker and serve it until `stop` is set: then requests that have arrived are answered, what is written is synced and
     everything is closed. Cancelling skips the answers, not the closing."""
-    listener = bind(options.listen)
-    try:
+    with ExitStack() as sockets:
+        listener = sockets.enter_context(bind(options.listen))
+        admin_listener = sockets.enter_context(bind(options.admin, "--admin")) if options.admin else None
         host, port = listener.getsockname()[:2]
         bound = replace(options, listen=(options.listen[0] or host, port))
         async with open_broker(bound) as broker:
             server = Server(broker)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(server.serve, listener)
-                options.on_ready(ReadyInfo(host, port))
+                admin = _open_admin(broker, admin_listener)
+                if admin is not None:
+                    nursery.start_soon(admin.serve)
+                options.on_ready(ReadyInfo(host, port, admin_listener.getsockname()[:2] if admin_listener else None))
                 _notify_ready()
                 await stop.wait()
                 await server.stop(_GRACE_S)
+                if admin is not None:
+                    await admin.stop(_LEAVE_S)
                 nursery.cancel_scope.cancel()
-    finally:
-        listener.close()
+
+
+def _open_admin(broker: Broker, listener: socket.socket | None) -> AdminHttp | None:
+    """What it needs is imported only where somebody wants it."""
+    if listener is None or broker.options.admin is None:
+        return None
+    from kbroker.admin_http import AdminHttp
+    from kbroker.admin_views import AdminViews
+
+    return AdminHttp(listener, AdminViews(broker), (broker.options.admin[0], *broker.options.admin_names))
 
 
 def run(options: StartOptions) -> int:

@@ -19,10 +19,12 @@ Address: TypeAlias = tuple[str, int]
 
 
 class ReadyInfo(NamedTuple):
-    """Where the broker accepts connections: the address that was bound, with the real port where port 0 was asked for."""
+    """Where the broker accepts connections: the address that was bound, with the real port where port 0 was asked for. `admin`: the same
+    for the admin HTTP endpoint."""
 
     host: str
     port: int
+    admin: Address | None = None
 
 
 def _ignore(_: ReadyInfo) -> None:
@@ -33,6 +35,7 @@ def _ignore(_: ReadyInfo) -> None:
 class StartOptions:
     """`advertise` None: clients are told the address that was bound. `listen` port 0: any free port.
 
+    `admin`: where to serve HTTP for looking at the broker, None: nowhere; `admin_names`: what this address may be called.
     `adopt`: start although the state has no topic beside logs that hold records, or a topic lacks its logs.
     `on_ready` is called once, from the broker's thread, when connections are accepted.
     """
@@ -44,5 +47,7 @@ class StartOptions:
     listen: Address = ("127.0.0.1", 9092)
     advertise: Address | None = None
     durability: Durability = "disk"
+    admin: Address | None = None
+    admin_names: tuple[str, ...] = ()
     adopt: bool = False
     on_ready: Callable[[ReadyInfo], None] = field(default=_ignore)

@@ -203,7 +203,7 @@ class ShareGroups:
         group_id, partition = loaded.key
         if self._loaded.get(loaded.key) is loaded:
             if loaded.engine is not None and loaded.metrics is not None:
-                loaded.metrics.keep(loaded.engine.statistics())
+                loaded.metrics.keep(loaded.key[1], loaded.engine.statistics())
             del self._loaded[loaded.key]
             group = self._groups[group_id]
             del group[partition]
@@ -247,6 +247,8 @@ class ShareGroups:
         logs = {(partition.log.topic_id, partition.log.partition) for partition in topic}
         for loaded in [each for (_, partition), each in self._loaded.items() if tuple(partition) in logs]:
             self._forget(loaded)
+        for metrics in self.metrics.values():
+            metrics.forget(logs)
         self.dead_letters.forget_topic(topic)
 
     def settings_changed(self, group_id: str | None = None) -> None:

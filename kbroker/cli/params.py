@@ -53,6 +53,28 @@ class AddressType(click.ParamType[Address]):
         return Address(host, port)
 
 
+class AdminAddressType(AddressType):
+    """`HOST:PORT`, or only a port: that is not for other machines."""
+
+    name = "[HOST:]PORT"
+
+    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> Address:
+        text = str(value)
+        return super().convert(f"127.0.0.1:{text}" if text.isascii() and text.isdigit() else value, param, context)
+
+
+def admin_option(function: F) -> F:
+    """`--admin`: where the broker serves HTTP."""
+    return click.option(
+        "--admin",
+        type=AdminAddressType(),
+        required=True,
+        envvar="KBROKER_ADMIN",
+        show_envvar=True,
+        help="Where the broker was told with `kbroker start --admin` to serve HTTP.",
+    )(function)
+
+
 def _is_host(text: str) -> bool:
     """Whether a resolver can be asked for it: a name's parts may be neither empty nor longer than 63 characters."""
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kbroker.cli.exits import USAGE, CommandFailed, give_up_stdout, say
-from kbroker.cli.params import DEFAULT_BOOTSTRAP, Address, AddressType, NameValue, each_once, not_empty
+from kbroker.cli.params import DEFAULT_BOOTSTRAP, Address, AddressType, AdminAddressType, NameValue, each_once, not_empty
 
 if TYPE_CHECKING:
     from kbroker.broker.options import Durability, ReadyInfo, StartOptions
@@ -43,6 +43,18 @@ LOG_FORMATS = ("text", "json")
 @click.option("--listen", type=AddressType(0), default=DEFAULT_BOOTSTRAP, show_default=True, help="Where to listen; port 0: any free port.")
 @click.option("--advertise", type=AddressType(), help="The address that clients are told to connect to.  [default: that of --listen]")
 @click.option(
+    "--admin",
+    type=AdminAddressType(0),
+    help="Serve HTTP for looking at the broker: metrics and records in flight. Only a port: on 127.0.0.1.  [default: not]",
+)
+@click.option(
+    "--admin-host",
+    "admin_hosts",
+    metavar="NAME",
+    multiple=True,
+    help="A name that requests to --admin may have in their Host header; may be repeated.",
+)
+@click.option(
     "--durability",
     type=click.Choice(["disk", "os"]),
     default="disk",
@@ -67,6 +79,8 @@ def start(
     state_storage: str | None,
     listen: Address,
     advertise: Address | None,
+    admin: Address | None,
+    admin_hosts: tuple[str, ...],
     durability: Durability,
     configs: dict[str, str],
     config_file: Path | None,
@@ -106,6 +120,8 @@ def start(
         listen=listen,
         advertise=advertise,
         durability=durability,
+        admin=admin,
+        admin_names=admin_hosts,
         adopt=adopt,
         on_ready=lambda ready: _announce(ready_line(options, ready)),
     )
@@ -118,9 +134,10 @@ def start(
 def ready_line(options: StartOptions, ready: ReadyInfo) -> str:
     """The one line on stdout. Scripts wait for its first three words and may take the address from the fourth."""
     address = Address(ready.host, ready.port)
+    admin = f", admin http://{Address(*ready.admin)}" if ready.admin else ""
     return (
         f"kbroker ready on {address} (log {options.storage}, state {options.state_storage}, "
-        f"durability {options.durability}, data {options.data_dir})"
+        f"durability {options.durability}, data {options.data_dir}{admin})"
     )
 
 

@@ -1,0 +1,86 @@
+"""What the admin HTTP endpoint shows of a broker. Everything is read, nothing is changed or loaded.
+
+    /                                         the list of what there is
+    /metrics                                  for Prometheus
+    /v1/share-groups/GROUP/inflight?topic=T   the in-flight windows of the group's share-partitions in memory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import trio
+
+from kbroker.admin_http import HttpAnswer, HttpRefusal, HttpRequest, json_answer
+from kbroker.broker.broker import Broker
+from kbroker.broker.deadlines import now_ms
+from kbroker.broker.share_groups import LoadedSharePartition
+from kbroker.clock import wall_clock_ms
+from kbroker.metrics_export.exposition import MetricsExport
+from kbroker.share.in_flight_view import InFlightRange
+from kbroker.share.share_partition import SharePartition
+
+VIEWS: Mapping[str, str] = {
+    "/metrics": "Metrics for Prometheus, in its text format or OpenMetrics.",
+    "/v1/share-groups/GROUP/inflight?topic=TOPIC": "Records in flight in the group's share-partitions in memory; topic is optional.",
+}
+
+
+class AdminViews:
+    """The endpoint's only view, which finds the others by path."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._metrics = MetricsExport(broker)
+
+    async def __call__(self, request: HttpRequest) -> HttpAnswer:
+        match request.path:
+            case ():
+                return json_answer({"views": VIEWS})
+            case ("metrics",):
+                return HttpAnswer(*await self._metrics.scrape(request.accept))
+            case ("v1", "share-groups", group_id, "inflight"):
+                return json_answer(await self._in_flight(group_id, request.query.get("topic")))
+        raise HttpRefusal(404, "there is nothing here; / lists what there is")
+
+    async def _in_flight(self, group_id: str, topic: str | None) -> dict[str, object]:
+        loaded = [each for each in self._broker.share_groups.loaded() if each.key[0] == group_id]
+        if not loaded and not self._is_group(group_id):
+            raise HttpRefusal(404, f"there is no share group {group_id}")
+        if topic is not None and self._broker.topics.by_name(topic) is None:
+            raise HttpRefusal(404, f"there is no topic {topic}")
+        chosen = [each for each in loaded if topic in (None, each.partition.topic_name)]
+        rows = []
+        for each in sorted(chosen, key=lambda each: (each.partition.topic_name, each.partition.log.partition)):
+            if each.engine is not None:
+                rows.append(_share_partition(each, each.engine))
+                await trio.lowlevel.checkpoint()
+        return {"group": group_id, "now_ms": wall_clock_ms(), "share_partitions": rows}
+
+    def _is_group(self, group_id: str) -> bool:
+        return any(group.group_id == group_id for group in self._broker.group_coordinator.coordinator.list_groups())
+
+
+def _share_partition(loaded: LoadedSharePartition, engine: SharePartition) -> dict[str, object]:
+    view = engine.in_flight_view(now_ms())
+    return {
+        "topic": loaded.partition.topic_name,
+        "partition": loaded.partition.log.partition,
+        "start_offset": view.start_offset,
+        "end_offset": view.end_offset,
+        "log_end_offset": loaded.partition.high_watermark,
+        "lock_limit": view.lock_limit,
+        "ranges": list(map(_range, view.ranges)),
+    }
+
+
+def _range(found: InFlightRange) -> dict[str, object]:
+    return {
+        "first_offset": found.first_offset,
+        "last_offset": found.last_offset,
+        "state": found.state,
+        "saving": found.is_saving,
+        "delivery_count": found.delivery_count,
+        "member_id": found.member_id,
+        "lock_ms_left": found.lock_ms_left,
+    }

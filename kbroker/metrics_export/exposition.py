@@ -1,0 +1,83 @@
+"""The text of a scrape: prometheus-client's own encoders, given a little at a time so that no step takes long.
+
+Which encoder is for the library to say, from the Accept header: the classic text format or OpenMetrics. Nothing is compressed: whoever
+reads this is mostly on the same machine, and the broker's time is dearer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from time import perf_counter
+from typing import NamedTuple
+
+from prometheus_client import ProcessCollector
+from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
+
+from kbroker.broker.broker import Broker
+from kbroker.metrics_export.broker_numbers import add_broker
+from kbroker.metrics_export.scrape import Pace, Scrape
+from kbroker.metrics_export.share_numbers import SharePartitionNumbers, add_groups
+
+SAMPLES_AT_ONCE = 200
+_END = b"# EOF\n"
+"""Of an OpenMetrics text, after each piece of it that the library makes."""
+
+
+class Exposition(NamedTuple):
+    """The body of an answer, in pieces of some ten kilobytes."""
+
+    content_type: str
+    pieces: AsyncGenerator[bytes, None]
+
+
+class MetricsExport:
+    """One for the life of the broker; scrapes may overlap."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._share_partitions = SharePartitionNumbers(broker)
+        self._process = ProcessCollector(registry=None)
+
+    async def scrape(self, accept: str) -> Exposition:
+        """Gather everything, then give out the text while it is being made."""
+        began = perf_counter()
+        scrape = Scrape()
+        await add_broker(scrape, self._broker)
+        add_groups(scrape, self._broker)
+        await self._share_partitions.add(scrape)
+        scrape.add("kbroker_scrape_seconds", perf_counter() - began)
+        encoder, content_type = choose_encoder(accept)
+        return Exposition(content_type, _pieces([*scrape.families(), *self._process.collect()], encoder, scrape.pace))
+
+
+class _Registry:
+    """What the library's encoders take: something that gives metrics."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> Iterable[Metric]:
+        yield self._metric
+
+
+async def _pieces(families: Sequence[Metric], encoder: Callable[[_Registry], bytes], pace: Pace) -> AsyncGenerator[bytes, None]:
+    end = b""
+    for family in families:
+        samples = family.samples
+        for first in range(0, max(1, len(samples)), SAMPLES_AT_ONCE):
+            piece = Metric(family.name, family.documentation, family.type)
+            piece.samples = samples[first : first + SAMPLES_AT_ONCE]
+            text = encoder(_Registry(piece))
+            if text.endswith(_END):
+                text, end = text.removesuffix(_END), _END
+            yield text if not first else _without_head(text)
+            await pace.rest()
+    yield end
+
+
+def _without_head(text: bytes) -> bytes:
+    """HELP and TYPE stand before the first sample of a metric, and nowhere else."""
+    while text.startswith(b"#"):
+        text = text.partition(b"\n")[2]
+    return text

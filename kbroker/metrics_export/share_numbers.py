@@ -1,0 +1,228 @@
+"""Numbers of share groups and share-partitions: lag, age of what is not done, in flight, deliveries and how they ended.
+
+A share-partition in memory is asked itself. For the others the persister says where they stand (ReadShareGroupStateSummary), some at a
+time and not for ever: nothing is loaded, and nobody is fenced. What the default persister is asked for the first time it reads from
+the state store and keeps in memory (about a kilobyte each), as it does for DescribeShareGroupOffsets.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+from uuid import UUID
+
+import trio
+
+from kbroker.broker.broker import Broker
+from kbroker.broker.partition import Partition
+from kbroker.broker.share_groups import LoadedSharePartition
+from kbroker.clock import wall_clock_ms
+from kbroker.coordinator.share_group_api import PartitionOffset
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.metrics import ACK_TYPES, ENGINE_COUNTERS
+from kbroker.metrics_export.scrape import Labels, Scrape
+from kbroker.records import NO_TIMESTAMP, read_header
+from kbroker.share.persister import TopicPartition
+from kbroker.share.share_partition import SharePartition, SharePartitionStatistics
+
+logger = logging.getLogger(__name__)
+
+SUMMARIES_AT_ONCE = 50
+PATIENCE_S = 5.0
+"""How long a scrape waits for the persister, in all: Prometheus gives up after ten seconds."""
+
+_COUNTERS = {
+    "acquired_records": "kbroker_share_partition_deliveries_total",
+    "redeliveries": "kbroker_share_partition_redeliveries_total",
+    "lock_timeouts": "kbroker_share_partition_lock_timeouts_total",
+    "failed_writes": "kbroker_share_partition_failed_saves_total",
+    "dead_lettered": "kbroker_share_partition_dead_lettered_total",
+}
+_CAUSES = ("rejected", "exhausted")
+
+_RecordId: TypeAlias = tuple[UUID, int, int]
+"""Topic id, partition, offset."""
+
+
+def add_groups(scrape: Scrape, broker: Broker) -> None:
+    """What groups count, apart from their share-partitions."""
+    for group_id, counted in broker.share_groups.metrics.items():
+        labels = {"group": group_id}
+        for name, count in zip(ACK_TYPES, counted.acknowledged, strict=True):
+            scrape.add("kbroker_share_group_acknowledged_records_total", count, {**labels, "type": name})
+        scrape.add_histogram("kbroker_share_group_load_seconds", counted.load_seconds, labels)
+        scrape.add_histogram("kbroker_share_group_fetch_percent", counted.fetch_ratio, labels)
+        scrape.add_histogram("kbroker_share_group_acquired_records", counted.acquired_ranges, labels)
+    dead_letters = broker.dead_letters.statistics()
+    scrape.add("kbroker_dead_letter_partitions", dead_letters.share_partitions)
+    for group_id, letters in dead_letters.groups.items():
+        labels = {"group": group_id}
+        scrape.add("kbroker_share_group_dead_letters_total", letters.records, labels)
+        scrape.add("kbroker_share_group_dead_letter_writes_total", letters.produce_requests, labels)
+        scrape.add("kbroker_share_group_dead_letter_failures_total", letters.failed_requests, labels)
+        scrape.add("kbroker_share_group_dead_letters_refused_total", letters.refused, labels)
+        scrape.add("kbroker_share_group_dead_letters_without_copy_total", letters.without_copy, labels)
+
+
+class _Place(NamedTuple):
+    """A share-partition that there is, loaded or not."""
+
+    group_id: str
+    topic: str
+    partition: Partition
+
+    @property
+    def key(self) -> TopicPartition:
+        return TopicPartition(self.partition.log.topic_id, self.partition.log.partition)
+
+    @property
+    def labels(self) -> Labels:
+        return {"group": self.group_id, "topic": self.topic, "partition": str(self.partition.log.partition)}
+
+
+class SharePartitionNumbers:
+    """Kept from one scrape to the next for the timestamps of records: each is read from the log once, as long as it is the oldest."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._timestamps: dict[_RecordId, int] = {}
+
+    async def add(self, scrape: Scrape) -> None:
+        turn = _Turn(self._broker, scrape, self._timestamps)
+        await turn.run()
+        self._timestamps = turn.timestamps
+
+
+class _Turn:
+    """One scrape. `known` timestamps are those of the scrape before, `timestamps` those that this one needed."""
+
+    def __init__(self, broker: Broker, scrape: Scrape, known: dict[_RecordId, int]) -> None:
+        self._broker = broker
+        self._scrape = scrape
+        self._known = known
+        self._now_ms = wall_clock_ms()
+        self._patience_s = PATIENCE_S
+        self._unanswered = 0
+        self.timestamps: dict[_RecordId, int] = {}
+
+    async def run(self) -> None:
+        loaded: dict[str, list[LoadedSharePartition]] = {}
+        for each in self._broker.share_groups.loaded():
+            loaded.setdefault(each.key[0], []).append(each)
+        group_ids = [group.group_id for group in self._broker.group_coordinator.coordinator.list_groups()]
+        for group_id in dict.fromkeys([*group_ids, *loaded]):
+            unloaded = await self._add_loaded_of(group_id, loaded.get(group_id, ()))
+            for first in range(0, len(unloaded), SUMMARIES_AT_ONCE):
+                await self._add_unloaded(group_id, unloaded[first : first + SUMMARIES_AT_ONCE])
+        self._scrape.add("kbroker_scrape_unanswered_share_partitions", self._unanswered)
+
+    async def _add_loaded_of(self, group_id: str, loaded: Sequence[LoadedSharePartition]) -> list[_Place]:
+        """Those of a group that are in memory; what is left."""
+        places = {place.key: place for place in self._initialized(group_id)}
+        for each in loaded:
+            engine = each.engine
+            if engine is None or each.partition.deleted:
+                continue
+            place = places.pop(each.key[1], None) or _Place(group_id, each.partition.topic_name, each.partition)
+            await self._add_loaded(place, engine)
+            await self._scrape.pace.rest()
+        return list(places.values())
+
+    def _initialized(self, group_id: str) -> Iterator[_Place]:
+        """What the group has share state for, as far as it knows: that of topics that are there."""
+        topics = self._broker.topics
+        for topic in self._broker.group_coordinator.coordinator.describe_offsets(group_id, None, topics):
+            for row in topic.partitions:
+                partition = None if topic.topic_id is None else topics.partition(topic.topic_id, row.partition_index)
+                if partition is not None:
+                    yield _Place(group_id, topic.topic_name, partition)
+
+    async def _add_loaded(self, place: _Place, engine: SharePartition) -> None:
+        found, labels = engine.statistics(), place.labels
+        self._add_counters(place, found)
+        self._scrape.add("kbroker_share_partition_in_flight", found.in_flight, labels)
+        self._scrape.add("kbroker_share_partition_in_flight_batches", found.batches, labels)
+        for state, count in (
+            ("available", found.available),
+            ("acquired", found.acquired),
+            ("saving", found.pending),
+            ("archiving", found.archiving),
+            ("done", found.acknowledged + found.archived),
+        ):
+            self._scrape.add("kbroker_share_partition_records", count, {**labels, "state": state})
+        lag = place.partition.high_watermark - found.start_offset - found.delivery_complete_count
+        await self._add_position(place, found.start_offset, lag)
+
+    async def _add_unloaded(self, group_id: str, places: Sequence[_Place]) -> None:
+        """Some share-partitions that are not in memory."""
+        rows = await self._ask(group_id, places)
+        for place in places:
+            self._add_counters(place, None)
+            row = rows.get(place.key)
+            if row is None:
+                self._unanswered += 1
+            elif row.start_offset >= 0:
+                await self._add_position(place, row.start_offset, row.lag)
+            await self._scrape.pace.rest()
+
+    async def _ask(self, group_id: str, places: Sequence[_Place]) -> dict[TopicPartition, PartitionOffset]:
+        wanted: dict[str, list[int]] = {}
+        for place in places:
+            wanted.setdefault(place.topic, []).append(place.key.partition)
+        began = trio.current_time()
+        rows: dict[TopicPartition, PartitionOffset] = {}
+        with trio.move_on_after(self._patience_s):
+            try:
+                for topic in await self._broker.group_coordinator.describe_offsets(group_id, wanted):
+                    if topic.topic_id is not None:
+                        rows |= {TopicPartition(topic.topic_id, row.partition_index): row for row in topic.partitions}
+            except KafkaError as error:
+                logger.warning("a scrape could not ask where group %s stands: %s", group_id, error)
+        self._patience_s = max(0.0, self._patience_s - (trio.current_time() - began))
+        return {key: row for key, row in rows.items() if row.error_code is ErrorCode.none}
+
+    def _add_counters(self, place: _Place, statistics: SharePartitionStatistics | None) -> None:
+        """Nothing for a share-partition that was not loaded since the start."""
+        counted = self._broker.share_groups.metrics.get(place.group_id)
+        if counted is None or (statistics is None and place.key not in counted.unloaded):
+            return
+        labels = place.labels
+        for name, count in zip(ENGINE_COUNTERS, counted.counters(place.key, statistics), strict=True):
+            if name in _CAUSES:
+                self._scrape.add("kbroker_share_partition_archived_total", count, {**labels, "cause": name})
+            else:
+                self._scrape.add(_COUNTERS[name], count, labels)
+
+    async def _add_position(self, place: _Place, start_offset: int, lag: int) -> None:
+        self._scrape.add("kbroker_share_partition_start_offset", start_offset, place.labels)
+        self._scrape.add("kbroker_share_partition_lag", lag, place.labels)
+        timestamp_ms = await self._timestamp(place.partition, start_offset) if lag > 0 else None
+        if lag <= 0 or timestamp_ms is not None:
+            age_s = 0.0 if timestamp_ms is None else max(0, self._now_ms - timestamp_ms) / 1000
+            self._scrape.add("kbroker_share_partition_oldest_unprocessed_seconds", age_s, place.labels)
+
+    async def _timestamp(self, partition: Partition, offset: int) -> int | None:
+        """Of the record at `offset`, or of the first one behind it; None where it cannot be told."""
+        offset = max(offset, partition.log_start_offset)
+        record = (partition.log.topic_id, partition.log.partition, offset)
+        timestamp_ms = self.timestamps.get(record, self._known.get(record))
+        if timestamp_ms is None:
+            timestamp_ms = await _read_timestamp(partition, offset)
+        if timestamp_ms == NO_TIMESTAMP:
+            return None
+        self.timestamps[record] = timestamp_ms
+        return timestamp_ms
+
+
+async def _read_timestamp(partition: Partition, offset: int) -> int:
+    """From the header of the batch: the time of its first record, which may be a moment before that of the record at `offset`, or the
+    time at which the broker took it, where the topic has that. NO_TIMESTAMP where there is none, or nothing can be read."""
+    try:
+        views = await partition.read(offset, max_bytes=1, end_offset=partition.high_watermark)
+    except KafkaError:  # It is in the log already, once a minute.
+        return NO_TIMESTAMP
+    if not views:
+        return NO_TIMESTAMP
+    header = read_header(views[0])
+    return header.max_timestamp_ms if header.is_log_append_time else header.base_timestamp_ms
