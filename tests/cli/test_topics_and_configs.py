@@ -105,14 +105,14 @@ def test_what_a_topic_has_from_the_broker(command: Command, topic: str) -> None:
 def test_configs_of_a_group_with_sources_and_defaults(command: Command) -> None:
     """The names of dead letters among them."""
     values = {"errors.deadletterqueue.topic.name": "dlq.orders", "errors.deadletterqueue.copy.record.enable": "true"}
-    assert command("configs", "set", "--group", "well-described", *(f"{name}={value}" for name, value in values.items())).code == OK
-    assert {entry["name"]: entry["value"] for entry in command("configs", "describe", "--group", "well-described", "--json").json} == values
-    shown = {entry["name"]: entry for entry in command("configs", "describe", "--group", "well-described", "--all", "--json").json}
+    assert command("configs", "set", "--group", "known", *(f"{name}={value}" for name, value in values.items())).code == OK
+    assert {entry["name"]: entry["value"] for entry in command("configs", "describe", "--group", "known", "--json").json} == values
+    shown = {entry["name"]: entry for entry in command("configs", "describe", "--group", "known", "--all", "--json").json}
     limit = shown["share.delivery.count.limit"]
     assert (limit["value"], limit["source"], limit["default"]) == ("5", "default", "5")
     assert shown["errors.deadletterqueue.copy.record.enable"]["default"] == "false"
-    assert command("configs", "delete", "--group", "well-described", *values).out == f"deleted {', '.join(values)} of group well-described\n"
-    assert command("configs", "describe", "--group", "well-described").out == "all configs have their default values (--all shows them)\n"
+    assert command("configs", "delete", "--group", "known", *values).out == f"deleted {', '.join(values)} of group known\n"
+    assert command("configs", "describe", "--group", "known").out == "all configs have their default values (--all shows them)\n"
 
 
 def test_configs_of_all_brokers(command: Command) -> None:
