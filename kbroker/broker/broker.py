@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -88,25 +89,10 @@ class Broker:
         self.metrics = BrokerMetrics()
         self.log_store = log_store
         self.state_store = state_store
-        sync_interval_s = self.config["kbroker.sync.interval.ms"] / 1000
-        self.logs: GroupCommit[StampedBatch] = GroupCommit(
-            "log",
-            lambda batches: log_store.write(batches, now_ms=wall_clock_ms()),
-            log_store.sync,
-            in_thread=log_store.write_in_thread,
-            beside_sync=writes_beside_sync(log_store),
-            durability=options.durability,
-            sync_interval_s=sync_interval_s,
+        self.logs: GroupCommit[StampedBatch] = self._commits(
+            "log", lambda batches: log_store.write(batches, now_ms=wall_clock_ms()), log_store
         )
-        self.state: GroupCommit[Change] = GroupCommit(
-            "state",
-            state_store.write,
-            state_store.sync,
-            in_thread=state_store.write_in_thread,
-            beside_sync=writes_beside_sync(state_store),
-            durability=options.durability,
-            sync_interval_s=sync_interval_s,
-        )
+        self.state: GroupCommit[Change] = self._commits("state", state_store.write, state_store)
         reserve = SpaceReserve(options.data_dir)
         self.topics = Topics(self.config, log_store, state_store, self.logs, self.state, leader_epoch=generation, reserve=reserve)
         self.configs = Configs(self.config, state_store, self.state)
@@ -144,6 +130,17 @@ class Broker:
             self.state,
         )
         self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])
+
+    def _commits(self, name: str, write: Callable[[list[Any]], None], store: LogStore | StateStore) -> GroupCommit[Any]:
+        return GroupCommit(
+            name,
+            write,
+            store.sync,
+            in_thread=store.write_in_thread,
+            beside_sync=writes_beside_sync(store),
+            durability=self.options.durability,
+            sync_interval_s=self.config["kbroker.sync.interval.ms"] / 1000,
+        )
 
     def statistics(self) -> BrokerStatistics:
         return BrokerStatistics(

@@ -16,6 +16,7 @@ from kbroker.broker.waiting import Pending
 from kbroker.clock import wall_clock_ms
 from kbroker.config import BrokerConfig
 from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateOutcome, ShareStateStatistics
+from kbroker.coordinator.share_state_housekeeping import SharePartitionKey
 from kbroker.metrics import SECONDS, Histogram
 from kbroker.share.persister import (
     InitializeRequest,
@@ -69,6 +70,10 @@ class LocalPersister:
     async def topic_deleted(self, topic_id: UUID) -> None:
         """The share-partitions of all groups on a topic that is gone are forgotten."""
         await self._save(self.coordinator.topic_deleted(topic_id))
+
+    async def snapshot_cold(self, share_partitions: Sequence[SharePartitionKey], *, now_ms: int, interval_ms: int) -> list[Result]:
+        """Cold snapshots of those that still need one; a result for each of these."""
+        return await self._save(self.coordinator.snapshot_cold(share_partitions, now_ms=now_ms, interval_ms=interval_ms))
 
     async def aclose(self) -> None:
         """Nothing of its own to close: the state store is the broker's."""

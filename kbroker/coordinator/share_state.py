@@ -19,8 +19,8 @@ the failure becomes known, before anything else is decided here. (A commit queue
 just that.)
 
 A share-partition is read from the store when it is first asked for, so a restart costs nothing. An update is put under the next
-number; a snapshot, after `updates_per_snapshot` of them, replaces them all in one write. There is no cold-snapshot job and no
-pruning as in Kafka: nothing obsolete stays behind; how an engine cleans its own log is its own business.
+number; a snapshot, after `updates_per_snapshot` of them, replaces them all in one write; so does a cold snapshot, when somebody asks
+for it (share_state_housekeeping.py). Nothing obsolete stays behind; how an engine cleans its own log is its own business.
 
 This module must not know who calls the five verbs, nor what a delivery state means beyond the combiner's order.
 """
@@ -32,6 +32,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
+from kbroker.coordinator.share_state_housekeeping import SharePartitionKey, is_cold
 from kbroker.coordinator.share_state_load import NEVER_READ_LEADER_EPOCH, ShareState, load
 from kbroker.coordinator_records import UNCHANGED_OFFSET, UNKNOWN_COUNT, ShareSnapshot, StateBatchRecord, encode_share_update
 from kbroker.errors import ErrorCode, KafkaError
@@ -73,16 +74,11 @@ R = TypeVar("R", bound=Result)
 Q = TypeVar("Q", bound=_Request)
 
 
-class _SharePartition(NamedTuple):
-    group_id: str
-    partition: TopicPartition
-
-
 @dataclass(slots=True, eq=False)
 class _Entry:
     """What is in memory of a share-partition. `state` None: there is none, or its removal is not saved yet."""
 
-    key: _SharePartition
+    key: SharePartitionKey
     prefix: bytes
     state: ShareState | None
     unsaved: int = 0
@@ -103,12 +99,15 @@ class ShareStateOutcome(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class ShareStateStatistics:
-    """`unsaved`: decisions neither confirmed nor failed; `updates` and `snapshots` count what was decided since the start."""
+    """`loaded`: share-partitions in memory; `unsaved`: decisions neither confirmed nor failed. The others count since the start: `loads`
+    from the store, and what was decided; `cold_snapshots` are `snapshots` as well."""
 
     loaded: int
     unsaved: int
+    loads: int
     updates: int
     snapshots: int
+    cold_snapshots: int
 
 
 class ShareStateCoordinator:
@@ -124,9 +123,8 @@ class ShareStateCoordinator:
         self._scan = scan
         self._partition_exists = partition_exists
         self._updates_per_snapshot = updates_per_snapshot
-        self._entries: dict[_SharePartition, _Entry] = {}
-        self._updates = 0
-        self._snapshots = 0
+        self._entries: dict[SharePartitionKey, _Entry] = {}
+        self._loads = self._updates = self._snapshots = self._cold_snapshots = 0
 
     # --- the five verbs, and what follows from a topic's deletion ---
 
@@ -157,13 +155,41 @@ class ShareStateCoordinator:
         for stored, _ in self._scan(share_topic_prefix(topic_id)):
             key = parse_key(stored)
             assert isinstance(key, ShareStateKey)
-            found.setdefault(_SharePartition(key.group_id, TopicPartition(key.topic_id, key.partition)))
+            found.setdefault(SharePartitionKey(key.group_id, TopicPartition(key.topic_id, key.partition)))
         decision: _Decision[Result] = _Decision()
         for share_partition in found:
             entry = self._entry(*share_partition)
             if entry.state:
                 self._remove(decision, entry, entry.state)
                 decision.results.append(Result(share_partition.partition))
+        return decision.outcome()
+
+    # --- housekeeping ---
+
+    def cold(self, *, now_ms: int, interval_ms: int) -> list[SharePartitionKey]:
+        """Those in memory that are to have a cold snapshot."""
+        entries = self._entries.values()
+        return [entry.key for entry in entries if entry.state and is_cold(entry.state, now_ms=now_ms, interval_ms=interval_ms)]
+
+    def snapshot_cold(
+        self, share_partitions: Iterable[SharePartitionKey], *, now_ms: int, interval_ms: int
+    ) -> ShareStateOutcome[Result]:
+        """Cold snapshots of those that still need one, with a result for each of these: what is there, and when it was created, stays."""
+        decision: _Decision[Result] = _Decision()
+        for key in share_partitions:
+            if not self._partition_exists(*key.partition):
+                continue  # The topic has been deleted meanwhile: nothing of it must come back.
+            try:
+                entry = self._entry(*key)
+            except KafkaError as refusal:
+                decision.results.append(Result(key.partition, refusal.code, refusal.message))
+                continue
+            state = entry.state
+            if state and is_cold(state, now_ms=now_ms, interval_ms=interval_ms):
+                state.snapshot_epoch += 1
+                self._put_snapshot(decision, entry, state, now_ms, create_ms=state.create_timestamp)
+                self._cold_snapshots += 1
+                decision.results.append(Result(key.partition))
         return decision.outcome()
 
     # --- after the save ---
@@ -193,8 +219,10 @@ class ShareStateCoordinator:
         return ShareStateStatistics(
             loaded=len(self._entries),
             unsaved=sum(entry.unsaved for entry in self._entries.values()),
+            loads=self._loads,
             updates=self._updates,
             snapshots=self._snapshots,
+            cold_snapshots=self._cold_snapshots,
         )
 
     # --- one row each; refusals in Kafka's order ---
@@ -305,7 +333,7 @@ class ShareStateCoordinator:
 
     def _entry(self, group_id: str, partition: TopicPartition, decision: _Decision[R] | None = None) -> _Entry:
         """From memory or from the store. One without state is not kept: asking for unknown names must not cost memory."""
-        key = _SharePartition(group_id, partition)
+        key = SharePartitionKey(group_id, partition)
         entry = self._entries.get(key)
         if entry is None:
             if len(group_id.encode()) > MAX_GROUP_ID_BYTES:
@@ -315,6 +343,7 @@ class ShareStateCoordinator:
                 state = load(self._scan(prefix))
             except ValueError as error:  # One row's: what was decided for the rows before it is still to be saved.
                 raise KafkaError(ErrorCode.unknown_server_error, f"The stored state cannot be read: {error}") from error
+            self._loads += state is not None
             entry = _Entry(key, prefix, state)
             if entry.state:
                 self._entries[key] = entry
@@ -337,13 +366,17 @@ class ShareStateCoordinator:
         decision.change(entry, state.updates, value)
         self._updates += 1
 
-    def _put_snapshot(self, decision: _Decision[R], entry: _Entry, state: ShareState, now_ms: int) -> None:
+    def _put_snapshot(
+        self, decision: _Decision[R], entry: _Entry, state: ShareState, now_ms: int, *, create_ms: int | None = None
+    ) -> None:
+        state.create_timestamp = now_ms if create_ms is None else create_ms
+        state.write_timestamp = now_ms
         snapshot = ShareSnapshot(
             snapshot_epoch=state.snapshot_epoch,
             state_epoch=state.state_epoch,
             leader_epoch=state.leader_epoch,
             start_offset=state.start_offset,
-            create_timestamp=now_ms,
+            create_timestamp=state.create_timestamp,
             write_timestamp=now_ms,
             state_batches=tuple(StateBatchRecord(*batch) for batch in state.merged_batches()),
             delivery_complete_count=state.delivery_complete_count,

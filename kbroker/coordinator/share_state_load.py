@@ -22,7 +22,7 @@ class ShareState:
     """One share-partition. `recent` holds batches that `batches` does not contain yet: they are merged when somebody looks.
 
     `updates` is the number of the newest stored update. `leader_fence` is the newest leader epoch seen since the state was loaded:
-    it outlives an initialize, which stores leader epoch 0.
+    it outlives an initialize, which stores leader epoch 0. The timestamps are those of the stored snapshot, in milliseconds since 1970.
     """
 
     snapshot_epoch: int
@@ -34,6 +34,8 @@ class ShareState:
     recent: list[StateBatch] = field(default_factory=list)
     updates: int = 0
     leader_fence: int = NEVER_READ_LEADER_EPOCH
+    create_timestamp: int = 0
+    write_timestamp: int = 0
 
     def merged_batches(self) -> tuple[StateBatch, ...]:
         self.batches = combine(self.batches, self.recent, self.start_offset)
@@ -64,6 +66,8 @@ def _from_snapshot(snapshot: ShareSnapshot) -> ShareState:
         delivery_complete_count=snapshot.delivery_complete_count,
         batches=tuple(_batches(snapshot.state_batches)),
         leader_fence=snapshot.leader_epoch,
+        create_timestamp=snapshot.create_timestamp,
+        write_timestamp=snapshot.write_timestamp,
     )
 
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateOutcome
+from kbroker.coordinator.share_state_housekeeping import SharePartitionKey
 from kbroker.coordinator.share_state_load import ShareState, load
 from kbroker.errors import ErrorCode
 from kbroker.share.effects import StateBatch
@@ -177,6 +178,14 @@ class ShareStateMachine(RuleBasedStateMachine):
             found = (result.state_epoch, result.start_offset, result.delivery_complete_count, result.leader_epoch)
             assert found == (state.state_epoch, state.start, state.dcc, state.leader)
         assert outcome.must_wait or self.model.get((group, partition)) == self.saved.get((group, partition))
+
+    @rule()
+    def snapshot_cold(self) -> None:  # SC-51: nobody sees a difference
+        keys = [SharePartitionKey(group, partition) for group in GROUPS for partition in PARTITIONS]
+        outcome = self.coordinator.snapshot_cold(keys, now_ms=4, interval_ms=0)
+        assert {result.code for result in outcome.results} <= {ErrorCode.none}
+        assert self.coordinator.cold(now_ms=4, interval_ms=0) == []
+        self.fly(outcome)
 
     # --- what becomes of it ---
 
