@@ -20,7 +20,7 @@ from kio.serial import entity_reader
 from kbroker.api import APIS, handler_of
 from kbroker.broker.broker import Broker, open_broker
 from kbroker.broker.connection import Connection, Later, Raw, Request
-from kbroker.broker.options import StartOptions
+from kbroker.broker.options import Durability, StartOptions
 from kbroker.broker.partition import Partition
 from kbroker.clock import wall_clock_ms
 from kbroker.config import BrokerConfig
@@ -121,13 +121,16 @@ def connect(tmp_path: Path) -> Connect:
     """`async with connect(engine="lmdb", config={...}) as client`."""
 
     @asynccontextmanager
-    async def opened(engine: str = "memory", config: Mapping[str, str] | None = None) -> AsyncIterator[Client]:
+    async def opened(
+        engine: str = "memory", config: Mapping[str, str] | None = None, durability: Durability = "disk"
+    ) -> AsyncIterator[Client]:
         options = StartOptions(
             data_dir=tmp_path / engine,
             storage=engine,
             state_storage=engine,
             config=BrokerConfig(config or {}),
             listen=("127.0.0.1", 9092),
+            durability=durability,
         )
         async with open_broker(options) as broker:
             yield Client(broker)
