@@ -40,6 +40,11 @@ def values(kafka: Json, kbroker: Json) -> Callable[[Json, Json], bool]:
     return lambda theirs, ours: theirs == kafka and ours == kbroker
 
 
+def kafka_says(*wanted: Json) -> Callable[[Json, Json], bool]:
+    """Kafka gives one of these, kbroker something else."""
+    return lambda theirs, ours: theirs in wanted
+
+
 def any_of(*holds: Callable[[Json, Json], bool]) -> Callable[[Json, Json], bool]:
     return lambda theirs, ours: any(each(theirs, ours) for each in holds)
 
@@ -69,6 +74,12 @@ def _settings_of_dead_letters_besides(theirs: Json, ours: Json) -> bool:
 
 def _without_the_group_s_own(theirs: Json, ours: Json) -> bool:
     return isinstance(theirs, list) and ours == [row for row in theirs if row["source"] != _GROUP_SOURCE] != theirs
+
+
+def _features_of_newer_kafka(theirs: Json, ours: Json) -> bool:
+    """The three that kbroker has, with 4.4's levels."""
+    newer = {"metadata.version": {30: 31}, "group.version": {}, "share.version": {1: 2}}
+    return bool(ours == [[name, *(newer[name].get(level, level) for level in levels)] for name, *levels in theirs if name in newer])
 
 
 NOT_YET_EQUAL = frozenset((Path(__file__).parent / "not_yet_equal.txt").read_text().split())
@@ -135,7 +146,7 @@ KNOWN: Sequence[Difference] = (
         "DIF-11",
         r"\.describe_configs\.results\[0\]\.configs$|\.incremental_alter_configs\.responses\[0\]\.error_(code|message)$",
         any_of(values("invalid_config", "none"), values("text", None), _settings_of_dead_letters_besides),
-        "group_configs.dead_letter_queue group_configs.defaults group_configs.broker_settings",
+        "group_configs.dead_letter_queue group_configs.defaults group_configs.broker_settings base_other.a_topic_as_dead_letter_queue",
     ),
     Difference(
         "DIF-12",
@@ -143,6 +154,71 @@ KNOWN: Sequence[Difference] = (
         any_of(values("7", "5"), values(8, 5), _without_the_group_s_own),
         "group_configs.settings_outlive_the_group",
     ),
+    Difference(
+        "DIF-30",
+        r"^[13]\.share_fetch\.responses$",
+        any_of(_only_there, _no_rows_but_one_with("acquired_records", bool)),
+        "share_waiting.records_come_after_the_session_was_opened_elsewhere",
+    ),
+    Difference(
+        "DIF-13",
+        r"^\d\.(features in version \d(\[0\]\[2\])?|finalised)$",
+        lambda theirs, ours: _features_of_newer_kafka(theirs, ours) if isinstance(theirs, list) else (theirs, ours) == (30, 31),
+        "base_other.api_versions",
+    ),
+    Difference("DIF-14", r"^0\.API 0\[0\]$", values(0, 3), "base_other.versions_served"),
+    Difference("DIF-15", r"^7\.API 64$", values("answered", "connection closed"), "base_other.apis_for_controllers"),
+    Difference(
+        "DIF-16",
+        r"^[23]\.metadata\.(brokers|cluster_id|controller_id|topics\[\d\]\.(error_code|name|topic_id|partitions))$",
+        any_of(kafka_says("unknown_server_error", [], None, -1, ""), lambda theirs, ours: ours is None),
+        "base_topics.metadata_of_nothing",
+    ),
+    Difference(
+        "DIF-17",
+        r"\.describe_topic_partitions\.topics\[\d\]\.(error_code|topic_id|partitions|topic_authorized_operations)$",
+        kafka_says("unknown_server_error", [], None, -2147483648),
+        "base_descriptions.odd_names_described base_topics.partitions_described",
+    ),
+    Difference(
+        "DIF-18",
+        r"^[0-5]\.produce\.responses.*\.(error_code|error_message|base_offset|log_start_offset)$",
+        kafka_says("corrupt_message", "transactional_id_authorization_failed", "text", -1),
+        "base_produce_order.one_row_spoils_the_request",
+    ),
+    Difference(
+        "DIF-18",
+        r"^[678]\.(produce|list_offsets)\..*\.(base_offset|offset)$",
+        lambda theirs, ours: ours == theirs + 6,
+        "base_produce_order.one_row_spoils_the_request",
+    ),
+    Difference(
+        "DIF-19",
+        r"^[0-6]\.(produce|list_offsets)\..*\.(error_code|base_offset|offset)$",
+        any_of(values("unknown_server_error", "none"), values("invalid_record", "none"), kafka_says(-1), values(0, 12)),
+        "base_batches.payloads_that_cannot_be_read",
+    ),
+    Difference(
+        "DIF-20",
+        r"^[12]\.produce\.responses.*\.(error_code|error_message|base_offset|record_errors)$",
+        any_of(
+            values("none", "invalid_timestamp"),
+            values("invalid_timestamp", "none"),
+            values(None, "text"),
+            values("text", None),
+            values(0, -1),
+            values(-1, 0),
+            _only_there,
+        ),
+        "base_batches.records_from_far_ahead",
+    ),
+    Difference(
+        "DIF-21",
+        r"^(5|17)\.list_offsets\..*\.(timestamp|offset|leader_epoch)$",
+        any_of(values(5000, -1), values(3, -1), values("epoch", -1), values(5000, 2000), values(3, 5)),
+        "base_offsets_rows.a_log_without_records",
+    ),
+    Difference("DIF-22", r"^[0-7]\.a (key|client id): ", values("answered", "connection closed"), "base_frames.bytes_that_are_no_text"),
 )
 
 

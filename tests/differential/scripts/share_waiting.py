@@ -136,6 +136,32 @@ def session_opened_elsewhere_meanwhile(s: Session) -> None:
     same.fetch()
 
 
+@script("SES-22", "SES-8", seconds=2)
+def session_ended_elsewhere_meanwhile(s: Session) -> None:
+    topic, member = s.share()
+    member.fetch({topic: {0: ()}})
+    answer = member.begin_fetch(wait_ms=1_500)
+    s.wait(SETTLED_S)
+    same = s.member(member.group_id, "m", on="elsewhere")
+    same.fetch(epoch=-1)
+    answer()
+    same.fetch(epoch=2)
+
+
+@script("SES-22", "SES-4", seconds=3)
+def records_come_after_the_session_was_opened_elsewhere(s: Session) -> None:
+    topic, member = s.share()
+    member.on = "waiting"
+    member.fetch({topic: {0: ()}})
+    answer = member.begin_fetch(wait_ms=2_000)
+    s.wait(SETTLED_S)
+    same = s.member(member.group_id, "m", on="elsewhere")
+    same.fetch({topic: {0: ()}})
+    s.produce(topic, "one")
+    answer()
+    same.fetch(wait_ms=500)
+
+
 @script("RPC-60", "FET-18", "LOAD-5", seconds=2)
 def no_record_young_enough(s: Session) -> None:
     topic, group = s.topic(), s.group(share_auto_offset_reset="by_duration:PT1H")
