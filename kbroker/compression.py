@@ -15,6 +15,9 @@ import zstandard
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_SIZE = 16
+_LZ4_FRAME_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
+"""Magic, version 1 with independent blocks and without checksums, blocks of at most 64 KiB, checksum of these two bytes."""
+_LZ4_BLOCK_SIZE = 1 << 16
 DEFAULT_MAX_BYTES = 64 << 20
 """Far beyond what a producer puts into one batch; a few of these in memory at once do no harm."""
 
@@ -53,10 +56,22 @@ def compress(codec: Codec, data: bytes) -> bytes:
         block = bytes(cramjam.snappy.compress_raw(data))
         return _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01" + len(block).to_bytes(4, "big") + block
     if codec is Codec.LZ4:
-        return bytes(cramjam.lz4.compress(data, level=1))
+        return _lz4_frame(data)
     if codec is Codec.ZSTD:
         return zstandard.ZstdCompressor().compress(data)
     return data
+
+
+def _lz4_frame(data: bytes) -> bytes:
+    """A frame of blocks that do not depend on each other, which is all that Kafka reads; cramjam's own frames have linked ones."""
+    frame = [_LZ4_FRAME_HEADER]
+    for start in range(0, len(data), _LZ4_BLOCK_SIZE):
+        plain = data[start : start + _LZ4_BLOCK_SIZE]
+        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+        is_plain = len(block) >= len(plain)
+        stored = plain if is_plain else block
+        frame += ((len(stored) | is_plain << 31).to_bytes(4, "little"), stored)
+    return b"".join((*frame, b"\x00\x00\x00\x00"))
 
 
 def _plain(data: bytes | memoryview, max_bytes: int) -> bytes:

@@ -1,8 +1,8 @@
 """DeleteTopics (20), v1-6: by name, from v6 also by id.
 
 What is answered with code 0 is gone for good, also after a crash (its tombstone is durable, see broker/topics.py), and every share
-group has forgotten it. Unknown names are 3, unknown ids 100 with a null name; a row with both or neither of the two, or the same
-topic twice, is 42. With delete.topic.enable=false every row is 73.
+group has forgotten it. Unknown names are 3, unknown ids 100 with a null name; a row with both or neither of the two is 42, and so is
+one row for a topic that is listed twice: then it is not deleted. With delete.topic.enable=false every row is 73 (before v3: 42).
 
 Not done: the request's timeout, quotas.
 """
@@ -10,8 +10,8 @@ Not done: the request's timeout, quotas.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.broker.broker import Broker
@@ -20,6 +20,7 @@ from kbroker.broker.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 
 _IDS_FROM = 6
+_DISABLED_FROM = 3
 
 
 class _Asked(NamedTuple):
@@ -28,19 +29,29 @@ class _Asked(NamedTuple):
 
 
 async def handle(request: Request) -> Message:
-    asked = _asked(request)
-    names = _counts(asked, lambda each: each.name)
-    ids = _counts(asked, lambda each: each.topic_id)
-    by_id = {topic.name for each in asked if (topic := request.broker.topics.by_id(each.topic_id)) is not None}
-    rows = []
-    for each in dict.fromkeys(asked):
-        try:
-            _check(each, names, ids, by_id)
-            topic = await delete_topic(request.broker, each.name, each.topic_id)
-            rows.append({"name": topic.name, "topic_id": topic.topic_id, "error_code": ErrorCode.none, "error_message": None})
-        except KafkaError as error:
-            rows.append({"name": each.name, "topic_id": each.topic_id, "error_code": error.code, "error_message": error.message})
-    return {"responses": rows}
+    broker, asked = request.broker, _asked(request)
+    if not broker.config["delete.topic.enable"]:
+        code = ErrorCode.topic_deletion_disabled if request.version >= _DISABLED_FROM else ErrorCode.invalid_request
+        return {"responses": [_refused(each, KafkaError(code)) for each in asked]}
+    rows: list[Message] = []
+    well_formed: Counter[_Asked] = Counter()
+    for each in asked:
+        if each.name is not None and each.topic_id is not None:
+            rows.append(_refused(each, _invalid("You may not specify both topic name and topic id.")))
+        elif each.name is None and each.topic_id is None:
+            rows.append(_refused(each, _invalid("Neither topic name nor id were specified.")))
+        else:
+            well_formed[each] += 1
+    for each, count in well_formed.items():
+        if count > 1:
+            rows.append(_refused(each, _invalid(f"Duplicate topic {'name' if each.topic_id is None else 'id'}.")))
+    wanted = {each for each, count in well_formed.items() if count == 1}
+    for by_id in [each for each in well_formed if each.topic_id is not None]:
+        topic = broker.topics.by_id(by_id.topic_id)
+        if topic is not None and (by_name := _Asked(topic.name, None)) in wanted:
+            rows.append(_refused(topic, _invalid("The provided topic name maps to an ID that was already supplied.")))
+            wanted -= {by_name, by_id}
+    return {"responses": rows + [await _delete(broker, each) for each in wanted]}
 
 
 def _asked(request: Request) -> Sequence[_Asked]:
@@ -49,21 +60,20 @@ def _asked(request: Request) -> Sequence[_Asked]:
     return [_Asked(name, None) for name in request.body.topic_names]
 
 
-def _counts(asked: Sequence[_Asked], part: Callable[[_Asked], Hashable | None]) -> Counter[Any]:
-    return Counter(part(each) for each in asked if part(each) is not None)
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.invalid_request, message)
 
 
-def _check(asked: _Asked, names: Counter[str], ids: Counter[UUID], named_by_id: set[str]) -> None:
-    if asked.name is not None and asked.topic_id is not None:
-        raise KafkaError(ErrorCode.invalid_request, "You may not specify both topic name and topic id.")
-    if asked.name is None and asked.topic_id is None:
-        raise KafkaError(ErrorCode.invalid_request, "Neither topic name nor id were specified.")
-    if asked.name is not None and names[asked.name] > 1:
-        raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
-    if asked.topic_id is not None and ids[asked.topic_id] > 1:
-        raise KafkaError(ErrorCode.invalid_request, "Duplicate topic id.")
-    if asked.name in named_by_id:
-        raise KafkaError(ErrorCode.invalid_request, "The provided topic name maps to an ID that was already supplied.")
+def _refused(which: _Asked | Topic, error: KafkaError) -> Message:
+    return {"name": which.name, "topic_id": which.topic_id, "error_code": error.code, "error_message": error.message}
+
+
+async def _delete(broker: Broker, asked: _Asked) -> Message:
+    try:
+        topic = await delete_topic(broker, asked.name, asked.topic_id)
+    except KafkaError as error:
+        return _refused(asked, error)
+    return {"name": topic.name, "topic_id": topic.topic_id, "error_code": ErrorCode.none, "error_message": None}
 
 
 async def delete_topic(broker: Broker, name: str | None, topic_id: UUID | None) -> Topic:
@@ -73,7 +83,9 @@ async def delete_topic(broker: Broker, name: str | None, topic_id: UUID | None) 
     async with broker.configs.altering:
         topic = broker.topics.by_name(name) if name is not None else broker.topics.by_id(topic_id)
         if topic is None:
-            raise KafkaError(ErrorCode.unknown_topic_or_partition if name is not None else ErrorCode.unknown_topic_id)
+            if name is None:
+                raise KafkaError(ErrorCode.unknown_topic_id, "This server does not host this topic ID.")
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
         try:
             await broker.topics.delete(topic)
         except (NoSpace, StoreFailed) as error:

@@ -1,11 +1,11 @@
-"""DescribeCluster (60), v0-2: one broker, which is its own controller. Authorized operations are not computed.
+"""DescribeCluster (60), v0-2: one broker, which is its own controller.
 
 Endpoint type 2 (controllers) is MISMATCHED_ENDPOINT_TYPE, any other UNSUPPORTED_ENDPOINT_TYPE.
 """
 
 from __future__ import annotations
 
-from kbroker.api.metadata import NOT_REQUESTED
+from kbroker.api.metadata import CLUSTER_OPERATIONS, NOT_REQUESTED
 from kbroker.broker.connection import Message, Request
 from kbroker.errors import ErrorCode
 
@@ -21,6 +21,7 @@ def handle(request: Request) -> Message:
     elif endpoint_type != _BROKERS:
         code, message = ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {endpoint_type}"
     good = code is ErrorCode.none
+    with_operations: bool = request.body.include_cluster_authorized_operations
     row = {"broker_id": broker.node_id, "host": broker.host, "port": broker.port, "rack": None, "is_fenced": False}
     return {
         "error_code": code,
@@ -29,5 +30,5 @@ def handle(request: Request) -> Message:
         "cluster_id": broker.cluster_id if good else "",
         "controller_id": broker.node_id if good else -1,
         "brokers": (row,) if good else (),
-        "cluster_authorized_operations": NOT_REQUESTED,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if good and with_operations else NOT_REQUESTED,
     }

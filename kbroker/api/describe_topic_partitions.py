@@ -4,7 +4,7 @@ No topics named means all. The answer has at most `response_partition_limit` par
 MAX_PARTITIONS) and, where there is more, a cursor to go on from. A cursor of a topic that was not asked for, or with a negative
 partition, makes every row 42. Unknown topics are 3, illegal names 17.
 
-Not done: authorized operations (there is no authorizer). There are no eligible leader replicas: one broker has the only copy.
+There are no eligible leader replicas: one broker has the only copy.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from kbroker.api.metadata import NOT_REQUESTED, topic_row
+from kbroker.api.metadata import NOT_REQUESTED, TOPIC_OPERATIONS, topic_row
 from kbroker.broker.connection import Message, Request
-from kbroker.broker.topics import check_name
+from kbroker.broker.topics import Topic, check_name
 from kbroker.errors import ErrorCode, KafkaError
 
 MAX_PARTITIONS = 2000
@@ -26,7 +26,7 @@ def handle(request: Request) -> Message:
     asked = sorted({topic.name for topic in body.topics})
     cursor = body.cursor
     if cursor is not None and (cursor.partition_index < 0 or (asked and cursor.topic_name not in asked)):
-        return {"topics": [_row(request, name, ErrorCode.invalid_request, ()) for name in asked], "next_cursor": None}
+        return {"topics": [_row(name, None, ErrorCode.invalid_request, (), NOT_REQUESTED) for name in asked], "next_cursor": None}
     names = asked or sorted(topic.name for topic in request.broker.topics)
     first_partition = 0
     if cursor is not None:
@@ -45,10 +45,10 @@ def _page(request: Request, names: Sequence[str], first_partition: int, limit: i
             break
         topic = request.broker.topics.by_name(name)
         if topic is None:
-            rows.append(_unknown_row(request, name))
+            rows.append(_unknown_row(name))
         else:
             partitions = topic_row(request, topic)["partitions"][first_partition : first_partition + limit]
-            rows.append(_row(request, name, ErrorCode.none, partitions))
+            rows.append(_row(name, topic, ErrorCode.none, partitions))
             limit -= len(partitions)
             end = first_partition + len(partitions)
             if end < len(topic.partitions):
@@ -58,21 +58,20 @@ def _page(request: Request, names: Sequence[str], first_partition: int, limit: i
     return {"topics": rows, "next_cursor": next_cursor}
 
 
-def _row(request: Request, name: str, code: ErrorCode, partitions: Sequence[Message]) -> Message:
-    topic = request.broker.topics.by_name(name)
+def _row(name: str, topic: Topic | None, code: ErrorCode, partitions: Sequence[Message], operations: int = TOPIC_OPERATIONS) -> Message:
     return {
         "error_code": code,
         "name": name,
         "topic_id": None if topic is None else topic.topic_id,
         "is_internal": topic is not None and topic.is_internal,
         "partitions": [{**partition, "eligible_leader_replicas": (), "last_known_elr": ()} for partition in partitions],
-        "topic_authorized_operations": NOT_REQUESTED,
+        "topic_authorized_operations": operations,
     }
 
 
-def _unknown_row(request: Request, name: str) -> Message:
+def _unknown_row(name: str) -> Message:
     try:
         check_name(name)
     except KafkaError as error:
-        return _row(request, name, error.code, ())
-    return _row(request, name, ErrorCode.unknown_topic_or_partition, ())
+        return _row(name, None, error.code, ())
+    return _row(name, None, ErrorCode.unknown_topic_or_partition, ())

@@ -1,8 +1,9 @@
 """Fetch (1), v4-18, with incremental sessions (KIP-227) from v7 and topic ids (KIP-516) from v13.
 
 Whole batches straight from the store, up to the high watermark; a first batch that is larger than every limit is sent all the
-same. Waits up to MaxWaitMs for MinBytes. There are no transactions, so both isolation levels read the same. Not done: fetching
-from followers, divergence by LastFetchedEpoch beyond the fencing of CurrentLeaderEpoch (a log never diverges on one node).
+same. Waits up to MaxWaitMs for MinBytes, but not beside an error of a log. There are no transactions, so both isolation levels read
+the same; an unknown one is -1 for the whole request, unless there is nothing to read. Not done: fetching from followers, divergence
+by LastFetchedEpoch beyond the fencing of CurrentLeaderEpoch (a log never diverges on one node).
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from kbroker.protocol.messages import milliseconds
 
 _NO_TOPIC_ID = UUID(int=0)
 _SESSIONS_FROM = 7
+_READ_COMMITTED = 1
+_ISOLATION_LEVELS = (0, _READ_COMMITTED)
 
 
 async def handle(request: Request) -> Raw:
@@ -30,7 +33,10 @@ async def handle(request: Request) -> Raw:
         session, wanted = _wanted(request)
     except KafkaError as error:
         return Raw(fetch_response(request.version, error.code, 0, ()), (error.code,))
-    rows = await _Fetch(request, wanted).run()
+    fetch = _Fetch(request, wanted)
+    if request.body.isolation_level not in _ISOLATION_LEVELS and fetch.finds_any():
+        return _refused(request, ErrorCode.unknown_server_error)
+    rows = await fetch.run()
     errors = _count(request, rows)
     if session is not None and request.body.session_epoch > 0:
         rows = [(key, row) for key, row in rows if _is_due(session, key, row)]
@@ -39,6 +45,15 @@ async def handle(request: Request) -> Raw:
             _is_due(session, key, row)
     session_id = 0 if session is None else session.session_id
     return Raw(fetch_response(request.version, 0, session_id, _by_topic(rows)), errors)
+
+
+def _refused(request: Request, code: ErrorCode) -> Raw:
+    """The whole request: before version 13 the error is in a row for everything that it names, too."""
+    body = request.body
+    topics = [] if request.version >= FETCH_TOPIC_IDS else body.topics
+    rows = [(topic.topic, [FetchRow(row.partition, code, none_aborted=True) for row in topic.partitions]) for topic in topics]
+    session_id = body.session_id if request.version >= _SESSIONS_FROM else 0
+    return Raw(fetch_response(request.version, code, session_id, rows), (code,))
 
 
 def _count(request: Request, rows: Sequence[tuple[tuple[TopicKey, int], FetchRow]]) -> Sequence[int]:
@@ -57,15 +72,18 @@ def _is_due(session: FetchSession, key: tuple[TopicKey, int], row: FetchRow) -> 
 
 def _wanted(request: Request) -> tuple[FetchSession | None, Sequence[FetchPartition]]:
     body = request.body
-    if body.isolation_level not in (0, 1):
-        raise KafkaError(ErrorCode.unknown_server_error)
     by_id = request.version >= FETCH_TOPIC_IDS
     wanted = [_fetch_partition(_topic_key(topic, by_id), row) for topic in body.topics for row in topic.partitions]
     if request.version < _SESSIONS_FROM:
-        return None, wanted
+        return None, _unique(wanted)
     forgotten = [(_topic_key(topic, by_id), index) for topic in body.forgotten_topics_data for index in topic.partitions]
     session = request.broker.fetch_sessions.fetch(body.session_id, body.session_epoch, by_id, wanted, forgotten)
-    return session, wanted if session is None else list(session.partitions.values())
+    return session, _unique(wanted) if session is None else list(session.partitions.values())
+
+
+def _unique(wanted: Sequence[FetchPartition]) -> Sequence[FetchPartition]:
+    """Listed twice, a partition counts once, in its first place and as it was last listed."""
+    return list({(each.topic, each.partition): each for each in wanted}.values())
 
 
 def _topic_key(topic: Any, by_id: bool) -> TopicKey:
@@ -73,15 +91,18 @@ def _topic_key(topic: Any, by_id: bool) -> TopicKey:
 
 
 def _fetch_partition(topic: TopicKey, row: Any) -> FetchPartition:
-    epoch = getattr(row, "current_leader_epoch", -1)
+    epoch = max(-1, getattr(row, "current_leader_epoch", -1))
     return FetchPartition(topic, row.partition, row.fetch_offset, row.partition_max_bytes, epoch, getattr(row, "last_fetched_epoch", -1))
 
 
 def _by_topic(rows: list[tuple[tuple[TopicKey, int], FetchRow]]) -> list[tuple[TopicKey, list[FetchRow]]]:
-    topics: dict[TopicKey, list[FetchRow]] = {}
+    """Rows of one topic that stand together are answered together."""
+    topics: list[tuple[TopicKey, list[FetchRow]]] = []
     for (topic, _), row in rows:
-        topics.setdefault(topic, []).append(row)
-    return list(topics.items())
+        if not topics or topics[-1][0] != topic:
+            topics.append((topic, []))
+        topics[-1][1].append(row)
+    return topics
 
 
 class _Fetch:
@@ -115,60 +136,65 @@ class _Fetch:
             for partition in watched:
                 partition.waiters.discard(waiter)
 
+    def finds_any(self) -> bool:
+        return any(not isinstance(self._find(wanted), ErrorCode) for wanted in self._wanted)
+
     def _watch(self, waiter: Waiter) -> list[Partition]:
         watched = []
         for wanted in self._wanted:
-            try:
-                partition = self._find(wanted)
-            except KafkaError:
-                continue
-            partition.waiters.add(waiter)
-            watched.append(partition)
+            partition = self._find(wanted)
+            if not isinstance(partition, ErrorCode):
+                partition.waiters.add(waiter)
+                watched.append(partition)
         return watched
 
     async def _read_all(self) -> tuple[list[tuple[tuple[TopicKey, int], FetchRow]], int, bool]:
+        """The rows, their bytes, and whether a log could not be read; what there is not comes last, and nobody waits less for it."""
         rows: list[tuple[tuple[TopicKey, int], FetchRow]] = []
+        missing: list[tuple[tuple[TopicKey, int], FetchRow]] = []
         total_bytes = 0
+        left_bytes = self._max_bytes
         read_failed = False
         for wanted in self._wanted:
             key = (wanted.topic, wanted.partition)
-            try:
-                partition = self._find(wanted)
-            except KafkaError as error:
-                rows.append((key, FetchRow(wanted.partition, error.code)))
+            partition = self._find(wanted)
+            if isinstance(partition, ErrorCode):
+                missing.append((key, FetchRow(wanted.partition, partition, none_aborted=True)))
                 continue
             try:
-                partition.check_readable(wanted.fetch_offset)
-                records = await self._read(partition, wanted, total_bytes)
+                row = await self._read(partition, wanted, min(left_bytes, wanted.max_bytes), is_first=not total_bytes)
             except KafkaError as error:
                 read_failed = True
-                rows.append((key, FetchRow(wanted.partition, error.code)))
-                continue
-            total_bytes += sum(map(len, records))
-            rows.append((key, FetchRow(wanted.partition, 0, partition.high_watermark, partition.log_start_offset, records)))
-        return rows, total_bytes, read_failed
+                row = FetchRow(wanted.partition, error.code)
+            rows.append((key, row))
+            read_bytes = sum(map(len, row.records))
+            total_bytes += read_bytes
+            left_bytes = max(0, left_bytes - read_bytes)
+        return rows + missing, total_bytes, read_failed
 
-    async def _read(self, partition: Partition, wanted: FetchPartition, total_bytes: int) -> Sequence[memoryview]:
-        left = self._max_bytes - total_bytes
-        if total_bytes and left <= 0:
-            return ()
-        records = await partition.read(
-            wanted.fetch_offset, max_bytes=max(0, min(left, wanted.max_bytes)), end_offset=partition.high_watermark
-        )
-        if total_bytes and sum(map(len, records)) > left:
-            return ()  # Only the first batch of the whole answer may be larger than the limit.
-        return records
+    async def _read(self, partition: Partition, wanted: FetchPartition, limit_bytes: int, *, is_first: bool) -> FetchRow:
+        """Only the first batch of the whole answer may be larger than the limits."""
+        partition.check_leader_epoch(wanted.current_leader_epoch)
+        partition.check_readable(wanted.fetch_offset)
+        none_aborted: bool = self._request.body.isolation_level == _READ_COMMITTED
+        records: Sequence[memoryview] = ()
+        if wanted.fetch_offset < partition.high_watermark:
+            if limit_bytes < 0:
+                raise KafkaError(ErrorCode.unknown_server_error)
+            if limit_bytes or is_first:
+                records = await partition.read(wanted.fetch_offset, max_bytes=limit_bytes, end_offset=partition.high_watermark)
+            if not is_first and sum(map(len, records)) > limit_bytes:
+                records, none_aborted = (), False
+        return FetchRow(wanted.partition, 0, partition.high_watermark, partition.log_start_offset, records, none_aborted)
 
-    def _find(self, wanted: FetchPartition) -> Partition:
+    def _find(self, wanted: FetchPartition) -> Partition | ErrorCode:
         topics = self._request.broker.topics
         if isinstance(wanted.topic, UUID):
             topic, missing = topics.by_id(wanted.topic), ErrorCode.unknown_topic_id
         else:
             topic, missing = topics.by_name(wanted.topic), ErrorCode.unknown_topic_or_partition
         if topic is None:
-            raise KafkaError(missing)
+            return missing
         if not 0 <= wanted.partition < len(topic.partitions):
-            raise KafkaError(ErrorCode.unknown_topic_or_partition)
-        partition = topic.partitions[wanted.partition]
-        partition.check_leader_epoch(wanted.current_leader_epoch)
-        return partition
+            return ErrorCode.unknown_topic_or_partition
+        return topic.partitions[wanted.partition]

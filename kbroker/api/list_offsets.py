@@ -1,16 +1,18 @@
 """ListOffsets (2), v1-11: the offset at a time, or at one of the places that negative timestamps name.
 
 -1 latest (the high watermark), -2 earliest (the log start), -3 the record with the greatest timestamp (from v7), -4 earliest local
-(the log start, from v8), -5 latest tiered (from v9: there is none, so -1 without an error); any other is UNSUPPORTED_VERSION. By
-time: the first visible record that is not older, or -1/-1. The same partition twice is 42 in both rows.
+(the log start, from v8), -5 latest tiered (from v9) and -6 earliest to be uploaded (from v11: of either there is none, so -1 without
+an error); any other is UNSUPPORTED_VERSION. By time: the first visible record that is not older, or -1/-1. The same partition twice
+is one row with 42.
 
-Both isolation levels are alike without transactions. Not done: the timeout of v10, since nothing is fetched from elsewhere.
+Both isolation levels are alike without transactions; an unknown one is -1 in every row. Not done: the timeout of v10, since nothing is
+fetched from elsewhere.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from kbroker.broker.connection import Message, Request
@@ -20,7 +22,9 @@ from kbroker.compression import CorruptPayload
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 
 _NONE: Final = -1
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+_READ_UNCOMMITTED = 0
+_ISOLATION_LEVELS = (_READ_UNCOMMITTED, 1)
 
 
 class _Found(NamedTuple):
@@ -52,21 +56,27 @@ _PLACES: Final[dict[int, tuple[int, Callable[[Request, Partition], Awaitable[_Fo
     MAX_TIMESTAMP: (7, _max_timestamp),
     EARLIEST_LOCAL: (8, _earliest),
     LATEST_TIERED: (9, _tiered),
+    EARLIEST_PENDING_UPLOAD: (11, _tiered),
 }
 """Negative timestamp -> the first version that knows it, and what it means."""
 
 
 async def handle(request: Request) -> Message:
-    counts = Counter((topic.name, row.partition_index) for topic in request.body.topics for row in topic.partitions)
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [await _row(request, topic.name, row, counts[topic.name, row.partition_index]) for row in topic.partitions],
-            }
-            for topic in request.body.topics
-        ]
-    }
+    body = request.body
+    rows = [(topic.name, row) for topic in body.topics for row in topic.partitions]
+    if getattr(body, "isolation_level", _READ_UNCOMMITTED) not in _ISOLATION_LEVELS:
+        answers = [(name, _answer(row, ErrorCode.unknown_server_error, _Found())) for name, row in rows]
+        return {"topics": _by_topic(answers)}
+    counts = Counter((name, row.partition_index) for name, row in rows)
+    unique = {(name, row.partition_index): row for name, row in rows}
+    return {"topics": _by_topic([(name, await _row(request, name, row, counts[name, index])) for (name, index), row in unique.items()])}
+
+
+def _by_topic(rows: Sequence[tuple[str, Message]]) -> list[Message]:
+    topics: dict[str, list[Message]] = {}
+    for name, row in rows:
+        topics.setdefault(name, []).append(row)
+    return [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
 
 
 async def _row(request: Request, name: str, asked: Any, count: int) -> Message:
@@ -81,6 +91,10 @@ async def _row(request: Request, name: str, asked: Any, count: int) -> Message:
         code = ErrorCode.unknown_server_error
     except (NoSpace, StoreFailed):
         code = ErrorCode.kafka_storage_error
+    return _answer(asked, code, found)
+
+
+def _answer(asked: Any, code: ErrorCode, found: _Found) -> Message:
     return {
         "partition_index": asked.partition_index,
         "error_code": code,
@@ -91,17 +105,15 @@ async def _row(request: Request, name: str, asked: Any, count: int) -> Message:
 
 
 async def _find(request: Request, name: str, asked: Any) -> _Found:
+    first_version, find = _PLACES.get(asked.timestamp, (0, None))
+    if asked.timestamp < 0 and (find is None or request.version < first_version):
+        raise KafkaError(ErrorCode.unsupported_version)
     topic = request.broker.topics.by_name(name)
     if topic is None or not 0 <= asked.partition_index < len(topic.partitions):
         raise KafkaError(ErrorCode.unknown_topic_or_partition)
     partition = topic.partitions[asked.partition_index]
     partition.check_leader_epoch(getattr(asked, "current_leader_epoch", -1))
-    if asked.timestamp >= 0:
-        return _record(partition, await record_at_time(partition, asked.timestamp))
-    first_version, find = _PLACES.get(asked.timestamp, (None, None))
-    if first_version is None or find is None or request.version < first_version:
-        raise KafkaError(ErrorCode.unsupported_version)
-    return await find(request, partition)
+    return _record(partition, await record_at_time(partition, asked.timestamp)) if find is None else await find(request, partition)
 
 
 def _record(partition: Partition, found: tuple[int, int] | None) -> _Found:

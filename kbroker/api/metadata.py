@@ -2,13 +2,13 @@
 auto.create.topics.enable is on: unlike Kafka, the first answer has the new topic already. One request creates no more partitions
 in this way than by CreateTopics; one that would is answered POLICY_VIOLATION for all that is unknown.
 
-By id from v12 (v10 and v11 have the field and may not use it): an unknown id is UNKNOWN_TOPIC_ID with a null name. An empty list
-means all topics in v0, none from v1; null means all from v1. Authorized operations are not computed (there is no authorizer):
-the field says "not requested".
+By id from v12 (v10 and v11 have the field and may not use it): an unknown id is UNKNOWN_TOPIC_ID with a null name, and names beside an
+id count for nothing. An empty list means all topics in v0, none from v1; null means all from v1. A topic listed twice is one row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -18,53 +18,85 @@ from kbroker.broker.topics import INTERNAL_TOPICS, Topic, check_name
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 
 NOT_REQUESTED = -(1 << 31)
+CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+"""All that can be done with a cluster, as bits by Kafka's numbers: create, alter, describe, cluster action, describe and alter configs,
+idempotent write. Everybody may do everything: there is no authorizer."""
+TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+"""Read, write, create, delete, alter, describe, describe and alter configs."""
 _BY_ID = 12
 
 
 async def handle(request: Request) -> Message:
-    broker = request.broker
-    asked = request.body.topics
+    broker, body = request.broker, request.body
+    asked = body.topics
+    if asked and not _may_ask(request.version, asked):
+        return _refused(asked)
     if asked is None or (request.version == 0 and not asked):
         rows = [topic_row(request, topic) for topic in broker.topics]
+    elif ids := _ids(asked):
+        rows = [_row_by_id(request, topic_id) for topic_id in ids]
     else:
-        new_topics = len({topic.name for topic in asked if topic.name is not None and broker.topics.by_name(topic.name) is None})
-        rows = [await _row(request, topic, new_topics) for topic in asked]
+        names = dict.fromkeys(topic.name for topic in asked)
+        new_topics = sum(1 for name in names if name is not None and broker.topics.by_name(name) is None)
+        rows = [await _row_by_name(request, name, new_topics) for name in names]
+    if getattr(body, "include_topic_authorized_operations", False):
+        rows = [{**row, "topic_authorized_operations": NOT_REQUESTED if row["name"] is None else TOPIC_OPERATIONS} for row in rows]
+    with_cluster: bool = getattr(body, "include_cluster_authorized_operations", False)
     return {
         "brokers": [{"node_id": broker.node_id, "host": broker.host, "port": broker.port, "rack": None}],
         "cluster_id": broker.cluster_id,
         "controller_id": broker.node_id,
         "topics": rows,
-        "cluster_authorized_operations": NOT_REQUESTED,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if with_cluster else NOT_REQUESTED,
         "error_code": ErrorCode.none,
     }
 
 
-async def _row(request: Request, asked: Any, new_topics: int) -> Message:
+def _ids(asked: Sequence[Any]) -> Sequence[UUID]:
+    """Each once. Where there is one, names count for nothing."""
+    return list(dict.fromkeys(topic.topic_id for topic in asked if getattr(topic, "topic_id", None) is not None))
+
+
+def _may_ask(version: int, asked: Sequence[Any]) -> bool:
+    return version >= _BY_ID or (all(topic.name is not None for topic in asked) and not _ids(asked))
+
+
+def _refused(asked: Sequence[Any]) -> Message:
+    """The whole request: it is told nothing, not even of the cluster."""
+    return {
+        "brokers": (),
+        "cluster_id": None,
+        "controller_id": -1,
+        "topics": [_error_row(topic.name or "", topic.topic_id, ErrorCode.invalid_request) for topic in asked],
+        "cluster_authorized_operations": NOT_REQUESTED,
+    }
+
+
+def _row_by_id(request: Request, topic_id: UUID) -> Message:
+    topic = request.broker.topics.by_id(topic_id)
+    return _error_row(None, topic_id, ErrorCode.unknown_topic_id) if topic is None else topic_row(request, topic)
+
+
+async def _row_by_name(request: Request, name: str | None, new_topics: int) -> Message:
     """`new_topics`: how many the request may create in all."""
-    topic_id: UUID | None = getattr(asked, "topic_id", None)
-    if request.version < _BY_ID and (asked.name is None or topic_id is not None):
-        return _error_row(asked.name or "", None, ErrorCode.invalid_request)
-    if asked.name is None:
-        if topic_id is None:
-            return _error_row(None, None, ErrorCode.invalid_request)
-        by_id = request.broker.topics.by_id(topic_id)
-        return _error_row(None, topic_id, ErrorCode.unknown_topic_id) if by_id is None else topic_row(request, by_id)
-    topic = request.broker.topics.by_name(asked.name)
+    if name is None:
+        return _error_row(None, None, ErrorCode.invalid_request)
+    topic = request.broker.topics.by_name(name)
     if topic is not None:
         return topic_row(request, topic)
     try:
-        check_name(asked.name)
-        if not _may_create(request) or asked.name in INTERNAL_TOPICS:
-            return _error_row(asked.name, None, ErrorCode.unknown_topic_or_partition)
+        check_name(name)
+        if not _may_create(request) or name in INTERNAL_TOPICS:
+            return _error_row(name, None, ErrorCode.unknown_topic_or_partition)
         partitions: int = request.broker.config["num.partitions"]
         check_batch_size(partitions * new_topics)
-        return topic_row(request, await request.broker.topics.create(asked.name, partitions, {}))
+        return topic_row(request, await request.broker.topics.create(name, partitions, {}))
     except KafkaError as error:
         if error.code is ErrorCode.topic_already_exists:  # Another connection is creating it: the client asks again.
-            return _error_row(asked.name, None, ErrorCode.leader_not_available)
-        return _error_row(asked.name, None, error.code)
+            return _error_row(name, None, ErrorCode.leader_not_available)
+        return _error_row(name, None, error.code)
     except (NoSpace, StoreFailed):
-        return _error_row(asked.name, None, ErrorCode.kafka_storage_error)
+        return _error_row(name, None, ErrorCode.kafka_storage_error)
 
 
 def _may_create(request: Request) -> bool:

@@ -2,19 +2,23 @@
 
 acks=0: nothing is answered; a refused batch ends the connection, so that the producer notices.
 acks=1: answered when the batch is written; acks=all: when it counts (see kbroker/broker/group_commit.py).
-Transactional producers get TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as final.
+Transactional producers get TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as final. A row that is refused
+leaves the others alone, also where Kafka refuses the whole request (a batch that cannot be one, or a transactional one).
 The request's timeout is not used: a commit waits for no replicas.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 from uuid import UUID
 
+from kbroker.broker.batch_validation import BadBatch, read_batch
 from kbroker.broker.connection import CloseConnection, Later, Raw, Request
-from kbroker.broker.topics import Topic
+from kbroker.broker.partition import Partition
+from kbroker.broker.topics import INTERNAL_TOPICS, Topic
 from kbroker.broker.waiting import Pending
 from kbroker.clock import wall_clock_ms
+from kbroker.compression import Codec
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.hot import PRODUCE_TOPIC_IDS, ProduceRow, produce_response
 
@@ -22,66 +26,100 @@ _ALL = -1
 _NONE = 0
 _ACKS = (_ALL, _NONE, 1)
 _NO_TOPIC_ID = UUID(int=0)
+_ZSTD_FROM = 7
 
 
 def handle(request: Request) -> Later:
     produce = _Produce(request)
-    for topic_data in request.body.topic_data:
-        produce.append_topic(topic_data)
+    for name, batches in _topics(request).items():
+        produce.append_topic(name, batches)
     return Later(produce.pending, produce.body)
+
+
+def _topics(request: Request) -> dict[str | UUID, dict[int, bytes | None]]:
+    """The batches by topic and partition. Listed twice, a partition counts once, with its last batch (as Kafka)."""
+    by_id = request.version >= PRODUCE_TOPIC_IDS
+    topics: dict[str | UUID, dict[int, bytes | None]] = {}
+    for topic in request.body.topic_data:
+        name = (topic.topic_id or _NO_TOPIC_ID) if by_id else topic.name
+        batches = topics.setdefault(name, {})
+        for data in topic.partition_data:
+            batches[data.index] = data.records
+    return topics
 
 
 class _Produce:
     """One request; its rows are filled in as batches are refused, written or committed."""
 
-    __slots__ = ("_errors", "_now_ms", "_request", "_topics", "acks", "pending")
+    __slots__ = ("_errors", "_is_odd", "_now_ms", "_reason", "_request", "_topics", "acks", "pending")
 
     def __init__(self, request: Request) -> None:
         self._request = request
         self._now_ms = wall_clock_ms()
         self._topics: list[tuple[str | UUID, list[ProduceRow]]] = []
         self._errors: list[ErrorCode] = []
+        self._reason = ""
         self.acks: int = request.body.acks
+        self._is_odd = self.acks not in _ACKS or request.body.transactional_id is not None or request.version < _ZSTD_FROM
         self.pending = Pending()
 
-    def append_topic(self, topic_data: Any) -> None:
-        topic, name, missing = self._find(topic_data)
+    def append_topic(self, name: str | UUID, batches: Mapping[int, bytes | None]) -> None:
+        if not batches:
+            return
+        topics = self._request.broker.topics
+        topic = topics.by_id(name) if isinstance(name, UUID) else topics.by_name(name)
         rows: list[ProduceRow] = []
         self._topics.append((name, rows))
-        # The same partition twice: one row, the last (as Kafka).
-        for index, records in {data.index: data.records for data in topic_data.partition_data}.items():
+        for index, records in batches.items():
             part = _Part(self, topic, rows, index)
             self.pending.parts += 1
             if topic is not None:
                 topic.metrics.produce_requests += 1
+            partition = None
             try:
-                self._check(topic, missing, index)
-                assert topic is not None
-                partition = topic.partitions[index]
+                partition = self._partition(topic, name, index, records)
                 appended = partition.append(records, self._now_ms, part.done, part.written)
                 rows.append(ProduceRow(index, 0, appended.base_offset, appended.log_append_time_ms, partition.log_start_offset))
             except KafkaError as error:
                 self.pending.parts -= 1
-                rows.append(ProduceRow(index, error.code, error_message=error.message))
+                rows.append(self._refused(partition, index, error))
                 self.failed(topic, error.code, records)
 
-    def _find(self, topic_data: Any) -> tuple[Topic | None, str | UUID, ErrorCode]:
-        topics = self._request.broker.topics
-        if self._request.version >= PRODUCE_TOPIC_IDS:
-            return topics.by_id(topic_data.topic_id), topic_data.topic_id or _NO_TOPIC_ID, ErrorCode.unknown_topic_id
-        return topics.by_name(topic_data.name), topic_data.name, ErrorCode.unknown_topic_or_partition
+    def _partition(self, topic: Topic | None, name: str | UUID, index: int, records: bytes | None) -> Partition:
+        """Raises what Kafka finds out before it looks into the log."""
+        if topic is None or (topic.partitions and topic.partitions[0].deleted):
+            self._check_missing(name)
+        elif 0 <= index < len(topic.partitions):
+            if self._is_odd:
+                self._check_odd(records)
+            if not topic.is_internal:
+                return topic.partitions[index]
+            raise KafkaError(ErrorCode.invalid_topic_exception)
+        raise KafkaError(ErrorCode.unknown_topic_id if topic is None and isinstance(name, UUID) else ErrorCode.unknown_topic_or_partition)
 
-    def _check(self, topic: Topic | None, missing: ErrorCode, index: int) -> None:
+    def _check_missing(self, name: str | UUID) -> None:
+        self._check_transactional_id()
+        if name in INTERNAL_TOPICS:  # They are not kept as topics here; for a client they are not to be written, as in Kafka.
+            raise KafkaError(ErrorCode.invalid_topic_exception if self.acks in _ACKS else ErrorCode.invalid_required_acks)
+
+    def _check_odd(self, records: bytes | None) -> None:
+        self._check_transactional_id()
+        header = read_batch(records)
+        if header.codec_id == Codec.ZSTD and self._request.version < _ZSTD_FROM:
+            raise KafkaError(ErrorCode.unsupported_compression_type)
         if self.acks not in _ACKS:
             raise KafkaError(ErrorCode.invalid_required_acks)
+
+    def _check_transactional_id(self) -> None:
         if self._request.body.transactional_id is not None:
             raise KafkaError(ErrorCode.transactional_id_authorization_failed, "transactions are not supported")
-        if topic is None or (topic.partitions and topic.partitions[0].deleted):
-            raise KafkaError(missing)
-        if topic.is_internal:
-            raise KafkaError(ErrorCode.invalid_topic_exception, f"{topic.name} is an internal topic")
-        if not 0 <= index < len(topic.partitions):
-            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+
+    def _refused(self, partition: Partition | None, index: int, error: KafkaError) -> ProduceRow:
+        self._reason = str(error)
+        if partition is None or not isinstance(error, BadBatch):
+            return ProduceRow(index, error.code, error_message=error.message)
+        log_start_offset = partition.log_start_offset if error.by_log else -1
+        return ProduceRow(index, error.code, -1, -1, log_start_offset, error.message, error.record_errors)
 
     def failed(self, topic: Topic | None, code: ErrorCode, records: bytes | None = None) -> None:
         self._errors.append(code)
@@ -94,7 +132,7 @@ class _Produce:
         for name, rows in self._topics:
             for row in rows:
                 if row.error_code:
-                    raise CloseConnection(f"acks=0 batch for {name}-{row.partition} refused: {row.error_code} {row.error_message or ''}")
+                    raise CloseConnection(f"acks=0 batch for {name}-{row.partition} refused: {row.error_message or self._reason}")
         return None
 
 

@@ -1,28 +1,35 @@
-"""What a produced batch must be, and the code for each way in which it is not (as Apache Kafka 4.3 answers).
+"""What a produced batch must be, and the code for each way in which it is not (as Apache Kafka 4.3 answers, in its order).
 
-The payload stays opaque: records are opened only where a topic limits how old a timestamp may be.
+The payload stays opaque: records are opened only where a topic limits how old a timestamp may be, or to tell which of them made
+the batch be refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
 from kbroker.compression import Codec, CorruptPayload
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.records import (
-    CRC_START,
     HEADER_SIZE,
     LENGTH_END,
     MAGIC,
-    NO_PRODUCER_ID,
     NO_TIMESTAMP,
     BatchHeader,
+    Record,
     crc_is_valid,
     iter_records,
     read_header,
 )
 
 _MAGIC_AT = 16
+_LEAST_LENGTH = 14
+"""What every format of a record needs behind its length field: less than that is damage, not a batch cut off."""
+_MAX_RECORD_ERRORS = 1000
+_MAX_RECORDS_LOOKED_AT = 100_000
 UNLIMITED_MS = (1 << 63) - 1
 
 
@@ -31,83 +38,146 @@ class BatchRules:
     """The topic configs that decide whether a batch is taken."""
 
     max_message_bytes: int = 1_048_588
+    segment_bytes: int = 1 << 30
     log_append_time: bool = False
     timestamp_before_max_ms: int = UNLIMITED_MS
     timestamp_after_max_ms: int = 3_600_000
 
 
-def validate(records: bytes | None, rules: BatchRules, now_ms: int) -> BatchHeader:
+class RecordError(NamedTuple):
+    """What is wrong with a record, by its place in the batch."""
+
+    place: int
+    message: str
+
+
+class BadBatch(KafkaError):
+    """A produced batch is refused. `reason` is for the log: clients are mostly told the code alone (`told`: the reason, too).
+
+    `by_log`: it was the log that refused it; then the answer tells where the log begins.
+    """
+
+    def __init__(
+        self, code: ErrorCode, reason: str, *, by_log: bool = True, told: bool = False, record_errors: Sequence[RecordError] = ()
+    ) -> None:
+        super().__init__(code, reason if told else None)
+        self.reason = reason
+        self.by_log = by_log
+        self.record_errors = record_errors
+
+    def __str__(self) -> str:
+        return f"{self.code.name}: {self.reason}"
+
+
+def read_batch(records: bytes | None) -> BatchHeader:
     """The header of the one batch of a Produce partition row; `records` may have bytes after it that are no batch.
 
-    Raises KafkaError with Kafka's code for what is wrong first.
+    Raises BadBatch for what is no single batch of this format, and for one that belongs to a transaction.
     """
-    if records is None or len(records) == 0:
-        raise KafkaError(ErrorCode.invalid_record, "a produce request holds exactly one record batch for a partition")
-    header = _read(records)
-    if header.size_bytes > rules.max_message_bytes:
-        message = f"a batch of {header.size_bytes} bytes is larger than max.message.bytes={rules.max_message_bytes}"
-        raise KafkaError(ErrorCode.message_too_large, message)
-    if not crc_is_valid(records, 0, header):
-        raise KafkaError(ErrorCode.corrupt_message, "CRC does not match")
-    _check_header(header)
-    if _has_second_batch(records, header.size_bytes):
-        raise KafkaError(ErrorCode.invalid_record, "a produce request holds exactly one record batch for a partition")
-    _check_timestamps(records, header, rules, now_ms)
+    if records is None or len(records) < HEADER_SIZE or records[_MAGIC_AT] != MAGIC:
+        header = _read_whole(records or b"", 0)
+        if header is None or header.magic < MAGIC:
+            raise BadBatch(ErrorCode.invalid_record, "exactly one record batch of format 2 is taken for a partition", by_log=False)
+        raise BadBatch(ErrorCode.corrupt_message, "a batch is shorter than its header", by_log=False)
+    header = read_header(records)
+    end = header.batch_length + LENGTH_END
+    if end == len(records) and not header.is_transactional:
+        return header
+    if _read_whole(records, 0) is None:
+        raise BadBatch(ErrorCode.invalid_record, "the batch is cut off", by_log=False)
+    if header.is_transactional:
+        raise BadBatch(ErrorCode.transactional_id_authorization_failed, "transactions are not supported", by_log=False)
+    if _read_whole(records, end) is not None:
+        raise BadBatch(ErrorCode.invalid_record, "exactly one record batch is taken for a partition", by_log=False)
     return header
 
 
-def _read(records: bytes) -> BatchHeader:
-    if len(records) <= _MAGIC_AT:
-        raise KafkaError(ErrorCode.invalid_record, "no whole batch")
-    magic = records[_MAGIC_AT]
-    if magic > MAGIC:
-        raise KafkaError(ErrorCode.corrupt_message, f"unknown magic {magic}")
-    if magic < MAGIC:
-        raise KafkaError(ErrorCode.invalid_record, f"message format {magic} is not taken any more, only record batches (magic 2)")
-    length = int.from_bytes(records[8:LENGTH_END], "big", signed=True)
-    if length < HEADER_SIZE - LENGTH_END:
-        raise KafkaError(ErrorCode.corrupt_message, f"batch length {length} is smaller than a header")
-    if LENGTH_END + length > len(records):
-        raise KafkaError(ErrorCode.invalid_record, "no whole batch")
-    return read_header(records)
+def _read_whole(records: bytes, position: int) -> BatchHeader | None:
+    """The batch at `position`, None where none is whole. Raises BadBatch where there is what cannot be the beginning of one.
+
+    Only what the bytes have of a header is read: a batch may claim to be shorter than that.
+    """
+    rest = records[position:]
+    if len(rest) < LENGTH_END:
+        return None
+    length = int.from_bytes(rest[8:LENGTH_END], "big", signed=True)
+    if length < _LEAST_LENGTH:
+        raise BadBatch(ErrorCode.corrupt_message, f"batch length {length} is too small", by_log=False, told=not position)
+    if len(rest) <= _MAGIC_AT:
+        return None
+    if rest[_MAGIC_AT] > MAGIC:
+        raise BadBatch(ErrorCode.corrupt_message, f"unknown magic {rest[_MAGIC_AT]}", by_log=False, told=not position)
+    return None if LENGTH_END + length > len(rest) else read_header(rest[:HEADER_SIZE].ljust(HEADER_SIZE, b"\0"))
+
+
+def validate(records: bytes | None, rules: BatchRules, now_ms: int) -> BatchHeader:
+    """The header of the one batch of a Produce partition row. Raises BadBatch with Kafka's code for what is wrong first."""
+    header = read_batch(records)
+    assert records is not None
+    if header.base_offset != 0:
+        raise BadBatch(ErrorCode.invalid_record, "the base offset of a produced batch is 0")
+    size_bytes = header.size_bytes
+    if size_bytes > rules.max_message_bytes:
+        reason = f"a batch of {size_bytes} bytes is larger than max.message.bytes={rules.max_message_bytes}"
+        raise BadBatch(ErrorCode.message_too_large, reason, by_log=False)
+    if size_bytes < HEADER_SIZE or not crc_is_valid(records, 0, header):
+        raise BadBatch(ErrorCode.corrupt_message, "CRC does not match", by_log=False)
+    _check_header(header)
+    _check_timestamps(records, header, rules, now_ms)
+    if size_bytes > rules.segment_bytes:
+        reason = f"a batch of {size_bytes} bytes is larger than segment.bytes={rules.segment_bytes}"
+        raise BadBatch(ErrorCode.record_list_too_large, reason, by_log=False)
+    return header
 
 
 def _check_header(header: BatchHeader) -> None:
     if header.codec_id > Codec.ZSTD:
-        raise KafkaError(ErrorCode.unknown_server_error, f"unknown codec {header.codec_id}")
-    if header.is_control:
-        raise KafkaError(ErrorCode.invalid_record, "clients do not write control batches")
+        raise BadBatch(ErrorCode.unknown_server_error, f"unknown codec {header.codec_id}")
     if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
-        raise KafkaError(ErrorCode.invalid_record, "record count and last offset delta disagree")
-    if header.base_offset != 0:
-        raise KafkaError(ErrorCode.invalid_record, "the base offset of a produced batch is 0")
-    if header.producer_id == NO_PRODUCER_ID:
-        if header.is_transactional:
-            raise KafkaError(ErrorCode.transactional_id_authorization_failed, "transactional batch without a producer id")
-    elif header.base_sequence < 0 or header.producer_epoch < 0:
-        raise KafkaError(ErrorCode.invalid_record, "a batch with a producer id has an epoch and a sequence")
-
-
-def _has_second_batch(records: bytes, position: int) -> bool:
-    rest = len(records) - position
-    if rest <= HEADER_SIZE:
-        return False
-    length = int.from_bytes(records[position + 8 : position + LENGTH_END], "big", signed=True)
-    return records[position + _MAGIC_AT] <= MAGIC and CRC_START < LENGTH_END + length <= rest
+        raise BadBatch(ErrorCode.invalid_record, "record count and last offset delta disagree")
+    if header.is_control:
+        raise BadBatch(ErrorCode.invalid_record, "clients do not write control batches")
+    if header.base_sequence < 0 and header.has_producer:
+        raise BadBatch(ErrorCode.invalid_record, "a batch with a producer id has a sequence")
 
 
 def _check_timestamps(records: bytes, header: BatchHeader, rules: BatchRules, now_ms: int) -> None:
+    """The greatest timestamp is the header's to tell."""
     if rules.log_append_time:
+        if header.is_log_append_time:
+            what = "Producer should not set timestamp type to LogAppendTime."
+            _refuse_timestamps([RecordError(place, what) for place, _ in islice(_first_records(records, header), _MAX_RECORD_ERRORS)])
         return
-    newest = now_ms + rules.timestamp_after_max_ms
-    if header.max_timestamp_ms > newest and rules.timestamp_after_max_ms != UNLIMITED_MS:
-        raise KafkaError(ErrorCode.invalid_timestamp, "One or more records have been rejected due to invalid timestamp")
-    if rules.timestamp_before_max_ms == UNLIMITED_MS:
-        return
+    newest = min(now_ms + rules.timestamp_after_max_ms, UNLIMITED_MS)
     oldest = now_ms - rules.timestamp_before_max_ms
+    if header.max_timestamp_ms > newest:
+        _refuse_timestamps(_out_of_bounds(_first_records(records, header), oldest, newest))
+    if rules.timestamp_before_max_ms != UNLIMITED_MS and (errors := _out_of_bounds(_all_records(records, header), oldest, newest)):
+        _refuse_timestamps(errors)
+
+
+def _out_of_bounds(records: Iterator[tuple[int, Record]], oldest: int, newest: int) -> list[RecordError]:
+    wrong = (
+        RecordError(place, f"Timestamp {record.timestamp_ms} of message with offset {place} is out of range [{oldest}, {newest}].")
+        for place, record in records
+        if record.timestamp_ms != NO_TIMESTAMP and not oldest <= record.timestamp_ms <= newest
+    )
+    return list(islice(wrong, _MAX_RECORD_ERRORS))
+
+
+def _refuse_timestamps(errors: Sequence[RecordError]) -> None:
+    what = "One or more records have been rejected due to invalid timestamp"
+    raise BadBatch(ErrorCode.invalid_timestamp, what, told=True, record_errors=errors)
+
+
+def _first_records(records: bytes, header: BatchHeader) -> Iterator[tuple[int, Record]]:
+    """As many as are worth naming: what is refused must not cost more than what is taken."""
+    return islice(_all_records(records, header), _MAX_RECORDS_LOOKED_AT)
+
+
+def _all_records(records: bytes, header: BatchHeader) -> Iterator[tuple[int, Record]]:
     try:
-        too_old = any(NO_TIMESTAMP != record.timestamp_ms < oldest for record in iter_records(records))
+        yield from enumerate(iter_records(records))
     except CorruptPayload as error:
-        raise KafkaError(ErrorCode.invalid_record, str(error)) from error
-    if too_old:
-        raise KafkaError(ErrorCode.invalid_timestamp, "One or more records have been rejected due to invalid timestamp")
+        code = ErrorCode.invalid_record if header.codec_id == Codec.NONE else ErrorCode.unknown_server_error
+        raise BadBatch(code, str(error)) from error

@@ -54,11 +54,12 @@ class FetchSession:
         self._sent: dict[tuple[TopicKey, int], _Sent] = {}
 
     def update(self, wanted: list[FetchPartition], forgotten: list[tuple[TopicKey, int]]) -> None:
+        """What is both wanted and forgotten is forgotten, as in Kafka."""
+        for partition in wanted:
+            self.partitions[(partition.topic, partition.partition)] = partition
         for key in forgotten:
             self.partitions.pop(key, None)
             self._sent.pop(key, None)
-        for partition in wanted:
-            self.partitions[(partition.topic, partition.partition)] = partition
 
     def row_is_due(self, key: tuple[TopicKey, int], high_watermark: int, log_start_offset: int, error_code: int, has_records: bool) -> bool:
         """Whether the answer needs this row; notes what the client knows from now on. A row with records moves to the end."""
@@ -98,7 +99,7 @@ class FetchSessions:
         INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(session_id, None)
-            return self._open(by_id, wanted) if epoch == INITIAL_EPOCH and wanted else None
+            return self._open(by_id, wanted) if epoch == INITIAL_EPOCH else None
         session = self._sessions.get(session_id)
         if session is None:
             raise KafkaError(ErrorCode.fetch_session_id_not_found)

@@ -23,7 +23,7 @@ from kbroker.broker.stored_batches import checked
 from kbroker.broker.waiting import OnDone, Waiters
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.metrics import TopicMetrics
-from kbroker.records import NO_PRODUCER_ID, BatchHeader, stamp, stamp_log_append_time
+from kbroker.records import BatchHeader, stamp, stamp_create_time, stamp_log_append_time
 from kbroker.storage.spi import LogId, LogStore, SegmentInfo, StampedBatch
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class EpochEntry(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """`log_append_time_ms` -1 unless the topic stamps its own time."""
+    """`log_append_time_ms` -1 unless the topic stamps its own time, or for a repeat."""
 
     base_offset: int
     log_append_time_ms: int
@@ -131,7 +131,8 @@ class Partition:
         return not self._in_flight
 
     def append(self, records: bytes | None, now_ms: int, on_done: OnDone, on_written: Callable[[], None] | None = None) -> Appended:
-        """Validate, stamp and queue one produced batch. Raises KafkaError when it is refused; then no callback is called.
+        """Validate, stamp and queue one produced batch. Raises KafkaError, mostly BadBatch, when it is refused; then no callback is
+        called.
 
         `on_done` is told when the batch counts (or NoSpace, StoreFailed); both callbacks run after this call has returned, except
         for a repeat of a batch that counts already.
@@ -140,13 +141,13 @@ class Partition:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         header = validate(records, self.rules, now_ms)
         assert records is not None
-        if header.is_transactional:
-            raise KafkaError(ErrorCode.transactional_id_authorization_failed, "transactions are not supported")
         if self._commits.failed:
             raise KafkaError(ErrorCode.kafka_storage_error, "the log store has failed; restart the broker")
-        has_producer = header.producer_id != NO_PRODUCER_ID
+        has_producer = header.has_producer
         if has_producer and (repeat := self.producers.check(header)) is not None:
-            return self._answer_repeat(repeat.base_offset, repeat.timestamp_ms, on_done, on_written)
+            # As in Kafka a repeat is told its own time where the topic stamps none: the same one, as its records are the same.
+            append_time_ms = repeat.timestamp_ms if self.rules.log_append_time else header.max_timestamp_ms
+            return self._answer_repeat(Appended(repeat.base_offset, append_time_ms), on_done, on_written)
         return self._queue(bytearray(memoryview(records)[: header.size_bytes]), header, has_producer, now_ms, on_done, on_written)
 
     def _queue(
@@ -162,6 +163,8 @@ class Partition:
         if self.rules.log_append_time:
             append_time_ms = max_timestamp_ms = now_ms
             stamp_log_append_time(batch, now_ms)
+        elif header.is_log_append_time:
+            stamp_create_time(batch)
         last_offset = base_offset + header.last_offset_delta
         in_flight = _InFlight(base_offset, last_offset + 1, len(batch), has_producer)
         in_flight.on_done.append(on_done)
@@ -179,10 +182,9 @@ class Partition:
         )
         return Appended(base_offset, append_time_ms)
 
-    def _answer_repeat(self, base_offset: int, timestamp_ms: int, on_done: OnDone, on_written: Callable[[], None] | None) -> Appended:
-        append_time_ms = timestamp_ms if self.rules.log_append_time else -1
+    def _answer_repeat(self, appended: Appended, on_done: OnDone, on_written: Callable[[], None] | None) -> Appended:
         for in_flight in self._in_flight:
-            if in_flight.base_offset == base_offset:
+            if in_flight.base_offset == appended.base_offset:
                 in_flight.on_done.append(on_done)
                 if on_written is not None:
                     in_flight.on_written.append(on_written)
@@ -191,7 +193,7 @@ class Partition:
             if on_written is not None:
                 on_written()
             on_done(None)
-        return Appended(base_offset, append_time_ms)
+        return appended
 
     @staticmethod
     def _written(in_flight: _InFlight) -> None:
@@ -280,27 +282,31 @@ class Partition:
 
     def check_leader_epoch(self, epoch: int) -> None:
         """Fencing of KIP-320: a client that knows another epoch must look at the metadata first. -1: the client does not say."""
-        if epoch < 0 or epoch == self.leader_epoch:
+        if epoch == -1 or epoch == self.leader_epoch:
             return
         raise KafkaError(ErrorCode.fenced_leader_epoch if epoch < self.leader_epoch else ErrorCode.unknown_leader_epoch)
 
     def epoch_of(self, offset: int) -> int:
-        """The leader epoch in which the record at `offset` was written; -1 where that is unknown."""
+        """The leader epoch in which the record at `offset` was written, or would be; -1 where that is unknown."""
+        if offset >= self.next_offset:
+            return self.leader_epoch
         return next((entry.epoch for entry in reversed(self.epochs) if entry.start_offset <= offset), -1)
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) of the newest epoch that is not newer than `epoch` (OffsetForLeaderEpoch).
 
-        An epoch older than all that wrote something ended where the first of them began: a client that has read nothing since must
-        not take its position for truncated. (-1, -1) for an epoch that never was.
+        An epoch older than all that wrote something ended where the first of them began, or now begins: a client that has read
+        nothing since must not take its position for truncated. (-1, -1) for -1, and for an epoch that never was.
         """
         if epoch == self.leader_epoch:
             return epoch, self.high_watermark
-        if not 0 <= epoch < self.leader_epoch:
+        if epoch == -1 or epoch > self.leader_epoch:
             return -1, -1
         end = self.high_watermark
         for entry in reversed(self.epochs):
             if entry.epoch <= epoch:
                 return entry.epoch, end
-            end = entry.start_offset
+            end = max(entry.start_offset, self.log_start_offset)
+            if end == self.log_start_offset:
+                break  # What is older went with its records.
         return epoch, end

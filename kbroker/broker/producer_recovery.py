@@ -12,7 +12,6 @@ from kbroker.broker.producer_state import ProducerStates
 from kbroker.broker.stored_batches import iter_possible
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import KafkaError
-from kbroker.records import NO_PRODUCER_ID
 from kbroker.state_records import ProducerSnapshot, ProducerSnapshotKey
 from kbroker.storage.spi import Change, StateReader
 
@@ -45,7 +44,7 @@ def load_producers(partition: Partition, store: StateReader) -> ProducerStates:
         if not views:
             break
         for _, _, header in iter_possible(views, partition.high_watermark):
-            if header.producer_id != NO_PRODUCER_ID and header.base_offset >= offset:
+            if header.has_producer and header.base_offset >= offset:
                 written_ms = header.max_timestamp_ms if header.is_log_append_time else now_ms
                 states.replay(header, header.base_offset, written_ms)
             offset = max(offset, header.last_offset + 1)

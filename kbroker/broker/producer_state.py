@@ -10,12 +10,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.broker.batch_validation import BadBatch
+from kbroker.errors import ErrorCode
 from kbroker.records import BatchHeader
 from kbroker.state_records import Producer, ProducerBatch
 
 REMEMBERED_BATCHES = 5
 _SEQUENCES = 1 << 31
+_NO_EPOCH = -1
 
 
 class ProducerStatesStatistics(NamedTuple):
@@ -49,24 +51,25 @@ class ProducerStates:
         return not self._undo
 
     def check(self, header: BatchHeader) -> ProducerBatch | None:
-        """None: append it. A ProducerBatch: it is a repeat of that one. Raises KafkaError 45 (sequence) or 47 (epoch)."""
+        """None: append it. A ProducerBatch: it is a repeat of that one. Raises BadBatch 45 (sequence) or 47 (epoch)."""
         entry = self._entries.get(header.producer_id)
+        known_epoch = _NO_EPOCH if entry is None else entry.producer_epoch
+        if header.producer_epoch < known_epoch:
+            reason = f"producer epoch {header.producer_epoch} is older than {known_epoch}"
+            raise BadBatch(ErrorCode.invalid_producer_epoch, reason)
         if entry is None:
             return None
-        if header.producer_epoch < entry.producer_epoch:
-            message = f"producer epoch {header.producer_epoch} is older than {entry.producer_epoch}"
-            raise KafkaError(ErrorCode.invalid_producer_epoch, message)
         first, last = header.base_sequence, _last_sequence(header)
-        if header.producer_epoch > entry.producer_epoch:
-            if first != 0:
-                raise KafkaError(ErrorCode.out_of_order_sequence_number, f"a new producer epoch begins at sequence 0, not {first}")
+        if header.producer_epoch > known_epoch:
+            if first != 0 and known_epoch != _NO_EPOCH:
+                raise BadBatch(ErrorCode.out_of_order_sequence_number, f"a new producer epoch begins at sequence 0, not {first}")
             return None
         for batch in entry.batches:
             if batch.first_sequence == first and batch.last_sequence == last:
                 return batch
         expected = (entry.batches[-1].last_sequence + 1) % _SEQUENCES
-        if first != expected:
-            raise KafkaError(ErrorCode.out_of_order_sequence_number, f"sequence {first} where {expected} was expected")
+        if first != expected and known_epoch != _NO_EPOCH:  # As in Kafka: a producer without an epoch may go on anywhere.
+            raise BadBatch(ErrorCode.out_of_order_sequence_number, f"sequence {first} where {expected} was expected")
         return None
 
     def append(self, header: BatchHeader, base_offset: int, timestamp_ms: int) -> None:

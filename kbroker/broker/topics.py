@@ -378,7 +378,7 @@ def removal_of(store: StateStore, topic_id: UUID, partitions: int) -> list[Chang
 def batch_rules(config: TopicConfig) -> BatchRules:
     return BatchRules(
         max_message_bytes=config["max.message.bytes"],
-        segment_bytes=config["segment.bytes"],
+        segment_bytes=max(config["segment.bytes"], 1 << 20),  # internal.segment.bytes is lower, and cuts segments only.
         log_append_time=config["message.timestamp.type"] == "LogAppendTime",
         timestamp_before_max_ms=config["message.timestamp.before.max.ms"],
         timestamp_after_max_ms=config["message.timestamp.after.max.ms"],

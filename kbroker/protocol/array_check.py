@@ -5,9 +5,10 @@ much memory: one frame of 20 bytes would take the broker down. So the counts of 
 before it is decoded.
 
 It also refuses tagged fields that it does not know, although whoever reads a message has to skip them (KIP-482: newer clients may add
-some to a version that exists), and a boolean other than 0 and 1, where Kafka reads anything but 0 as true. The walk notes where
-they lie, and they are cut out, or replaced, before decoding. Null for an array that may not be null is refused
-as well, which the decoder lets pass. Nothing else is checked here; everything else the decoder refuses by itself.
+some to a version that exists), a boolean other than 0 and 1, where Kafka reads anything but 0 as true, and a length or count below
+-1, where Kafka reads null. The walk notes where they lie, and they are cut out, or replaced, before decoding. Null for an array that
+may not be null is refused as well, which the decoder lets pass. Nothing else is checked here; everything else the decoder refuses by
+itself.
 
 For each message a short program is made from kio's schema, once: consecutive fields of fixed size become one skip.
 
@@ -54,6 +55,7 @@ class _Text(NamedTuple):
     """`length_bytes` 2 or 4; 0: compact."""
 
     length_bytes: int
+    nullable: bool
 
 
 class _Array(NamedTuple):
@@ -125,7 +127,7 @@ def _run(program: Program, frame: Buffer, at: int, edits: list[Edit]) -> int:
                 edits.append(Edit(at, at + 1, b"\x01"))
             at += 1
         elif type(step) is _Text:
-            at = _skip_text(step, frame, at)
+            at = _skip_text(step, frame, at, edits)
         elif type(step) is _Array:
             at = _check_array(step, frame, at, edits)
         elif type(step) is _Struct:
@@ -136,19 +138,25 @@ def _run(program: Program, frame: Buffer, at: int, edits: list[Edit]) -> int:
     return at
 
 
-def _skip_text(step: _Text, frame: Buffer, at: int) -> int:
+def _skip_text(step: _Text, frame: Buffer, at: int, edits: list[Edit]) -> int:
     if step.length_bytes:
         end = at + step.length_bytes
         length = int.from_bytes(frame[at:end], "big", signed=True)
+        if length < -1 and step.nullable:
+            edits.append(Edit(at, end, b"\xff" * step.length_bytes))
         return end + max(length, 0)
     length = frame[at]
-    at += 1
+    begin, at = at, at + 1
     if length >= 0x80:
-        length, at = _uvarint(frame, at - 1)
+        length, at = _uvarint(frame, begin)
+        if step.nullable and _is_below_zero(length):
+            edits.append(Edit(begin, at, b"\x00"))
+            return at
     return at + length - 1 if length else at
 
 
 def _check_array(step: _Array, frame: Buffer, at: int, edits: list[Edit]) -> int:
+    begin = at
     if step.compact:
         count, at = _uvarint(frame, at)
         count -= 1
@@ -158,8 +166,13 @@ def _check_array(step: _Array, frame: Buffer, at: int, edits: list[Edit]) -> int
     if count < 0 and not step.nullable:
         raise ValueError("null where an array must be")
     if count <= 0:
+        if count < -1:
+            edits.append(Edit(begin, at, b"\xff\xff\xff\xff"))
         return at
     if count * step.least > len(frame) - at:
+        if step.compact and step.nullable and _is_below_zero(count + 1):
+            edits.append(Edit(begin, at, b"\x00"))
+            return at
         raise ValueError(f"an array of {count} elements in a frame with {len(frame) - at} bytes left")
     element = step.element
     if len(element) == 1 and type(element[0]) is int:
@@ -213,6 +226,11 @@ def _uvarint(frame: Buffer, at: int) -> tuple[int, int]:
             raise ValueError("a varint of more than five bytes")
 
 
+def _is_below_zero(compact_length: int) -> bool:
+    """Whether it is for Kafka, which counts in 32 bits and takes any negative length for null."""
+    return compact_length & 0xFFFFFFFF == 0 or compact_length & 0xFFFFFFFF > 0x80000000
+
+
 def _to_uvarint(value: int) -> bytes:
     encoded = bytearray()
     while value >= 0x80:
@@ -255,11 +273,11 @@ def _step(field: Field[Any], hint: Any, flexible: bool) -> Step | list[Step]:
     if get_origin(inner) is tuple:
         element_type = get_args(inner)[0]
         entity = _entity(element_type)
-        element = _program_of(entity) if entity is not None else _as_program(_primitive(field, flexible))
+        element = _program_of(entity) if entity is not None else _as_program(_primitive(field, flexible, nullable=False))
         return _Array(flexible, optional, element, max(1, sum(map(_least, element))))
     entity = _entity(inner)
     if entity is None:
-        return _primitive(field, flexible)
+        return _primitive(field, flexible, nullable=optional)
     return _Struct(_program_of(entity)) if optional else list(_program_of(entity))
 
 
@@ -267,13 +285,13 @@ def _entity(hint: Any) -> type[Any] | None:
     return hint if isinstance(hint, type) and hasattr(hint, "__flexible__") else None
 
 
-def _primitive(field: Field[Any], flexible: bool) -> Step:
+def _primitive(field: Field[Any], flexible: bool, *, nullable: bool) -> Step:
     kafka_type: str = field.metadata["kafka_type"]
     if kafka_type == "bool":
         return _Bool()
     if kafka_type in _SIZES:
         return _SIZES[kafka_type]
-    return _Text(0 if flexible else 2 if kafka_type == "string" else 4)
+    return _Text(0 if flexible else 2 if kafka_type == "string" else 4, nullable)
 
 
 def _least(step: Step) -> int:

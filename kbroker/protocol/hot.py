@@ -36,22 +36,29 @@ _SHARE_HEAD = struct.Struct(">ih")
 
 
 class ProduceRow(NamedTuple):
+    """`record_errors`: places in the batch, and what is wrong with each record; sent only beside an `error_message`."""
+
     partition: int
     error_code: int
     base_offset: int = -1
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     error_message: str | None = None
+    record_errors: Sequence[tuple[int, str]] = ()
 
 
 class FetchRow(NamedTuple):
-    """`records`: whole batches in offset order. `high_watermark` is the last stable offset too: there are no transactions."""
+    """`records`: whole batches in offset order. `high_watermark` is the last stable offset too: there are no transactions.
+
+    `none_aborted`: an empty list of aborted transactions instead of null.
+    """
 
     partition: int
     error_code: int
     high_watermark: int = -1
     log_start_offset: int = -1
     records: Sequence[Buffer] = ()
+    none_aborted: bool = False
 
 
 class ShareFetchRow(NamedTuple):
@@ -129,10 +136,12 @@ def _produce_row(version: int, row: ProduceRow) -> bytes:
     if version < 8:
         return packed
     if version < PRODUCE_FLEXIBLE:
-        return packed + b"\x00\x00\x00\x00" + _nullable_string(row.error_message)
+        errors = b"".join(_I32.pack(index) + _string(message) for index, message in row.record_errors)
+        return packed + _I32.pack(len(row.record_errors)) + errors + _nullable_string(row.error_message)
     if row.error_message is None:
         return packed + b"\x01\x00\x00"
-    return packed + b"\x01" + _compact_string(row.error_message) + b"\x00"
+    errors = b"".join(_I32.pack(index) + _compact_string(message) + b"\x00" for index, message in row.record_errors)
+    return packed + uvarint(len(row.record_errors) + 1) + errors + _compact_string(row.error_message) + b"\x00"
 
 
 def fetch_response(version: int, error_code: int, session_id: int, topics: Sequence[tuple[str | UUID, Sequence[FetchRow]]]) -> list[Buffer]:
@@ -165,8 +174,9 @@ def _fetch_row_head(version: int, row: FetchRow) -> bytes:
         packed = _FETCH_ROW.pack(row.partition, row.error_code, row.high_watermark, row.high_watermark, row.log_start_offset)
     size = sum(map(len, row.records))
     if version >= FETCH_FLEXIBLE:
-        return packed + b"\x00\xff\xff\xff\xff" + uvarint(size + 1)
-    return packed + b"\xff\xff\xff\xff" + (b"\xff\xff\xff\xff" if version >= 11 else b"") + _I32.pack(size)
+        return packed + (b"\x01\xff\xff\xff\xff" if row.none_aborted else b"\x00\xff\xff\xff\xff") + uvarint(size + 1)
+    aborted = b"\x00\x00\x00\x00" if row.none_aborted else b"\xff\xff\xff\xff"
+    return packed + aborted + (b"\xff\xff\xff\xff" if version >= 11 else b"") + _I32.pack(size)
 
 
 def share_fetch_response(

@@ -44,13 +44,15 @@ class RequestHead(NamedTuple):
 
 
 def read_request_head(frame: bytes | memoryview) -> RequestHead:
-    """The head of a frame (without its length). Raises ValueError when the frame is too short or its text is no UTF-8."""
+    """The head of a frame (without its length). Raises ValueError when the frame is too short or its text is no UTF-8.
+
+    Any negative length of the client id is null, as in Kafka."""
     try:
         api_key, api_version, correlation_id, length = _HEADER_START.unpack_from(frame)
     except struct.error as error:
         raise ValueError(f"a frame of {len(frame)} bytes is too short for a request header") from error
     end = _HEADER_START.size + max(length, 0)
-    if length < -1 or end > len(frame):
+    if end > len(frame):
         raise ValueError("client id beyond the end of the frame")
     client_id = None if length < 0 else str(frame[_HEADER_START.size : end], "utf-8")
     return RequestHead(api_key, api_version, correlation_id, client_id, end)

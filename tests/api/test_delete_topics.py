@@ -25,7 +25,8 @@ async def test_every_version_deletes_by_name(connect: Connect, version: int) -> 
         await client.create_topic("a", 2)
         named = {"topic_names": ["a", "b"], "topics": [{"name": name, "topic_id": None} for name in ("a", "b")]}
         rows = (await client.call("delete_topics", version, **named)).responses
-        assert [(row.name, row.error_code) for row in rows] == [("a", ErrorCode.none), ("b", ErrorCode.unknown_topic_or_partition)]
+        codes = {row.name: row.error_code for row in rows}
+        assert codes == {"a": ErrorCode.none, "b": ErrorCode.unknown_topic_or_partition}
         assert client.broker.topics.by_name("a") is None
 
 
@@ -33,7 +34,8 @@ async def test_by_id(connect: Connect) -> None:  # BASE-18
     async with connect() as client:
         topic_id = (await client.create_topic("a")).topic_id
         unknown = uuid4()
-        deleted, missing = await delete(client, (None, topic_id), (None, unknown))
+        rows = await delete(client, (None, topic_id), (None, unknown))
+        deleted, missing = sorted(rows, key=lambda row: row.name is None)
         assert (deleted.name, deleted.topic_id, deleted.error_code) == ("a", topic_id, ErrorCode.none)
         assert (missing.name, missing.topic_id, missing.error_code) == (None, unknown, ErrorCode.unknown_topic_id)
 
@@ -51,9 +53,27 @@ async def test_both_neither_and_duplicates_are_invalid(connect: Connect) -> None
         ]
         for case in cases:
             assert [row.error_code for row in await delete(client, *case)] == [ErrorCode.invalid_request], case
-        by_id, by_name = await delete(client, (None, other_id), ("b", None))
-        assert (by_id.error_code, by_name.error_code) == (ErrorCode.none, ErrorCode.invalid_request)
-        assert [topic.name for topic in client.broker.topics] == ["a"]
+        for both in ([(None, other_id), ("b", None)], [("b", None), (None, other_id)]):
+            (row,) = await delete(client, *both)
+            assert (row.error_code, row.name, row.topic_id) == (ErrorCode.invalid_request, "b", other_id)
+        assert {topic.name for topic in client.broker.topics} == {"a", "b"}
+
+
+async def test_a_name_listed_twice_does_not_spoil_its_id(connect: Connect) -> None:  # BASE-18
+    async with connect() as client:
+        topic_id = (await client.create_topic("a")).topic_id
+        rows = await delete(client, ("a", None), ("a", None), (None, topic_id))
+        assert {(row.topic_id, row.error_code) for row in rows} == {(None, ErrorCode.invalid_request), (topic_id, ErrorCode.none)}
+
+
+@pytest.mark.parametrize(("version", "code"), [(2, ErrorCode.invalid_request), (3, 73), (6, 73)])
+async def test_where_deletion_is_disabled(connect: Connect, version: int, code: int) -> None:
+    async with connect(config={"delete.topic.enable": "false"}) as client:
+        await client.create_topic("a")
+        named = {"topic_names": ["a", "b"], "topics": [{"name": name, "topic_id": None} for name in ("a", "b")]}
+        rows = (await client.call("delete_topics", version, **named)).responses
+        assert [row.error_code for row in rows] == [code, code]
+        assert client.broker.topics.by_name("a") is not None
 
 
 async def test_two_clients_delete_the_same_topic(connect: Connect) -> None:

@@ -51,7 +51,7 @@ async def test_every_version(connect: Connect, version: int) -> None:
 
 @pytest.mark.parametrize(
     ("timestamp", "first_version", "found"),
-    [(MAX_TIMESTAMP, 7, (0, 1, 2000)), (EARLIEST_LOCAL, 8, (0, 0, -1)), (LATEST_TIERED, 9, NOTHING), (-6, 99, ()), (-99, 99, ())],
+    [(MAX_TIMESTAMP, 7, (0, 1, 2000)), (EARLIEST_LOCAL, 8, (0, 0, -1)), (LATEST_TIERED, 9, NOTHING), (-6, 11, NOTHING), (-99, 99, ())],
 )
 async def test_special_timestamps_by_version(connect: Connect, timestamp: int, first_version: int, found: Found) -> None:  # BASE-50
     async with connect() as client:
@@ -79,7 +79,7 @@ async def test_an_empty_partition_has_no_records_to_find(connect: Connect) -> No
         assert await offset(client, 0) == NOTHING
         assert await offset(client, MAX_TIMESTAMP) == NOTHING
         (row,) = await rows(client, (0, EARLIEST))
-        assert (row.offset, row.leader_epoch) == (0, -1)
+        assert (row.offset, row.leader_epoch) == (0, 0)
 
 
 async def test_what_was_deleted_is_not_found(connect: Connect, every_engine: str) -> None:
@@ -130,8 +130,18 @@ async def test_refused_rows(connect: Connect) -> None:  # BASE-52
         assert await offset(client, LATEST, topic="b") == (ErrorCode.unknown_topic_or_partition, -1, -1)
         codes = [row.error_code for row in await rows(client, (2, LATEST), (-1, LATEST), (0, LATEST))]
         assert codes == [ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_or_partition, ErrorCode.none]
-        codes = [row.error_code for row in await rows(client, (0, LATEST), (1, LATEST), (0, EARLIEST))]
-        assert codes == [ErrorCode.invalid_request, ErrorCode.none, ErrorCode.invalid_request]
+        found = await rows(client, (0, LATEST), (1, LATEST), (0, EARLIEST))
+        assert [(row.partition_index, row.error_code) for row in found] == [(0, ErrorCode.invalid_request), (1, ErrorCode.none)]
+        assert [row.error_code for row in await rows(client, (0, -100), (2, -100))] == [ErrorCode.unsupported_version] * 2
+        assert await offset(client, LATEST, epoch=-2) == (ErrorCode.fenced_leader_epoch, -1, -1)
+
+
+async def test_an_unknown_isolation_level_refuses_every_row(connect: Connect) -> None:  # BASE-46
+    async with connect() as client:
+        await client.create_topic("a")
+        topics = [{"name": name, "partitions": [{"partition_index": 0, "timestamp": LATEST}]} for name in ("a", "b")]
+        answer = await client.call("list_offsets", 7, replica_id=-1, isolation_level=2, topics=topics)
+        assert [row.error_code for topic in answer.topics for row in topic.partitions] == [ErrorCode.unknown_server_error] * 2
 
 
 async def test_a_batch_that_cannot_be_opened_refuses_its_row_alone(connect: Connect) -> None:

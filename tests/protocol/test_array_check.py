@@ -67,12 +67,57 @@ def test_the_program_ends_where_the_message_ends(api_key: int, version: int, cou
 
 @pytest.mark.parametrize(
     ("version", "body"),
-    [(1, b"\x7f\xff\xff\xff"), (12, b"\xff\xff\xff\xff\x0f"), (12, b"\x80\x80\x80\x80\x01"), (1, struct.pack(">i", 100))],
+    [
+        (1, b"\x7f\xff\xff\xff"),
+        (12, b"\xff\xff\xff\xff\x07"),
+        (12, b"\x80\x80\x80\x80\x08"),
+        (12, b"\x80\x80\x80\x80\x01"),
+        (1, struct.pack(">i", 100)),
+    ],
 )
 def test_a_count_that_cannot_be_is_refused(version: int, body: bytes) -> None:
     frame = struct.pack(">hhih", 3, version, 7, -1) + (b"\x00" if version >= 9 else b"") + body
     with pytest.raises(ValueError, match="an array of"):
         read_request(read_request_head(frame), frame)
+
+
+BELOW_ZERO = (b"\xff\xff\xff\xff\x0f", b"\x80\x80\x80\x80\x10", b"\xff\xff\xff\xff\x7f", b"\x81\x80\x80\x80\x08")
+"""Compact lengths and counts that are negative, or 0, in 32 bits."""
+
+
+@pytest.mark.parametrize(("version", "count"), [(1, b"\xff\xff\xff\xfe"), (4, b"\x80\0\0\0"), *((12, count) for count in BELOW_ZERO)])
+def test_any_count_below_zero_is_null(version: int, count: bytes) -> None:
+    """As in Kafka, which knows no other negative number; kio's decoder refuses all but -1."""
+    rest = {1: b"", 4: b"\x01", 12: b"\x01\x01\x00"}[version]
+    frame = struct.pack(">hhih", 3, version, 7, -1) + (b"\x00" if version >= 9 else b"") + count + rest
+    entity = read_request(read_request_head(frame), frame)
+    assert entity.topics is None
+    assert version == 1 or entity.allow_auto_topic_creation
+
+
+@pytest.mark.parametrize(
+    ("version", "length"), [(0, b"\xff\xfe"), (1, b"\x80\0"), *((version, length) for version in (2, 5) for length in BELOW_ZERO)]
+)
+def test_any_length_below_zero_is_null(version: int, length: bytes) -> None:
+    tags = b"\x00" if version >= 2 else b""
+    rest = struct.pack(">i", 1000) + (struct.pack(">qh", 5, 3) if version >= 3 else b"")
+    frame = struct.pack(">hhih", 22, version, 7, -1) + tags + length + rest + tags
+    entity = read_request(read_request_head(frame), frame)
+    assert entity.transactional_id is None
+    assert entity.transaction_timeout.total_seconds() == 1
+
+
+@pytest.mark.parametrize(("version", "length"), [(0, b"\xff\xff"), (0, b"\xff\xfe"), *((3, length) for length in (b"\x00", *BELOW_ZERO))])
+def test_null_for_a_text_that_may_not_be_null(version: int, length: bytes) -> None:
+    frame = struct.pack(">hhih", 10, version, 7, -1) + (b"\x00" if version >= 3 else b"") + length + b"\x00\x00"
+    with pytest.raises(ValueError, match="cannot be parsed"):
+        read_request(read_request_head(frame), frame)
+
+
+@pytest.mark.parametrize("length", [-1, -2, -32768])
+def test_a_client_id_of_any_negative_length_is_none(length: int) -> None:
+    head = read_request_head(struct.pack(">hhih", 3, 1, 7, length) + b"rest")
+    assert (head.client_id, head.end) == (None, 10)
 
 
 def test_nested_counts_are_refused() -> None:

@@ -9,7 +9,7 @@ from crc32c import crc32c
 
 from kbroker.compression import Codec
 from kbroker.records import CRC_START, HEADER, ProducerInfo, Record, build_batch
-from tests.differential.script import Entity, Session, Topic, script
+from tests.differential.script import Entity, Session, Topic, Value, script
 
 STAMP = 1_700_000_000_000
 PAST = {"retention_ms": "-1"}
@@ -55,8 +55,12 @@ def has_offsets_topic(s: Session) -> None:
 
 
 def end_of(s: Session, topic: Topic) -> Entity:
+    return s.call("list_offsets", 6, **_latest(topic))
+
+
+def _latest(topic: Topic) -> dict[str, Value]:
     rows = [{"name": topic.name, "partitions": [{"partition_index": 0, "timestamp": -1}]}]
-    return s.call("list_offsets", 6, replica_id=-1, isolation_level=0, topics=rows)
+    return {"replica_id": -1, "isolation_level": 0, "topics": rows}
 
 
 @script("BASE-21")
@@ -143,6 +147,7 @@ def acks_0(s: Session) -> None:
             "metadata", 12, on="silent", topics=[{"topic_id": None, "name": topic.name}], allow_auto_topic_creation=False,
             include_topic_authorized_operations=False,
         )  # fmt: skip
+    s.until(lambda: s.prepare("list_offsets", 6, **_latest(topic)).topics[0].partitions[0].offset, "the first one counts")
     end_of(s, topic)
 
 
