@@ -86,6 +86,7 @@ perf: .venv-run/.ready
 
 docs: .venv/.ready
 	$(PY) -m tests.checks.settings_doc
+	$(PY) -m tests.checks.metrics_doc
 
 clean:
 	rm -rf .venv .venv-run build dist *.egg-info demo-data

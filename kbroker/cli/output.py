@@ -17,13 +17,20 @@ Cell: TypeAlias = str | int | float | None
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+    for line in table_lines(columns, rows):
+        click.echo(line)
+
+
+def table_lines(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
     """Columns of numbers are aligned to the right."""
     cells = [["-" if cell is None else escaped(str(cell)) for cell in row] for row in rows]
     is_number = [any(rows) and all(isinstance(row[i], (int, float, type(None))) for row in rows) for i in range(len(columns))]
     widths = [max(len(column), *(len(row[i]) for row in cells), 0) for i, column in enumerate(columns)]
+    lines = []
     for line in [list(columns), *cells]:
         aligned = [text.rjust(width) if right else text.ljust(width) for text, width, right in zip(line, widths, is_number, strict=True)]
-        click.echo("  ".join(aligned).rstrip())
+        lines.append("  ".join(aligned).rstrip())
+    return lines
 
 
 def print_json(value: object) -> None:

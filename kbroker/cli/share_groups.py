@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kbroker.cli.exits import CommandFailed, refuse
+from kbroker.cli.inflight import inflight
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.params import Address, bootstrap_option, connect, each_not_blank, json_option, not_blank
 from kbroker.cli.share_groups_describe import describe
@@ -170,4 +171,5 @@ def _text(error: KafkaError | None) -> str | None:
 
 
 share_groups.add_command(describe)
+share_groups.add_command(inflight)
 share_groups.add_command(reset_offsets)

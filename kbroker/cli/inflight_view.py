@@ -1,0 +1,109 @@
+"""In-flight windows drawn for a terminal: a strip of characters for each share-partition, and a table of who holds what.
+
+A character stands for one offset, or for as many as it takes to fit the width; then it shows the state that matters most among them.
+Each state has a character of its own, so that the strip can be read without colours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple, TypeAlias
+
+from rich.text import Text
+
+from kbroker.cli.output import Cell, table_lines
+from kbroker.logging_setup import escaped
+
+Document: TypeAlias = dict[str, Any]
+"""What the broker answers, or a part of it."""
+
+
+class Look(NamedTuple):
+    symbol: str
+    style: str
+
+
+LOOKS = {
+    "acquired": Look("#", "yellow"),
+    "archiving": Look("!", "bold magenta"),
+    "saving": Look("~", "blue"),
+    "available": Look("o", "cyan"),
+    "archived": Look("x", "red"),
+    "acknowledged": Look("+", "green"),
+    "gap": Look("_", "dim"),
+}
+"""The one that matters most comes first."""
+
+_RANKS = {state: rank for rank, state in enumerate(LOOKS)}
+_STATES = tuple(LOOKS)
+COLUMNS = ("TOPIC", "PARTITION", "OFFSETS", "RANGES", "RECORDS", "DELIVERIES", "HOLDER", "LEFT")
+
+
+def draw(document: Document, width: int) -> list[Text]:
+    """The lines of one moment."""
+    partitions = document["share_partitions"]
+    noun = "share-partition" if len(partitions) == 1 else "share-partitions"
+    lines = [Text(f"group {escaped(document['group'])}: {len(partitions)} {noun} in the broker's memory", "bold")]
+    for partition in partitions:
+        lines += [Text(), *_partition(partition, width)]
+    if partitions:
+        lines += [Text(), _legend()]
+    held = [row for partition in partitions for row in _held(partition)]
+    if held:
+        lines += [Text(), *map(Text, table_lines(COLUMNS, held))]
+    return lines
+
+
+def _partition(partition: Document, width: int) -> list[Text]:
+    start, end, ranges = partition["start_offset"], partition["end_offset"], partition["ranges"]
+    behind = partition["log_end_offset"] - (end + 1 if ranges else start)
+    name = f"{escaped(partition['topic'])}-{partition['partition']}"
+    if not ranges:
+        return [Text(f"{name}  nothing in flight, next offset {start}, {behind} behind it")]
+    in_flight = end - start + 1
+    per_character = -(-in_flight // width)
+    scale = "" if per_character == 1 else f", {per_character} offsets a character"
+    head = f"{name}  offsets {start} to {end}: {in_flight} of {partition['lock_limit']} in flight, {behind} behind them{scale}"
+    return [Text(head), _strip(ranges, start, in_flight, per_character)]
+
+
+def _strip(ranges: Sequence[Document], start: int, in_flight: int, per_character: int) -> Text:
+    cells = [len(LOOKS)] * -(-in_flight // per_character)
+    for found in ranges:
+        rank = _RANKS[_state(found)]
+        first, last = ((found[name] - start) // per_character for name in ("first_offset", "last_offset"))
+        for i in range(first, last + 1):
+            cells[i] = min(cells[i], rank)
+    strip = Text()
+    for rank, run in groupby(cells):
+        look = LOOKS[_STATES[rank]]
+        strip.append(look.symbol * len(list(run)), look.style)
+    return strip
+
+
+def _state(found: Document) -> str:
+    return "saving" if found["saving"] else str(found["state"])
+
+
+def _legend() -> Text:
+    legend = Text()
+    for state, look in LOOKS.items():
+        legend.append(look.symbol, look.style)
+        legend.append(f" {state}  ")
+    legend.rstrip()
+    return legend
+
+
+def _held(partition: Document) -> Iterator[tuple[Cell, ...]]:
+    """One row for what a member holds until one time with one delivery count: mostly one fetch, however many records it answered since."""
+    rows: dict[tuple[Any, ...], list[Document]] = {}
+    for found in partition["ranges"]:
+        if _state(found) == "acquired":
+            rows.setdefault((found["delivery_count"], found["member_id"], found["lock_ms_left"]), []).append(found)
+    for (deliveries, holder, left_ms), ranges in rows.items():
+        first, last = ranges[0]["first_offset"], ranges[-1]["last_offset"]
+        offsets = str(first) if first == last else f"{first}-{last}"
+        records = sum(found["last_offset"] - found["first_offset"] + 1 for found in ranges)
+        left = None if left_ms is None else f"{left_ms / 1000:.1f} s"
+        yield partition["topic"], partition["partition"], offsets, len(ranges), records, deliveries, holder, left

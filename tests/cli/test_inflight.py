@@ -1,0 +1,229 @@
+"""`kbroker share-groups inflight`: the strip and the table for made-up windows, and the command against a broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import click
+import pytest
+from rich.console import Console
+
+from kbroker.cli import inflight as inflight_module
+from kbroker.cli.exits import INTERRUPTED, OK, REFUSED, UNREACHABLE, USAGE
+from kbroker.cli.inflight_view import LOOKS, draw
+from kbroker.cli.params import AdminAddressType
+from kbroker.client.broker_process import free_port
+from kbroker.share.in_flight_view import STATE_NAMES
+from kbroker.testing.broker import RunningBroker, open_test_broker
+from tests.cli.conftest import Command
+
+GROUP = "workers"
+
+
+def in_flight(
+    first: int, last: int, state: str, deliveries: int = 1, holder: str | None = None, left_ms: int | None = None, saving: bool = False
+) -> dict[str, Any]:
+    return {
+        "first_offset": first,
+        "last_offset": last,
+        "state": state,
+        "saving": saving,
+        "delivery_count": deliveries,
+        "member_id": holder,
+        "lock_ms_left": left_ms,
+    }
+
+
+def window(*ranges: dict[str, Any], start: int = 0, log_end: int = 1000, partition: int = 0) -> dict[str, Any]:
+    end = ranges[-1]["last_offset"] if ranges else start
+    offsets = {"start_offset": start, "end_offset": end, "log_end_offset": log_end, "lock_limit": 2000}
+    return {"topic": "orders", "partition": partition, **offsets, "ranges": list(ranges)}
+
+
+def drawn(*windows: dict[str, Any], width: int = 60) -> list[str]:
+    return [line.plain for line in draw({"group": GROUP, "now_ms": 1, "share_partitions": list(windows)}, width)]
+
+
+def test_a_character_for_every_offset_and_a_row_for_what_a_member_holds() -> None:
+    lines = drawn(
+        window(
+            in_flight(100, 104, "acquired", 1, "M1", 12_340),
+            in_flight(105, 106, "available", 1),
+            in_flight(107, 109, "acknowledged"),
+            in_flight(110, 110, "archived"),
+            in_flight(111, 112, "archiving", 5),
+            in_flight(113, 114, "acknowledged", saving=True),
+            in_flight(115, 116, "gap", 0),
+            in_flight(117, 117, "acquired", 2, "M2", 900),
+            in_flight(118, 119, "acquired", 1, "M1", 12_340),
+            start=100,
+        )
+    )
+    assert lines[:4] == [
+        "group workers: 1 share-partition in the broker's memory",
+        "",
+        "orders-0  offsets 100 to 119: 20 of 2000 in flight, 880 behind them",
+        "#####oo+++x!!~~__###",
+    ]
+    assert lines[7:] == [
+        "TOPIC   PARTITION  OFFSETS  RANGES  RECORDS  DELIVERIES  HOLDER  LEFT",
+        "orders          0  100-119       2        7           1  M1      12.3 s",
+        "orders          0  117           1        1           2  M2      0.9 s",
+    ]
+    assert lines[5] == "# acquired  ! archiving  ~ saving  o available  x archived  + acknowledged  _ gap"
+
+
+def test_every_state_has_a_symbol_of_its_own() -> None:
+    assert set(LOOKS) == {*STATE_NAMES.values(), "saving"}
+    assert len({look.symbol for look in LOOKS.values()}) == len(LOOKS)
+
+
+def test_a_window_wider_than_the_terminal() -> None:
+    """Each character shows what matters most among its offsets."""
+    ranges = [
+        in_flight(0, 49, "acknowledged"),
+        in_flight(50, 50, "acquired", 1, "M", 1),
+        in_flight(51, 79, "archived"),
+        in_flight(80, 104, "available"),
+    ]
+    _, _, head, strip, *_ = drawn(window(*ranges), width=10)
+    assert head.endswith(", 11 offsets a character")
+    assert strip == "++++#xxooo"
+    assert len(drawn(window(in_flight(0, 10, "available")), width=10)[3]) == 6
+
+
+def test_nothing_in_flight() -> None:
+    assert drawn(window(start=7, log_end=9))[2:3] == ["orders-0  nothing in flight, next offset 7, 2 behind it"]
+    assert drawn() == ["group workers: 0 share-partitions in the broker's memory"]
+
+
+def test_names_cannot_steer_the_terminal() -> None:
+    evil = {**window(in_flight(0, 0, "acquired", 1, "\x1b[2J", 5)), "topic": "a\nb"}
+    lines = [line.plain for line in draw({"group": "\x1b]0;x", "now_ms": 1, "share_partitions": [evil]}, 60)]
+    assert all(line.isprintable() for line in lines)
+
+
+def test_states_have_colours_on_a_terminal() -> None:
+    console = Console(force_terminal=True, color_system="standard", width=60)
+    with console.capture() as captured:
+        for line in draw({"group": GROUP, "now_ms": 1, "share_partitions": [window(in_flight(0, 3, "acknowledged"))]}, 60):
+            console.print(line)
+    assert "\x1b[32m++++\x1b[0m" in captured.get()
+
+
+@pytest.mark.parametrize(
+    ("text", "address"), [("9644", ("127.0.0.1", 9644)), ("::1:5", None), ("[::1]:5", ("::1", 5)), ("h:70000", None), ("0", None)]
+)
+def test_a_port_alone_is_the_loopback_addresss(text: str, address: tuple[str, int] | None) -> None:
+    if address is not None:
+        assert AdminAddressType().convert(text, None, None) == address
+        return
+    with pytest.raises(click.BadParameter):
+        AdminAddressType().convert(text, None, None)
+
+
+@pytest.fixture(scope="module")
+def admin_broker() -> Iterator[RunningBroker]:
+    with open_test_broker(extra_args=["--admin", "0"]) as broker:
+        yield broker
+
+
+@pytest.fixture
+def admin(admin_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The endpoint's address, and the commands' broker is the one it belongs to."""
+    monkeypatch.setenv("KBROKER_BOOTSTRAP", admin_broker.bootstrap)
+    return admin_broker.ready_line.rpartition("admin http://")[2].rstrip(")")
+
+
+def test_the_command(command: Command, admin: str, admin_broker: RunningBroker, tmp_path_factory: pytest.TempPathFactory) -> None:
+    lines = tmp_path_factory.mktemp("lines") / "lines"
+    lines.write_text("a\nb\nc\nd\n")
+    assert command("topics", "create", "orders").code == OK
+    assert command("produce", "orders", lines).code == OK
+    admin_broker.set_group_config(GROUP, {"share.auto.offset.reset": "earliest"})
+    with admin_broker.connect() as connection:
+        member = {"group_id": GROUP, "member_id": "M1"}
+        joined = connection.call(
+            "share_group_heartbeat", 1, member_epoch=0, rack_id=None, subscribed_topic_names=["orders"], **member
+        )
+        rows = [{"partition_index": 0, "acknowledgement_batches": ()}]
+        topics = [{"topic_id": joined.assignment.topic_partitions[0].topic_id, "partitions": rows}]
+        limits = {"max_wait": 10_000, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 3, "batch_size": 3, "share_acquire_mode": 1}
+        connection.call(
+            "share_fetch", 2, share_session_epoch=0, topics=topics, forgotten_topics_data=(), is_renew_ack=False, **member, **limits
+        )
+        ran = command("share-groups", "inflight", GROUP, "--admin", admin)
+        assert ran.code == OK
+        assert ran.lines[2:4] == ["orders-0  offsets 0 to 3: 4 of 2000 in flight, 0 behind them", "###o"]
+        assert ran.lines[-1].split()[:7] == ["orders", "0", "0-2", "1", "3", "1", "M1"]
+
+        found = command("share-groups", "inflight", GROUP, "--topic", "orders", "--json", "--admin", admin).json
+        (partition,) = found["share_partitions"]
+        left_ms = partition["ranges"][0].pop("lock_ms_left")
+        assert 0 < left_ms <= 30_000
+        assert partition["ranges"][0] == {
+            "first_offset": 0, "last_offset": 2, "state": "acquired", "saving": False, "delivery_count": 1, "member_id": "M1",
+        }  # fmt: skip
+        assert (found["group"], partition["log_end_offset"]) == (GROUP, 4)
+
+
+def test_watching_goes_on_until_it_is_interrupted(command: Command, admin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = count(1)
+
+    def sleep(seconds: float) -> None:
+        assert seconds == 0.25
+        if next(times) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(inflight_module.time, "sleep", sleep)
+    watching = ("share-groups", "inflight", GROUP, "--watch", "--interval-ms", "250", "--admin", admin)
+    ran = command(*watching, "--json")
+    assert ran.code == INTERRUPTED
+    assert [each["group"] for each in ran.json_lines] == [GROUP] * 3
+    times = count(1)
+    ran = command(*watching)
+    assert (ran.code, sum(line.startswith("group workers") for line in ran.lines)) == (INTERRUPTED, 3)
+
+
+def test_watching_on_a_terminal_draws_in_place(admin: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    drawn_lines = []
+    monkeypatch.setattr(inflight_module.sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(inflight_module, "_ask", lambda *_: {"group": GROUP, "now_ms": 1, "share_partitions": [window()]})
+    times = count(1)
+
+    def sleep(_: float) -> None:
+        drawn_lines.append(capsys.readouterr().out)
+        if next(times) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(inflight_module.time, "sleep", sleep)
+    with pytest.raises(click.Abort):
+        inflight_module.inflight.main([GROUP, "--watch", "--admin", admin], standalone_mode=False)
+    assert all("nothing in flight" in text for text in drawn_lines[1:])
+
+
+def test_refusals_are_one_line(command: Command, admin: str, broker: RunningBroker) -> None:
+    for arguments, code, text in (
+        (("nobody", "--admin", admin), REFUSED, "there is no share group nobody"),
+        ((GROUP, "--topic", "none", "--admin", admin), REFUSED, "there is no topic none"),
+        ((GROUP, "--admin", broker.bootstrap), UNREACHABLE, "is it the Kafka port?"),
+        ((GROUP, "--admin", str(free_port())), UNREACHABLE, "was the broker started with --admin?"),
+        ((GROUP,), USAGE, "Missing option '--admin'"),
+        ((" ", "--admin", admin), USAGE, "must not be empty"),
+    ):
+        ran = command("share-groups", "inflight", *arguments)
+        assert (ran.code, ran.out, len(ran.err.splitlines())) == (code, "", 1), ran
+        assert text in ran.err
+
+
+def test_a_group_name_with_anything_in_it(command: Command, admin: str) -> None:
+    for name in ("a/b", "?x=1#y", "ü & %2F"):
+        assert f"there is no share group {name}" in command("share-groups", "inflight", name, "--admin", admin).err
+
+
+def test_json_is_what_the_broker_says(command: Command, admin: str) -> None:
+    ran = command("share-groups", "inflight", GROUP, "--json", "--admin", admin)
+    assert set(json.loads(ran.out)) == {"group", "now_ms", "share_partitions"}
