@@ -29,7 +29,7 @@ from kbroker.broker.share_groups import ShareGroups
 from kbroker.broker.topics import Topics
 from kbroker.broker.waiting import Pending
 from kbroker.clock import wall_clock_ms
-from kbroker.coordinator.share_group import ShareGroupCoordinator
+from kbroker.coordinator.share_group import ShareGroupCoordinator, check_form
 from kbroker.coordinator.share_group_api import (
     DeleteShareState,
     HeartbeatReply,
@@ -162,6 +162,10 @@ class GroupCoordinator:
     # -- heartbeats ---------------------------------------------------------------------------------------------------
 
     async def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
+        try:
+            check_form(request)
+        except KafkaError as refusal:
+            return HeartbeatReply.refusal(refusal)
         if request.group_id in self._in_administration:
             return _IN_ADMINISTRATION
         outcome = self.coordinator.heartbeat(request, now_ms=self._clock.now_ms(), topics=self._topics)

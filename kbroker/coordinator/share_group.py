@@ -327,7 +327,7 @@ class ShareGroupCoordinator:
 
     def _check(self, request: HeartbeatRequest) -> None:
         """Kafka's checks, the first that fails decides."""
-        _check_form(request)
+        check_form(request)
         group = self._groups.get(request.group_id)
         if self._group_ids.type_of(request.group_id) not in (None, SHARE):
             raise KafkaError(ErrorCode.group_id_not_found, f"Group {request.group_id} is not a share group.")
@@ -468,8 +468,8 @@ def _check_group_id(group_id: str) -> None:
         raise KafkaError(ErrorCode.invalid_group_id, f"A group id must have 1 to {MAX_GROUP_ID_BYTES} bytes.")
 
 
-def _check_form(request: HeartbeatRequest) -> None:
-    """What can be said without knowing the group."""
+def check_form(request: HeartbeatRequest) -> None:
+    """What can be said without knowing the group: raises KafkaError. `heartbeat` does this, too."""
     if not request.member_id or len(request.member_id) > MAX_MEMBER_ID_LENGTH:
         raise KafkaError(ErrorCode.invalid_request)
     for wrong, message in (
