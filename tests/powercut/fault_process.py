@@ -21,13 +21,11 @@ from typing import Any
 from kbroker.errors import NoSpace, StoreFailed
 from kbroker.testing.log_store_model import LOG, SETTINGS, sized_batch
 from tests.powercut.engine_process import open_store
-from tests.powercut.recording import Calls, Faults
+from tests.powercut.recording import CHANGES, Calls, Faults
 
 SIZE_BYTES = 3000
 WRITES = Calls.WRITE | Calls.ALLOCATE
 """What a full disk refuses; there are always some inodes left."""
-CHANGES = Calls.OPEN | WRITES | Calls.SYNC | Calls.TRUNCATE | Calls.RENAME | Calls.UNLINK | Calls.MKDIR
-"""What a file system refuses that has become read-only, as ext4 does by itself after an error."""
 
 
 class Store:

@@ -62,7 +62,7 @@ struct header {
 /* Mapped from the control file. The test fills it in and sets `armed` last; `fired` counts what was broken. */
 struct fault {
     uint32_t armed, classes;
-    int32_t error; /* errno of the broken call; 0: the write is only short */
+    int32_t error; /* errno of the broken call; 0: the write is only short; negative: the signal that the process gets instead */
     uint32_t sticky; /* 1: stays armed after it fired */
     int64_t skip; /* matching calls that pass first */
     int64_t keep_bytes; /* what a broken write really writes before it fails or ends */
@@ -237,6 +237,7 @@ static int breaks(enum fault_class class, const char *name) {
     if (!fault->sticky) __atomic_store_n(&fault->armed, 0, __ATOMIC_RELEASE);
     fault->fired++;
     append_plain(OP_FAULT, 0, class, fault->error, name, NULL);
+    if (fault->error < 0) syscall(SYS_kill, getpid(), -fault->error);
     return 1;
 }
 

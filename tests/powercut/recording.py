@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import mmap
 import os
+import signal
 import struct
 import subprocess
 import time
@@ -132,6 +133,10 @@ class Calls(enum.IntFlag):
     MKDIR = 128
 
 
+CHANGES = Calls.OPEN | Calls.WRITE | Calls.ALLOCATE | Calls.SYNC | Calls.TRUNCATE | Calls.RENAME | Calls.UNLINK | Calls.MKDIR
+"""All that a process does to files: what a file system refuses that has become read-only, as ext4 does by itself after an error."""
+
+
 class Faults:
     """The control file of the recorder's faults: arm one, and the recorded process meets it."""
 
@@ -144,6 +149,7 @@ class Faults:
             path.write_bytes(bytes(self._FAULT.size))
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), self._FAULT.size)
+        self._armed_for = 0
 
     def arm(self, calls: Calls, error: int, *, path: str = "", skip: int = 0, keep_bytes: int = 0, sticky: bool = False) -> None:
         """Break the next call of these kinds on a file whose path contains `path`, after `skip` that pass.
@@ -155,6 +161,16 @@ class Faults:
         packed = self._FAULT.pack(0, calls, error, sticky, skip, keep_bytes, 0, path.encode())
         self._map[4:] = packed[4:]
         self._map[:4] = struct.pack("<I", 1)
+
+    def arm_kill(self, number: int) -> None:
+        """kill -9 of the recorded process in front of that call from now on that changes something, 1 being the next one."""
+        self._armed_for = number - 1
+        self.arm(CHANGES, -signal.SIGKILL, skip=number - 1)
+
+    @property
+    def passed(self) -> int:
+        """How many calls have passed since `arm_kill`."""
+        return self._armed_for - int(self._FAULT.unpack(self._map[:])[4])
 
     def disarm(self) -> None:
         self._map[:4] = bytes(4)

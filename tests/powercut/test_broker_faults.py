@@ -13,8 +13,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Pro
 
 from kbroker.testing.broker import FAST_CONFIG, RunningBroker
 from tests.crash.test_crash import ENGINES
-from tests.powercut.fault_process import CHANGES, WRITES
-from tests.powercut.recording import Calls, Faults, Recording
+from tests.powercut.fault_process import WRITES
+from tests.powercut.recording import CHANGES, Calls, Faults, Recording
 
 TOPIC, GROUP = "orders", "workers"
 

@@ -1,0 +1,258 @@
+"""Poison records on a real broker that is killed in front of a chosen one of its system calls, as long as it takes to try them all.
+
+A round has a topic, a group and a dead letter queue of its own, which the broker makes when it needs it. Some records are rejected and
+one is released until its delivery limit; meanwhile the broker gets kill -9 (tests/powercut/recorder.c) in front of its n-th call that
+changes a file, and in every other round it gets another one while it starts again or makes up for the first. Then it must have each
+of the records in the queue once, with its value, and the group must be past them.
+
+Counted from the consumer's first request these calls are all there is of the flow: the write that makes records ARCHIVING with the
+cursor in it, its sync, the making of the topic, the append of the dead letters, its sync, ARCHIVED, the removal of the cursor.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+from kbroker import plugins
+from kbroker.client import admin
+from kbroker.client.rpc import BrokerUnreachable, Connection
+from kbroker.coordinator.share_state_load import load
+from kbroker.records import Record, build_batch, iter_headers, iter_records
+from kbroker.share.dead_letter import Origin, origin_of
+from kbroker.state_records import DeadLetterKey, share_partition_prefix
+from kbroker.storage.spi import StateReader
+from kbroker.testing.broker import FAST_CONFIG, BrokerStartFailed, RunningBroker
+from tests.powercut.recording import Faults, Recording
+
+REJECTED, EXHAUSTED, RECORDS = {1, 4}, {2}, 6
+POISON = REJECTED | EXHAUSTED
+ACCEPT, RELEASE, REJECT = 1, 2, 3
+FINAL_STATES = {2, 4}
+MEMBER = "m"
+PATIENCE_S = 60.0
+NEVER = 1 << 40
+CONFIG = {**FAST_CONFIG, "errors.deadletterqueue.auto.create.topics.enable": "true"}
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One group with its topic, which has the id `topic_id`."""
+
+    number: int
+    topic_id: UUID
+
+    @property
+    def topic(self) -> str:
+        return f"orders{self.number}"
+
+    @property
+    def group(self) -> str:
+        return f"workers{self.number}"
+
+    @property
+    def queue(self) -> str:
+        return f"dlq.{self.topic}"
+
+    @staticmethod
+    def value_of(offset: int) -> bytes:
+        return b"record %d" % offset
+
+
+@dataclass(slots=True)
+class Rounds:
+    """A broker over all of its lives. `kills` counts those that struck."""
+
+    broker: RunningBroker
+    faults: Faults
+    engine: str
+    chooser: random.Random
+    rounds: list[Round] = field(default_factory=list)
+    kills: Counter[str] = field(default_factory=Counter)
+
+    def calls_of_one(self) -> int:
+        """How many calls a round has from the first fetch to the end, when nobody kills."""
+        round_ = self._begin()
+        self.faults.arm_kill(NEVER)
+        self._work(round_)
+        self._wait_for_cursors()
+        calls = self.faults.passed
+        self.faults.disarm()
+        return calls
+
+    def run(self, first: int, second: int | None) -> None:
+        """Kill in front of call `first` of the flow, then perhaps in front of call `second` from the start on; judge."""
+        round_ = self._begin()
+        self.faults.arm_kill(first)
+        self._work_until_killed(round_, "flow")
+        if second is not None:
+            self.faults.arm_kill(second)
+            self._start("start")
+            self._work_until_killed(round_, "recovery")
+        self._start()
+        self._work(round_)
+
+    def _begin(self) -> Round:
+        with self.broker.connect() as connection:
+            number = len(self.rounds)
+            names = Round(number, UUID(int=0))
+            admin.create_topic(connection, names.topic, partitions=1)
+            (topic,) = admin.topics(connection, [names.topic])
+            round_ = Round(number, topic.topic_id)
+            produce(connection, round_)
+            configs = {
+                "share.auto.offset.reset": "earliest",
+                "share.delivery.count.limit": "2",
+                "errors.deadletterqueue.topic.name": round_.queue,
+                "errors.deadletterqueue.copy.record.enable": "true",
+            }
+            admin.alter_configs(connection, admin.ResourceType.GROUP, round_.group, set_configs=configs)
+            rows = [{"partition": 0, "state_epoch": 0, "start_offset": -1}]
+            connection.call(
+                "initialize_share_group_state", 0, group_id=round_.group, topics=[{"topic_id": round_.topic_id, "partitions": rows}]
+            )
+        self.rounds.append(round_)
+        return round_
+
+    def _work_until_killed(self, round_: Round, where: str) -> None:
+        """To the end of the flow, if the broker lives that long."""
+        before = self.faults.fired
+        try:
+            if self.broker.is_running:
+                self._work(round_)
+                self._wait_for_cursors()
+        except BrokerUnreachable:
+            pass
+        if self.faults.fired > before:
+            assert self.broker.wait() == -9
+            self.kills[where] += 1
+        elif self.broker.is_running:
+            self.faults.disarm()
+            self.broker.kill9()
+
+    def _start(self, where: str = "") -> None:
+        before = self.faults.fired
+        try:
+            self.broker.start()
+        except BrokerStartFailed as error:
+            if not where or self.faults.fired == before:
+                raise
+            assert error.exit_code == -9
+            self.kills[where] += 1
+
+    def _work(self, round_: Round) -> None:
+        """Consume until the group is done with its records and each poison one is in the queue. Raises BrokerUnreachable."""
+        deadline = time.monotonic() + PATIENCE_S
+        accepted: set[int] = set()
+        with self.broker.connect() as connection:
+            for epoch in range(0, 1 << 30, 2):
+                handled = share(connection, round_, epoch)
+                if not handled and found(connection, round_) == dict.fromkeys(POISON, 1):
+                    return
+                accepted |= handled
+                assert time.monotonic() < deadline, f"{found(connection, round_)} of {POISON} after a minute"
+
+    def judge(self) -> None:
+        """Everything again, from the broker and from what it leaves behind."""
+        with self.broker.connect() as connection:
+            for round_ in self.rounds:
+                assert found(connection, round_) == dict.fromkeys(POISON, 1), round_
+        self._wait_for_cursors()
+        self.broker.stop()
+        with self._state() as store:
+            for round_ in self.rounds:
+                state = load(store.scan(share_partition_prefix(round_.group, round_.topic_id, 0)))
+                assert state is not None
+                final = [batch for batch in state.merged_batches() if batch.state in FINAL_STATES]
+                done = {offset for batch in final for offset in range(batch.first_offset, batch.last_offset + 1)}
+                assert set(range(state.start_offset, RECORDS)) <= done, round_
+
+    def _wait_for_cursors(self) -> None:
+        """Some time after the last dead letter they go. Returns early if the broker does."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.broker.is_running:
+            with self._state() as store:
+                if not list(store.scan(DeadLetterKey.namespace)):
+                    return
+            assert time.monotonic() < deadline, "there are cursors left"
+            time.sleep(0.05)
+
+    @contextmanager
+    def _state(self) -> Iterator[StateReader]:
+        store = plugins.state_store_factory(self.engine).open_reader(self.broker.data_dir / f"state-{self.engine}")
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+def produce(connection: Connection, round_: Round) -> None:
+    batch = build_batch(Record(0, time.time_ns() // 1_000_000, None, round_.value_of(offset)) for offset in range(RECORDS))
+    rows = [{"name": round_.topic, "partition_data": [{"index": 0, "records": batch}]}]
+    answer = connection.call("produce", 9, transactional_id=None, acks=-1, timeout=30_000, topic_data=rows)
+    assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+def share(connection: Connection, round_: Round, epoch: int) -> set[int]:
+    """Fetch and acknowledge what came, each record on its own; the offsets."""
+    session = {"group_id": round_.group, "member_id": MEMBER}
+    partitions = {"partition_index": 0, "acknowledgement_batches": ()}
+    answer = connection.call(
+        "share_fetch", 2, **session, share_session_epoch=epoch, max_wait=50, min_bytes=1, max_bytes=1 << 20, max_records=100, batch_size=100,
+        share_acquire_mode=0, is_renew_ack=False, forgotten_topics_data=(),
+        topics=() if epoch else [{"topic_id": round_.topic_id, "partitions": [partitions]}],
+    )  # fmt: skip
+    assert answer.error_code == 0, answer
+    runs = [run for topic in answer.responses for row in topic.partitions for run in row.acquired_records]
+    offsets = [offset for run in runs for offset in range(run.first_offset, run.last_offset + 1)]
+    kinds = [REJECT if offset in REJECTED else RELEASE if offset in EXHAUSTED else ACCEPT for offset in offsets]
+    acks = [
+        {"first_offset": offset, "last_offset": offset, "acknowledge_types": [kind]} for offset, kind in zip(offsets, kinds, strict=True)
+    ]
+    rows = [{"partition_index": 0, "acknowledgement_batches": acks}]
+    answer = connection.call(
+        "share_acknowledge", 2, **session, share_session_epoch=epoch + 1, is_renew_ack=False,
+        topics=[{"topic_id": round_.topic_id, "partitions": rows}],
+    )  # fmt: skip
+    assert answer.error_code == 0, answer
+    return set(offsets)
+
+
+def found(connection: Connection, round_: Round) -> dict[int, int]:
+    """How often each offset is in the queue; what is there must be as it should."""
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1}
+    answer = connection.call(
+        "fetch", 12, replica_id=-1, max_wait=0, min_bytes=1, max_bytes=1 << 20, isolation_level=0, session_id=0, session_epoch=-1, rack_id="",
+        forgotten_topics_data=(), topics=[{"topic": round_.queue, "partitions": [partition]}],
+    )  # fmt: skip
+    data = answer.responses[0].partitions[0].records or b""
+    letters = [record for position, _ in iter_headers(data) for record in iter_records(data, position)]
+    origins = [origin_of(letter.headers) for letter in letters]
+    for letter, origin in zip(letters, origins, strict=True):
+        assert origin is not None
+        message = "Offset rejected by client." if origin.offset in REJECTED else "Offset delivery count exceeded the threshold."
+        assert origin == Origin(round_.topic, 0, origin.offset, round_.group, origin.delivery_count, message)
+        assert letter.value == round_.value_of(origin.offset)
+    return dict(Counter(origin.offset for origin in origins if origin is not None))
+
+
+@contextmanager
+def rounds_on(home: Path, engine: str, seed: int) -> Iterator[Rounds]:
+    """A running broker, recorded; gone afterwards."""
+    (home / "data").mkdir()
+    faults = Faults(home / "faults")
+    recording = Recording(home / "data", home / "record.log", faults=faults)
+    broker = RunningBroker(home, storage=engine, config=CONFIG, env=recording.environment())
+    broker.start()
+    try:
+        yield Rounds(broker, faults, engine, random.Random(seed))
+    finally:
+        faults.disarm()
+        broker.kill9()
+        recording.close()

@@ -1,0 +1,46 @@
+"""kill -9 in front of every system call of the dead letter flow, on every engine: each poison record is in the queue exactly once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.crash.dead_letter_rounds import Rounds, rounds_on
+from tests.crash.tally import Progress
+from tests.crash.test_crash import ENGINES
+
+ROUNDS = 50
+FEWEST_CALLS = 28
+"""No engine has fewer in a round."""
+
+
+def run(rounds: Rounds, points: list[tuple[int, int | None]], progress: Progress) -> None:
+    progress.begin(f"dead letters, {rounds.engine}", "round", len(points))
+    for first, second in points:
+        before = rounds.kills.total()
+        rounds.run(first, second)
+        progress.step(kills=rounds.kills.total() - before)
+    assert rounds.kills["flow"] >= len(points) * 0.9, "the flow has fewer calls than were counted"
+    rounds.judge()
+    progress.count(dead_letters=3 * len(rounds.rounds), **{f"kills_in_the_{where}": count for where, count in rounds.kills.items()})
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_poison_is_in_the_queue_once(engine: str, tmp_path: Path, progress: Progress) -> None:
+    """DLQ-32, DLQ-14, DLQ-20"""
+    number = ENGINES.index(engine)
+    points = [(4 + 7 * number, None), (FEWEST_CALLS - 5 * number, 20 + 9 * number)]
+    with rounds_on(tmp_path, engine, seed=1) as rounds:
+        run(rounds, points, progress)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ENGINES)
+def test_poison_is_in_the_queue_once_over_many_rounds(engine: str, tmp_path: Path, progress: Progress) -> None:
+    """In front of every call, and every other time once more, somewhere in start and recovery."""
+    with rounds_on(tmp_path, engine, seed=2) as rounds:
+        calls = min(rounds.calls_of_one() for _ in range(2))
+        assert FEWEST_CALLS <= calls <= ROUNDS
+        second = [rounds.chooser.randrange(1, 2 * calls) if number % 2 else None for number in range(ROUNDS)]
+        run(rounds, [(1 + number % calls, second[number]) for number in range(ROUNDS)], progress)
