@@ -190,3 +190,26 @@ async def test_bounds_that_were_narrowed(connect: Connect, caplog: pytest.LogCap
 
 async def _lock_duration_s(client: Client, topic_id: UUID) -> float:
     return float((await Member(client, "m").fetch([(topic_id, 0)])).acquisition_lock_timeout.total_seconds())
+
+
+async def test_settings_go_with_a_deleted_group(connect: Connect) -> None:  # CFG-41
+    async with connect("segment") as client:
+        await client.create_topic("orders")
+        for group_id in (GROUP, "other"):
+            await set_up_group(client, {LOCK: "20000"}, group_id)
+        await heartbeat(client, "m", 0, "orders")
+        await heartbeat(client, "m", -1)
+        assert [row.error_code for row in (await client.call("delete_groups", 2, groups_names=[GROUP, "nobody"])).results] == [
+            ErrorCode.none,
+            ErrorCode.group_id_not_found,
+        ]
+        assert await _groups_with_settings(client) == ["other"]
+        await heartbeat(client, "m", 0, "orders")
+        assert (await Member(client, "m").fetch()).acquisition_lock_timeout.total_seconds() == 30
+    async with connect("segment") as client:
+        assert await _groups_with_settings(client) == ["other"]
+
+
+async def _groups_with_settings(client: Client) -> list[str]:
+    answer = await client.call("list_config_resources", 1, resource_types=[Scope.GROUP.value])
+    return [row.resource_name for row in answer.config_resources]
