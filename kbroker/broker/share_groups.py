@@ -54,7 +54,7 @@ class LoadedSharePartition:
     """A share-partition in this broker's memory. `engine` is None while it loads; `error` says why it could not be; `retiring`:
     its group has no sessions, so that it goes when it is settled."""
 
-    __slots__ = ("engine", "error", "gone", "key", "metrics", "partition", "retiring", "scheduled_ms", "waiters")
+    __slots__ = ("engine", "error", "gone", "key", "metrics", "partition", "retiring", "scheduled_ms", "to_save", "waiters")
 
     def __init__(self, key: Key, partition: Partition) -> None:
         self.key = key
@@ -66,6 +66,8 @@ class LoadedSharePartition:
         self.retiring = False
         self.waiters = Waiters()
         self.scheduled_ms = float("inf")
+        self.to_save: list[Persist] = []
+        """What nobody waits for and no write has taken along yet."""
 
 
 class DeadLetterHooks(Protocol):
@@ -297,7 +299,10 @@ class ShareGroups:
         return results
 
     async def _save(self, group_id: str, saves: Sequence[_Save]) -> dict[TopicPartition, KafkaError | None]:
-        """Write through the Persister and make it final, or undo it. Never cancelled half-way: the engines wait for the outcome."""
+        """Write through the Persister and make it final, or undo it. Never cancelled half-way: the engines wait for the outcome.
+
+        What was to be saved later goes first: the count of a Persist includes what those before it did."""
+        saves = [each for save in saves for each in (*_take_queued(save.loaded), save)]
         for save in saves:
             if save.persist.archiving:
                 self.dead_letters.before_save(save.loaded)
@@ -356,14 +361,16 @@ class ShareGroups:
     def save_later(self, loaded: LoadedSharePartition, persist: Persist | None) -> None:
         """Save in the background what nobody waits for: expired locks, released records, a moved log start."""
         if persist is not None:
-            self._start(self._save_and_report, _Save(loaded, persist))
+            loaded.to_save.append(persist)
+            self._start(self._save_and_report, loaded)
 
-    async def _save_and_report(self, save: _Save) -> None:
-        group_id, partition = save.loaded.key
-        if save.loaded.gone:
+    async def _save_and_report(self, loaded: LoadedSharePartition) -> None:
+        group_id, partition = loaded.key
+        saves = _take_queued(loaded)
+        if not saves or loaded.gone:
             return
-        error = await self.save(*save)
-        if error is not None and not save.loaded.partition.deleted:
+        error = (await self._save(group_id, saves))[partition]
+        if error is not None and not loaded.partition.deleted:
             logger.warning("state of share-partition %s:%s-%d was not saved: %s", group_id, partition.topic_id, partition.partition, error)
 
     def acquired(self, loaded: LoadedSharePartition) -> None:
@@ -414,3 +421,9 @@ class ShareGroups:
     def wake_all(self) -> None:
         for loaded in self._loaded.values():
             loaded.waiters.wake_all()
+
+
+def _take_queued(loaded: LoadedSharePartition) -> list[_Save]:
+    saves = [_Save(loaded, persist) for persist in loaded.to_save]
+    loaded.to_save.clear()
+    return saves

@@ -62,8 +62,6 @@ UPDATES_PER_SNAPSHOT: Final = 500
 PERSISTED_STATES: Final = frozenset({0, 2, 3, 4})
 """AVAILABLE, ACKNOWLEDGED, ARCHIVING, ARCHIVED. An acquisition is never persisted."""
 
-_ZERO_UUID = UUID(int=0)
-
 
 class _Request(Protocol):
     @property
@@ -74,6 +72,15 @@ R = TypeVar("R", bound=Result)
 Q = TypeVar("Q", bound=_Request)
 
 
+class _Saved(NamedTuple):
+    """What a summary says of a share-partition; the defaults where it has no state."""
+
+    state_epoch: int = 0
+    leader_epoch: int = 0
+    start_offset: int = -1
+    delivery_complete_count: int = UNKNOWN_COUNT
+
+
 @dataclass(slots=True, eq=False)
 class _Entry:
     """What is in memory of a share-partition. `state` None: there is none, or its removal is not saved yet."""
@@ -81,6 +88,7 @@ class _Entry:
     key: SharePartitionKey
     prefix: bytes
     state: ShareState | None
+    saved: _Saved
     unsaved: int = 0
     lost: bool = False
 
@@ -93,8 +101,8 @@ class ShareStateOutcome(Generic[R]):
     changes: tuple[Change, ...]
     results: tuple[R, ...]
     must_wait: bool
-    changed: tuple[_Entry, ...]
-    """The coordinator's own."""
+    changed: tuple[tuple[_Entry, _Saved], ...]
+    """The coordinator's own: what will be saved then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +154,8 @@ class ShareStateCoordinator:
         return self._decide(group_id, [_Delete(partition) for partition in partitions], Result, self._delete)
 
     def read_summary(self, group_id: str, requests: Sequence[ReadRequest]) -> ShareStateOutcome[SummaryResult]:
-        """Where a share-partition stands. Fences nobody; the leader epoch in the request is not looked at."""
+        """Where a share-partition stands by what is saved, without waiting for what is not. Fences nobody; the leader epoch in the
+        request is not looked at."""
         return self._decide(group_id, requests, SummaryResult, self._read_summary)
 
     def topic_deleted(self, topic_id: UUID) -> ShareStateOutcome[Result]:
@@ -196,8 +205,9 @@ class ShareStateCoordinator:
 
     def confirm(self, outcome: ShareStateOutcome[R]) -> None:
         """The outcome's changes are saved."""
-        for entry in outcome.changed:
+        for entry, saved in outcome.changed:
             assert not entry.lost, f"{entry.key} was saved although an earlier change of it had failed"
+            entry.saved = saved
             entry.unsaved -= 1
             if not entry.unsaved and entry.state is None:
                 del self._entries[entry.key]
@@ -209,7 +219,7 @@ class ShareStateCoordinator:
         message: str | None = None,
     ) -> tuple[R, ...]:
         """Nothing of the outcome's changes was saved. Gives what to answer instead: `code` in every row that was good."""
-        for entry in outcome.changed:
+        for entry, _ in outcome.changed:
             entry.lost = True
             if self._entries.get(entry.key) is entry:
                 del self._entries[entry.key]
@@ -264,7 +274,13 @@ class ShareStateCoordinator:
         if leader_epoch != state.leader_epoch:
             state.leader_epoch = state.leader_fence = leader_epoch
             self._put_update(decision, entry, state, (), now_ms)
-        return ReadResult(partition, state_epoch=state.state_epoch, start_offset=state.start_offset, batches=state.merged_batches())
+        return ReadResult(
+            partition,
+            state_epoch=state.state_epoch,
+            start_offset=state.start_offset,
+            batches=state.merged_batches(),
+            written_in=state.written_in,
+        )
 
     def _write(self, decision: _Decision[Result], request: WriteRequest, now_ms: int) -> Result:
         partition = request.partition
@@ -284,9 +300,12 @@ class ShareStateCoordinator:
         if state.start_offset < request.start_offset != UNCHANGED_OFFSET:
             state.start_offset = request.start_offset
             state.delivery_complete_count = request.delivery_complete_count
+            state.written_in = state.leader_epoch
         elif request.start_offset == state.start_offset:
             state.delivery_complete_count = max(state.delivery_complete_count, request.delivery_complete_count)
         batches = combine(request.batches, (), state.start_offset)
+        if batches:
+            state.written_in = state.leader_epoch
         state.recent += batches
         self._put_update(decision, entry, state, batches, now_ms)
         return Result(partition)
@@ -304,16 +323,7 @@ class ShareStateCoordinator:
         partition = request.partition
         _check_partition(partition)
         self._check_exists(partition)
-        state = self._entry(decision.group_id, partition, decision).state
-        if state is None:
-            return SummaryResult(partition)
-        return SummaryResult(
-            partition,
-            state_epoch=state.state_epoch,
-            leader_epoch=state.leader_epoch,
-            start_offset=state.start_offset,
-            delivery_complete_count=state.delivery_complete_count,
-        )
+        return SummaryResult(partition, **self._entry(decision.group_id, partition).saved._asdict())
 
     # --- how the state is kept ---
 
@@ -344,7 +354,7 @@ class ShareStateCoordinator:
             except ValueError as error:  # One row's: what was decided for the rows before it is still to be saved.
                 raise KafkaError(ErrorCode.unknown_server_error, f"The stored state cannot be read: {error}") from error
             self._loads += state is not None
-            entry = _Entry(key, prefix, state)
+            entry = _Entry(key, prefix, state, _to_be_saved(state))
             if entry.state:
                 self._entries[key] = entry
         elif entry.unsaved and decision:
@@ -353,7 +363,7 @@ class ShareStateCoordinator:
 
     def _check_exists(self, partition: TopicPartition) -> None:
         if not self._partition_exists(*partition):
-            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
 
     def _put_update(self, decision: _Decision[R], entry: _Entry, state: ShareState, batches: Sequence[StateBatch], now_ms: int) -> None:
         """Save what changed: as an update, or as a snapshot when there are enough of those."""
@@ -380,6 +390,7 @@ class ShareStateCoordinator:
             write_timestamp=now_ms,
             state_batches=tuple(StateBatchRecord(*batch) for batch in state.merged_batches()),
             delivery_complete_count=state.delivery_complete_count,
+            never_written=state.written_in is None,
         )
         decision.change(entry, 0, snapshot.encode())
         for number in range(1, state.updates + 1):
@@ -416,12 +427,17 @@ class _Decision(Generic[R]):
     def outcome(self) -> ShareStateOutcome[R]:
         for entry in self.changed:
             entry.unsaved += 1
-        return ShareStateOutcome(tuple(self.changes), tuple(self.results), self.must_wait or bool(self.changes), tuple(self.changed))
+        changed = tuple((entry, _to_be_saved(entry.state)) for entry in self.changed)
+        return ShareStateOutcome(tuple(self.changes), tuple(self.results), self.must_wait or bool(self.changes), changed)
+
+
+def _to_be_saved(state: ShareState | None) -> _Saved:
+    if state is None:
+        return _Saved()
+    return _Saved(state.state_epoch, state.leader_epoch, state.start_offset, state.delivery_complete_count)
 
 
 def _check_partition(partition: TopicPartition) -> None:
-    if partition.topic_id == _ZERO_UUID:
-        raise KafkaError(ErrorCode.invalid_request, "The topic id must not be null.")
     if partition.partition < 0:
         raise KafkaError(ErrorCode.invalid_request, "The partition must not be negative.")
 

@@ -22,7 +22,9 @@ class ShareState:
     """One share-partition. `recent` holds batches that `batches` does not contain yet: they are merged when somebody looks.
 
     `updates` is the number of the newest stored update. `leader_fence` is the newest leader epoch seen since the state was loaded:
-    it outlives an initialize, which stores leader epoch 0. The timestamps are those of the stored snapshot, in milliseconds since 1970.
+    it outlives an initialize, which stores leader epoch 0. `written_in` is the leader epoch of the newest write that moved the start
+    offset or had batches, None if there was none since the state was initialised. The timestamps are those of the stored snapshot,
+    in milliseconds since 1970.
     """
 
     snapshot_epoch: int
@@ -34,6 +36,7 @@ class ShareState:
     recent: list[StateBatch] = field(default_factory=list)
     updates: int = 0
     leader_fence: int = NEVER_READ_LEADER_EPOCH
+    written_in: int | None = None
     create_timestamp: int = 0
     write_timestamp: int = 0
 
@@ -66,6 +69,7 @@ def _from_snapshot(snapshot: ShareSnapshot) -> ShareState:
         delivery_complete_count=snapshot.delivery_complete_count,
         batches=tuple(_batches(snapshot.state_batches)),
         leader_fence=snapshot.leader_epoch,
+        written_in=None if snapshot.never_written else snapshot.leader_epoch,
         create_timestamp=snapshot.create_timestamp,
         write_timestamp=snapshot.write_timestamp,
     )
@@ -81,6 +85,7 @@ def _from_update(update: ShareUpdate) -> ShareState:
         delivery_complete_count=update.delivery_complete_count,
         recent=_batches(update.state_batches),
         leader_fence=update.leader_epoch,
+        written_in=update.leader_epoch,
     )
 
 
@@ -88,6 +93,8 @@ def _with_update(state: ShareState, update: ShareUpdate) -> ShareState:
     if update.leader_epoch != _UNCHANGED_EPOCH:
         state.leader_epoch = update.leader_epoch
         state.leader_fence = max(state.leader_fence, update.leader_epoch)
+    if update.state_batches or update.start_offset not in (UNCHANGED_OFFSET, state.start_offset):
+        state.written_in = state.leader_epoch
     if update.start_offset != UNCHANGED_OFFSET:
         state.start_offset = update.start_offset
     state.delivery_complete_count = update.delivery_complete_count

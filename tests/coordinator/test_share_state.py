@@ -79,7 +79,7 @@ class Share:
 
     def summary(self, partition: TopicPartition = P) -> SummaryResult:
         outcome = self.coordinator.read_summary("g", [ReadRequest(partition, 0)])
-        assert outcome.changes == ()
+        assert (outcome.changes, outcome.must_wait) == ((), False)
         return outcome.results[0]
 
     def records(self) -> list[tuple[int, ShareSnapshot | ShareUpdate]]:
@@ -146,7 +146,7 @@ def test_read_refusals(share: Share, partition: TopicPartition, leader: int, cod
 @pytest.mark.parametrize(
     ("partition", "state", "code"),
     [
-        (NULL, 5, ErrorCode.invalid_request),
+        (NULL, 5, ErrorCode.unknown_topic_or_partition),
         (NEGATIVE, 5, ErrorCode.invalid_request),
         (P, -1, ErrorCode.invalid_request),
         (P, 4, ErrorCode.fenced_state_epoch),
@@ -163,7 +163,7 @@ def test_initialize_refusals(share: Share, partition: TopicPartition, state: int
 @pytest.mark.parametrize(
     ("partition", "code"),
     [
-        (NULL, ErrorCode.invalid_request),
+        (NULL, ErrorCode.unknown_topic_or_partition),
         (NEGATIVE, ErrorCode.invalid_request),
         (GONE, ErrorCode.unknown_topic_or_partition),
         (Q, ErrorCode.none),  # unknown, but there is such a partition
@@ -232,6 +232,7 @@ def test_initialize_writes_a_snapshot(share: Share) -> None:  # SC-45
                 write_timestamp=1000,
                 state_batches=(),
                 delivery_complete_count=-1,  # unknown as long as the start is not decided
+                never_written=True,
             ),
         )
     ]
@@ -292,7 +293,7 @@ def test_write_writes_only_what_it_was_given(share: Share) -> None:  # SC-15, SC
     merged = (StateBatch(101, 101, R, 1), StateBatch(102, 103, A, 1), StateBatch(104, 107, K, 2), StateBatch(108, 109, A, 1))
     assert share.read(7).batches == merged
     share.restart()
-    assert share.read(7) == ReadResult(P, state_epoch=5, start_offset=101, batches=merged)
+    assert share.read(7) == ReadResult(P, state_epoch=5, start_offset=101, batches=merged, written_in=7)
 
 
 def test_write_never_changes_the_stored_epochs(share: Share) -> None:  # SC-37
@@ -412,7 +413,7 @@ def test_an_update_without_its_snapshot_is_the_state(share: Share) -> None:  # S
     share.write(StateBatch(100, 100, K, 1))
     share.store.write([(ShareStateKey(TOPIC, 0, "g", 0).encode(), None)])
     share.restart()
-    assert share.read(7) == ReadResult(P, state_epoch=0, start_offset=100, batches=(StateBatch(100, 100, K, 1),))
+    assert share.read(7) == ReadResult(P, state_epoch=0, start_offset=100, batches=(StateBatch(100, 100, K, 1),), written_in=7)
 
 
 # --- saving ---
@@ -426,11 +427,11 @@ def test_several_writes_on_their_way_to_the_disk(share: Share) -> None:
     assert share.coordinator.statistics().unsaved == 3
     read = share.coordinator.read("g", [ReadRequest(P, 7)], now_ms=0)
     assert (read.changes, read.must_wait) == ((), True), "what it says is not saved yet"
-    summary = share.coordinator.read_summary("g", [ReadRequest(P, 7)])
-    assert (summary.changes, summary.must_wait) == ((), True)
-    for outcome in outcomes:
+    assert share.summary().delivery_complete_count == 0
+    for number, outcome in enumerate(outcomes):
         assert outcome.must_wait
         share.save(outcome)
+        assert share.summary().delivery_complete_count == number
     share.save(read)
     assert share.coordinator.statistics().unsaved == 0
     assert not share.coordinator.read("g", [ReadRequest(P, 7)], now_ms=0).must_wait
@@ -451,7 +452,7 @@ def test_a_failed_save_takes_back_that_write_and_those_behind_it(share: Share) -
         results = share.coordinator.failed(outcome)
         assert [row.code for row in results if row.code is not ErrorCode.fenced_state_epoch] == [ErrorCode.coordinator_not_available]
     assert results == (Result(P, ErrorCode.coordinator_not_available),)
-    assert share.read(7) == ReadResult(P, state_epoch=5, start_offset=101, batches=(StateBatch(105, 105, K, 1),))
+    assert share.read(7) == ReadResult(P, state_epoch=5, start_offset=101, batches=(StateBatch(105, 105, K, 1),), written_in=7)
     share.write(StateBatch(106, 106, K, 1), start=101)
     share.restart()
     assert share.read(7).batches == (StateBatch(105, 106, K, 1),)
@@ -462,7 +463,7 @@ def test_a_failed_initialize_and_a_failed_delete(share: Share) -> None:
     share.coordinator.failed(outcome)
     assert share.summary(Q).start_offset == -1
     outcome = share.coordinator.delete("g", [P])
-    assert share.summary(P).start_offset == -1, "decided, though the store still has it"
+    assert share.summary(P).start_offset == 100, "decided, but the store still has it"
     share.coordinator.failed(outcome)
     assert share.summary(P).start_offset == 100
 
