@@ -2,8 +2,8 @@
 
 Whole batches straight from the store, up to the high watermark; a first batch that is larger than every limit is sent all the
 same. Waits up to MaxWaitMs for MinBytes, but not beside an error of a log. There are no transactions, so both isolation levels read
-the same; an unknown one is -1 for the whole request, unless there is nothing to read. Not done: fetching from followers, divergence
-by LastFetchedEpoch beyond the fencing of CurrentLeaderEpoch (a log never diverges on one node).
+the same; an unknown one is -1 for the whole request, unless there is nothing to read. Who tells the epoch fetched last hears where it
+ended if that was before (KIP-595; consumers do not). Not done: fetching from followers.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def _count(request: Request, rows: Sequence[tuple[tuple[TopicKey, int], FetchRow
 
 
 def _is_due(session: FetchSession, key: tuple[TopicKey, int], row: FetchRow) -> bool:
-    return session.row_is_due(key, row.high_watermark, row.log_start_offset, row.error_code, bool(row.records))
+    has_news = bool(row.records) or row.diverging is not None
+    return session.row_is_due(key, row.high_watermark, row.log_start_offset, row.error_code, has_news)
 
 
 def _wanted(request: Request) -> tuple[FetchSession | None, Sequence[FetchPartition]]:
@@ -123,9 +124,9 @@ class _Fetch:
         try:
             while True:
                 waiter.rearm()  # Before reading: what arrives while a read is in its thread must wake this one.
-                rows, total_bytes, read_failed = await self._read_all()
+                rows, total_bytes, is_urgent = await self._read_all()
                 expired = trio.current_time() >= self._until
-                if total_bytes >= self._min_bytes or read_failed or expired or not watched or self._request.broker.closing:
+                if total_bytes >= self._min_bytes or is_urgent or expired or not watched or self._request.broker.closing:
                     if expired and has_waited and total_bytes < self._min_bytes:
                         waits.expired += 1
                     return rows
@@ -149,12 +150,12 @@ class _Fetch:
         return watched
 
     async def _read_all(self) -> tuple[list[tuple[tuple[TopicKey, int], FetchRow]], int, bool]:
-        """The rows, their bytes, and whether a log could not be read; what there is not comes last, and nobody waits less for it."""
+        """The rows, their bytes, and whether one must not wait; what there is not comes last, and nobody waits less for it."""
         rows: list[tuple[tuple[TopicKey, int], FetchRow]] = []
         missing: list[tuple[tuple[TopicKey, int], FetchRow]] = []
         total_bytes = 0
         left_bytes = self._max_bytes
-        read_failed = False
+        is_urgent = False
         for wanted in self._wanted:
             key = (wanted.topic, wanted.partition)
             partition = self._find(wanted)
@@ -164,17 +165,19 @@ class _Fetch:
             try:
                 row = await self._read(partition, wanted, min(left_bytes, wanted.max_bytes), is_first=not total_bytes)
             except KafkaError as error:
-                read_failed = True
                 row = FetchRow(wanted.partition, error.code)
+            is_urgent = is_urgent or row.error_code != 0 or row.diverging is not None
             rows.append((key, row))
             read_bytes = sum(map(len, row.records))
             total_bytes += read_bytes
             left_bytes = max(0, left_bytes - read_bytes)
-        return rows + missing, total_bytes, read_failed
+        return rows + missing, total_bytes, is_urgent
 
     async def _read(self, partition: Partition, wanted: FetchPartition, limit_bytes: int, *, is_first: bool) -> FetchRow:
         """Only the first batch of the whole answer may be larger than the limits."""
         partition.check_leader_epoch(wanted.current_leader_epoch)
+        if wanted.last_fetched_epoch >= 0 and (diverging := self._divergence(partition, wanted)) is not None:
+            return FetchRow(wanted.partition, 0, partition.high_watermark, partition.log_start_offset, diverging=diverging)
         partition.check_readable(wanted.fetch_offset)
         none_aborted: bool = self._request.body.isolation_level == _READ_COMMITTED
         records: Sequence[memoryview] = ()
@@ -186,6 +189,14 @@ class _Fetch:
             if not is_first and sum(map(len, records)) > limit_bytes:
                 records, none_aborted = (), False
         return FetchRow(wanted.partition, 0, partition.high_watermark, partition.log_start_offset, records, none_aborted)
+
+    @staticmethod
+    def _divergence(partition: Partition, wanted: FetchPartition) -> tuple[int, int] | None:
+        """Where the epoch fetched last ended, if the client has gone beyond. Raises OFFSET_OUT_OF_RANGE for an epoch that never was."""
+        epoch, end_offset = partition.epoch_end(wanted.last_fetched_epoch)
+        if epoch < 0 or wanted.fetch_offset < partition.log_start_offset:
+            raise KafkaError(ErrorCode.offset_out_of_range)
+        return (epoch, end_offset) if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset else None
 
     def _find(self, wanted: FetchPartition) -> Partition | ErrorCode:
         topics = self._request.broker.topics

@@ -3,8 +3,9 @@
 kio's encoder is pure Python and would cost more than the rest of such a request (16 us against 1). Each function gives the body
 of the response as buffers, record data as they came from storage, uncopied. Tests compare every version with kio's encoder.
 
-What is left out on purpose: every tagged field has its default, so tag sections are empty (a single node has no other leader
-or endpoint to point to), except that ShareFetch and ShareAcknowledge have current_leader as a plain field: -1/-1, "no hint".
+What is left out on purpose: tagged fields have their defaults, so tag sections are empty (a single node has no other leader
+or endpoint to point to), but for the diverging epoch of Fetch; ShareFetch and ShareAcknowledge have current_leader as a plain field:
+-1/-1, "no hint".
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ _PRODUCE_ROW = struct.Struct(">ihqqq")
 _PRODUCE_ROW_V3 = struct.Struct(">ihqq")
 _FETCH_ROW = struct.Struct(">ihqqq")
 _FETCH_ROW_V4 = struct.Struct(">ihqq")
+_DIVERGING = struct.Struct(">3siqx")
+"""A tag section with one field: tag 0 of 13 bytes."""
 _SHARE_ROW = struct.Struct(">ih")
 _ACQUIRED = struct.Struct(">qqhx")
 _NO_LEADER = struct.pack(">iix", -1, -1)
@@ -50,7 +53,8 @@ class ProduceRow(NamedTuple):
 class FetchRow(NamedTuple):
     """`records`: whole batches in offset order. `high_watermark` is the last stable offset too: there are no transactions.
 
-    `none_aborted`: an empty list of aborted transactions instead of null.
+    `none_aborted`: an empty list of aborted transactions instead of null. `diverging`: the newest leader epoch up to the one that the
+    client has fetched last, and where it ended (from v12).
     """
 
     partition: int
@@ -59,6 +63,7 @@ class FetchRow(NamedTuple):
     log_start_offset: int = -1
     records: Sequence[Buffer] = ()
     none_aborted: bool = False
+    diverging: tuple[int, int] | None = None
 
 
 class ShareFetchRow(NamedTuple):
@@ -158,7 +163,7 @@ def fetch_response(version: int, error_code: int, session_id: int, topics: Seque
                 buffers += row.records
                 head = []
             if flexible:
-                head.append(b"\x00")
+                head.append(b"\x00" if row.diverging is None else _DIVERGING.pack(b"\x01\x00\x0d", *row.diverging))
         if flexible:
             head.append(b"\x00")
     if flexible:

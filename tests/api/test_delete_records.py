@@ -48,13 +48,27 @@ async def test_below_the_start_changes_nothing(connect: Connect) -> None:  # BAS
 async def test_refused(connect: Connect) -> None:  # BASE-56, BASE-57
     async with connect() as client:
         await five_records(client)
-        await client.create_topic("__consumer_offsets")
         assert await delete(client, 6) == (ErrorCode.offset_out_of_range, -1)
         assert await delete(client, -2) == (ErrorCode.offset_out_of_range, -1)
         assert await delete(client, 0, topic="b") == (ErrorCode.unknown_topic_or_partition, -1)
         assert await delete(client, 0, partition=1) == (ErrorCode.unknown_topic_or_partition, -1)
         assert await delete(client, 0, topic="__consumer_offsets") == (ErrorCode.invalid_topic_exception, -1)
         assert client.partition("a").log_start_offset == 0
+
+
+async def test_a_partition_listed_twice_counts_once(connect: Connect) -> None:
+    """The last row does, also over several rows of a topic; a topic without partitions is not answered for."""
+    async with connect() as client:
+        await five_records(client)
+        topics = [
+            {"name": name, "partitions": [{"partition_index": index, "offset": offset} for index, offset in asked]}
+            for name, asked in (("a", [(0, 4), (0, 9)]), ("b", [(0, 0)]), ("c", []), ("a", [(1, 0), (0, 2)]), ("b", [(0, 1)]))
+        ]
+        answer = await client.call("delete_records", 2, topics=topics)
+        rows = [(topic.name, row.partition_index, row.error_code, row.low_watermark) for topic in answer.topics for row in topic.partitions]
+        unknown = ErrorCode.unknown_topic_or_partition
+        assert rows == [("a", 0, ErrorCode.none, 2), ("a", 1, unknown, -1), ("b", 0, unknown, -1)]
+        assert [topic.name for topic in answer.topics] == ["a", "b"]
 
 
 @pytest.mark.parametrize(("offset", "start"), [(2, 2), (HIGH_WATERMARK, 5)])

@@ -95,6 +95,7 @@ async def test_invalid_cursors(connect: Connect) -> None:  # BASE-19
                 ("a", ErrorCode.invalid_request),
                 ("b", ErrorCode.invalid_request),
             ]
+            assert {(row.topic_id, row.topic_authorized_operations) for row in answer.topics} == {(None, -(1 << 31))}
             assert answer.next_cursor is None
 
 
@@ -107,3 +108,6 @@ async def test_topics_that_there_are_not(connect: Connect) -> None:
             ("no spaces", ErrorCode.invalid_topic_exception, 0),
             ("unknown", ErrorCode.unknown_topic_or_partition, 0),
         ]
+        assert {row.topic_authorized_operations for row in answer.topics} == {3576}, "all, whether it is there or not"
+        (row,) = (await describe(client, "")).topics
+        assert (row.error_code, row.topic_id) == (ErrorCode.invalid_topic_exception, None)

@@ -55,12 +55,22 @@ async def test_an_epoch_older_than_every_write_ended_where_the_first_one_began(c
         assert await ends(client, 0) == [(ErrorCode.none, 0, 0)]
 
 
+async def test_ends_begin_with_what_is_left(connect: Connect) -> None:  # BASE-53
+    """Any epoch below all that there are, negative ones too, ended where the log begins; only -1 is none."""
+    async with connect() as client:
+        await client.create_topic("a")
+        await client.append("a", 1000, 2000, 3000)
+        await client.broker.topics.move_log_start(client.partition("a"), 2)
+        assert await ends(client, 0, -1, -2) == [(ErrorCode.none, 0, 3), (ErrorCode.none, -1, -1), (ErrorCode.none, -2, 2)]
+
+
 async def test_refused(connect: Connect) -> None:  # BASE-53
     async with connect() as client:
         await client.create_topic("a")
     async with connect() as client:
         assert await ends(client, 1, current=1) == [(ErrorCode.none, 1, 0)]
         assert await ends(client, 1, current=0) == [(ErrorCode.fenced_leader_epoch, -1, -1)]
+        assert await ends(client, 1, current=-2) == [(ErrorCode.fenced_leader_epoch, -1, -1)]
         assert await ends(client, 1, current=2) == [(ErrorCode.unknown_leader_epoch, -1, -1)]
         assert await ends(client, 1, topic="b") == [(ErrorCode.unknown_topic_or_partition, -1, -1)]
         assert await ends(client, 1, partition=1) == [(ErrorCode.unknown_topic_or_partition, -1, -1)]

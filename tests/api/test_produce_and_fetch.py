@@ -121,6 +121,71 @@ async def test_one_bad_partition_does_not_spoil_the_others(connect: Connect) -> 
         assert codes[1] == 0
 
 
+async def test_what_is_listed_twice_counts_once(connect: Connect) -> None:  # BASE-31
+    """Topics are put together, of a partition the last batch is taken, and a topic without batches is not answered for."""
+    async with connect() as client:
+        topic, other = await client.create_topic("orders", 2), await client.create_topic("other")
+        for version in (12, 13):
+            rows = [
+                {"topic_id": topic.topic_id, "name": "orders", "partition_data": [{"index": 0, "records": batch(b"lost")}]},
+                {"topic_id": other.topic_id, "name": "other", "partition_data": []},
+                {"topic_id": topic.topic_id, "name": "orders", "partition_data": [
+                    {"index": 1, "records": batch(b"a")}, {"index": 0, "records": batch(b"b", b"c")}
+                ]},
+            ]  # fmt: skip
+            answer = await client.call("produce", version, transactional_id=None, acks=-1, topic_data=rows)
+            (answered,) = answer.responses
+            assert sorted((row.index, row.error_code) for row in answered.partition_responses) == [(0, 0), (1, 0)]
+        assert [client.partition("orders", index).high_watermark for index in range(2)] == [4, 2]
+
+
+async def test_what_is_refused_first(connect: Connect) -> None:  # BASE-28, BASE-30
+    """Odd acks only concern batches that are batches, in partitions that there are; internal topics are there in any case."""
+    async with connect() as client:
+        await client.create_topic("orders")
+        cases = (
+            ("orders", 0, batch(b"a"), ErrorCode.invalid_required_acks),
+            ("orders", 0, b"", ErrorCode.invalid_record),
+            ("orders", 0, bytes(61), ErrorCode.corrupt_message),
+            ("orders", 1, batch(b"a"), ErrorCode.unknown_topic_or_partition),
+            ("nowhere", 0, b"", ErrorCode.unknown_topic_or_partition),
+            ("__consumer_offsets", 0, batch(b"a"), ErrorCode.invalid_required_acks),
+        )
+        for name, partition, records, code in cases:
+            assert await refused(client, name, records, partition=partition, acks=2, version=12) == code, name
+        assert await refused(client, "__consumer_offsets", batch(b"a"), version=12) == ErrorCode.invalid_topic_exception
+
+
+@pytest.mark.parametrize("version", [3, 6, 7])
+async def test_zstd_in_old_versions(connect: Connect, version: int) -> None:
+    """Clients that know only those cannot read it."""
+    async with connect() as client:
+        await client.create_topic("orders")
+        codec = await refused(client, "orders", batch(b"a", codec=Codec.ZSTD), version=version)
+        assert codec == (ErrorCode.none if version >= 7 else ErrorCode.unsupported_compression_type)
+        assert await refused(client, "orders", batch(b"a", codec=Codec.LZ4), version=version) == ErrorCode.none
+
+
+@pytest.mark.parametrize("version", range(5, 14))
+async def test_a_refused_row(connect: Connect, version: int) -> None:  # BASE-22, BASE-33
+    """The log's start where the log refused it; a message, and which records, only where single records are at fault."""
+    async with connect() as client:
+        topic = (await client.create_topic("orders")).topic_id if version >= 13 else (await client.create_topic("orders")).name
+        await client.append("orders", 1, 2, 3)
+        await client.broker.topics.move_log_start(client.partition("orders"), 2)
+        late = build_batch([Record(0, each, None, b"x") for each in (1, wall_clock_ms() + 4_000_000)])
+        row = await produce(client, topic, late, version=version)
+        assert (row.error_code, row.log_start_offset, row.base_offset) == (ErrorCode.invalid_timestamp, 2, -1)
+        if version >= 8:
+            assert row.error_message.startswith("One or more records have been rejected")
+            assert [error.batch_index for error in row.record_errors] == [1]
+        for records, start in ((b"\0\0\0\0\0\0\0\1" + late[8:], 2), (late + late, -1), (late[:-1], -1), (late[:-1] + b"?", -1)):
+            row = await produce(client, topic, records, version=version)
+            assert (row.log_start_offset, row.base_offset) == (start, -1)
+            assert row.error_code in (ErrorCode.invalid_record, ErrorCode.corrupt_message)
+            assert version < 8 or (row.error_message, row.record_errors) == (None, ())
+
+
 async def test_transactional_requests_are_fatal(connect: Connect) -> None:
     async with connect() as client:
         topic = await client.create_topic("orders")
@@ -150,7 +215,7 @@ async def test_fetch_beyond_the_log_is_answered_at_once(connect: Connect) -> Non
                 assert (row.error_code, row.high_watermark, row.log_start_offset) == (ErrorCode.offset_out_of_range, -1, -1)
 
 
-async def test_fetch_of_unknown_things(connect: Connect) -> None:  # BASE-46
+async def test_fetch_of_unknown_things(connect: Connect) -> None:
     async with connect() as client:
         topic = await client.create_topic("orders")
         rows: Sequence[tuple[Any, dict[str, int], ErrorCode]] = (
@@ -163,7 +228,133 @@ async def test_fetch_of_unknown_things(connect: Connect) -> None:  # BASE-46
             for name, more, code in rows:
                 answer = await fetch(client, name, 0, wait_ms=60_000, **more)
                 assert answer.responses[0].partitions[0].error_code == code
-            assert (await fetch(client, topic.topic_id, 0, isolation_level=7)).error_code == ErrorCode.unknown_server_error
+
+
+@pytest.mark.parametrize("version", FETCH)
+async def test_an_unknown_isolation_level(connect: Connect, version: int) -> None:  # BASE-46
+    """Refuses the request, where there is anything to read; the session has counted it."""
+    error, unknown = ErrorCode.unknown_server_error, ErrorCode.unknown_topic_or_partition
+    async with connect() as client:
+        topic = await client.create_topic("orders")
+        name = topic.topic_id if version >= 13 else "orders"
+        answer = await fetch(client, name, 0, version=version, isolation_level=7)
+        if version >= 7:
+            assert (answer.error_code, answer.session_id) == (error, 0)
+        rows = [row for topic in answer.responses for row in topic.partitions]
+        assert [(row.error_code, row.high_watermark, row.aborted_transactions) for row in rows] == [(error, -1, ())] * (version < 13)
+        answer = await fetch(client, name, 0, version=version, isolation_level=7, partition=9)
+        assert answer.responses[0].partitions[0].error_code == unknown
+        if version >= 7:
+            session = (await fetch(client, name, 0, version=version, session_epoch=0)).session_id
+            answer = await fetch(client, None, 0, version=version, session_id=session, session_epoch=1, isolation_level=7)
+            assert (answer.error_code, answer.session_id, answer.responses) == (error, session, ())
+            assert (await fetch(client, None, 0, version=version, session_id=session, session_epoch=2)).error_code == 0
+
+
+@pytest.mark.parametrize("version", FETCH)
+async def test_read_committed_names_no_aborted_transactions(connect: Connect, version: int) -> None:
+    """An empty list where records were looked for, null where a log refused; for what there is not an empty one in any case."""
+    async with connect() as client:
+        topic = await client.create_topic("orders")
+        name = topic.topic_id if version >= 13 else "orders"
+        await produce(client, topic.topic_id, batch(b"a"))
+        found = {}
+        for level in (0, 1):
+            for what, more in {"read": {}, "end": {"offset": 1}, "outside": {"offset": 7}, "nothing": {"partition": 9}}.items():
+                offset = more.pop("offset", 0)
+                row = (await fetch(client, name, offset, version=version, isolation_level=level, **more)).responses[0].partitions[0]
+                found[what, level] = row.aborted_transactions
+        expected = {("read", 1): (), ("end", 1): (), ("nothing", 0): (), ("nothing", 1): ()}
+        assert found == {key: expected.get(key) for key in found}
+
+
+async def test_errors_that_do_not_wait(connect: Connect) -> None:  # BASE-45
+    """Beside an empty partition: what the log refuses is answered at once, what there is not only when the time is over."""
+    async with connect() as client:
+        topic = (await client.create_topic("orders", 2)).topic_id
+        await produce(client, topic, batch(b"a"))
+
+        async def fetch_both(wait_ms: int, partition: int = 0, **more: int) -> Any:
+            rows = [
+                {"partition": index, "current_leader_epoch": -1, "fetch_offset": 0, "last_fetched_epoch": -1, "log_start_offset": -1,
+                 "partition_max_bytes": 1 << 20, **(more if index == partition else {})}
+                for index in (partition, 1)
+            ]  # fmt: skip
+            return await client.call(
+                "fetch", 18, replica_id=-1, max_wait=wait_ms, min_bytes=1, max_bytes=1 << 20, isolation_level=0, session_id=0,
+                session_epoch=-1, topics=[{"topic_id": topic, "partitions": rows}], forgotten_topics_data=[], rack_id="",
+            )  # fmt: skip
+
+        with trio.fail_after(5):
+            for more, code in (
+                ({"fetch_offset": 9}, ErrorCode.offset_out_of_range),
+                ({"current_leader_epoch": 99}, ErrorCode.unknown_leader_epoch),
+                ({"partition_max_bytes": -1}, ErrorCode.unknown_server_error),
+            ):
+                answer = await fetch_both(60_000, **more)
+                assert [row.error_code for row in answer.responses[0].partitions] == [code, 0]
+            answers: list[Any] = []
+
+            async def wait() -> None:
+                answers.append(await fetch_both(60_000, partition=9))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                await trio.testing.wait_all_tasks_blocked()
+                assert answers == []
+                await produce(client, topic, batch(b"a"), partition=1)
+        assert [row.partition_index for row in answers[0].responses[0].partitions] == [1, 9], "what there is not comes last"
+
+
+async def test_where_the_epoch_fetched_last_ended(connect: Connect) -> None:
+    """Told to who has gone beyond, at once; an epoch that never was is out of range."""
+    async with connect(engine="segment") as client:
+        topic = (await client.create_topic("orders")).topic_id
+        await client.append("orders", 1, 2)
+    async with connect(engine="segment") as client:
+        await client.append("orders", 3)
+
+        async def ask(epoch: int, offset: int) -> Any:
+            row = {"partition": 0, "current_leader_epoch": -1, "fetch_offset": offset, "last_fetched_epoch": epoch,
+                   "log_start_offset": -1, "partition_max_bytes": 1 << 20}  # fmt: skip
+            answer = await client.call(
+                "fetch", 18, replica_id=-1, max_wait=60_000, min_bytes=1, max_bytes=1 << 20, isolation_level=0, session_id=0,
+                session_epoch=-1, topics=[{"topic_id": topic, "partitions": [row]}], forgotten_topics_data=[], rack_id="",
+            )  # fmt: skip
+            found = answer.responses[0].partitions[0]
+            return found.error_code, (found.diverging_epoch.epoch, found.diverging_epoch.end_offset), len(values(found))
+
+        out_of_range = ErrorCode.offset_out_of_range, (-1, -1), 0
+        with trio.fail_after(5):
+            assert await ask(0, 2) == (0, (-1, -1), 1)
+            assert await ask(0, 3) == (0, (0, 2), 0)
+            assert await ask(1, 0) == (0, (-1, -1), 3)
+            assert await ask(1, 4) == (0, (1, 3), 0)
+            assert await ask(2, 0) == out_of_range
+            await client.broker.topics.move_log_start(client.partition("orders"), 1)
+            assert await ask(0, 0) == out_of_range
+
+
+async def test_fetched_rows_that_are_listed_twice_or_taken_apart(connect: Connect) -> None:
+    """The last row of a partition counts, in the first one's place; rows of a topic are together where they were asked so."""
+    async with connect() as client:
+        one, two = [(await client.create_topic(name, 2)).topic_id for name in ("one", "two")]
+        await produce(client, one, batch(b"a"))
+        asked = [(one, 0, 7), (two, 0, 0), (one, 1, 0), (one, 0, 0)]
+        topics = [
+            {"topic_id": topic, "partitions": [
+                {"partition": index, "current_leader_epoch": -1, "fetch_offset": offset, "last_fetched_epoch": -1,
+                 "log_start_offset": -1, "partition_max_bytes": 1 << 20}
+            ]}
+            for topic, index, offset in asked
+        ]  # fmt: skip
+        answer = await client.call(
+            "fetch", 18, replica_id=-1, max_wait=0, min_bytes=1, max_bytes=1 << 20, isolation_level=0, session_id=0, session_epoch=-1,
+            topics=topics, forgotten_topics_data=[], rack_id="",
+        )  # fmt: skip
+        rows = [(topic.topic_id, row.partition_index, row.error_code) for topic in answer.responses for row in topic.partitions]
+        assert rows == [(one, 0, 0), (two, 0, 0), (one, 1, 0)]
+        assert len(answer.responses) == 3
 
 
 async def test_a_small_limit_still_gives_the_first_batch(connect: Connect) -> None:  # BASE-48
@@ -174,6 +365,10 @@ async def test_a_small_limit_still_gives_the_first_batch(connect: Connect) -> No
         for limits in ({"max_bytes": 1}, {"partition_max_bytes": 1}, {"max_bytes": 0}):
             row = (await fetch(client, topic.topic_id, 0, **limits)).responses[0].partitions[0]
             assert values(row) == [b"a" * 1000]
+        for limits in ({"max_bytes": -1}, {"partition_max_bytes": -1}):
+            for offset, code in ((0, ErrorCode.unknown_server_error), (2, ErrorCode.none), (3, ErrorCode.offset_out_of_range)):
+                row = (await fetch(client, topic.topic_id, offset, **limits)).responses[0].partitions[0]
+                assert (row.error_code, values(row)) == (code, [])
 
 
 async def test_a_waiting_fetch_is_woken_by_a_produce(connect: Connect) -> None:  # BASE-43
@@ -230,6 +425,21 @@ class TestFetchSessions:
             assert (await fetch(client, None, 0, session_id=0, session_epoch=1)).error_code == ErrorCode.fetch_session_id_not_found
             by_name = await fetch(client, "orders", 0, version=12, session_id=session, session_epoch=1)
             assert by_name.error_code == ErrorCode.fetch_session_topic_id_error
+
+    async def test_what_is_wanted_and_forgotten_at_once_is_forgotten(self, connect: Connect) -> None:
+        async with connect() as client:
+            topic = (await client.create_topic("orders")).topic_id
+            session = (await fetch(client, None, 0, session_epoch=0)).session_id
+            assert session != 0, "a session may begin with nothing"
+            for epoch, forgotten, rows in ((1, [topic], 0), (2, [], 1)):
+                forgets = [{"topic_id": each, "partitions": (0,)} for each in forgotten]
+                row = {"partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "last_fetched_epoch": -1, "log_start_offset": -1,
+                       "partition_max_bytes": 100}  # fmt: skip
+                answer = await client.call(
+                    "fetch", 18, replica_id=-1, max_wait=0, min_bytes=1, max_bytes=100, isolation_level=0, session_id=session,
+                    session_epoch=epoch, topics=[{"topic_id": topic, "partitions": [row]}], forgotten_topics_data=forgets, rack_id="",
+                )  # fmt: skip
+                assert len(answer.responses) == rows
 
     async def test_a_final_epoch_ends_the_session(self, connect: Connect) -> None:
         async with connect() as client:

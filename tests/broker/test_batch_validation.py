@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 from crc32c import crc32c
 
-from kbroker.broker.batch_validation import UNLIMITED_MS, BatchRules, validate
+from kbroker.broker.batch_validation import UNLIMITED_MS, BadBatch, BatchRules, validate
 from kbroker.compression import Codec
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.errors import ErrorCode
 from kbroker.records import CRC_START, NO_TIMESTAMP, ProducerInfo, Record, build_batch
 
 NOW_MS = 1_700_000_000_000
@@ -33,10 +33,14 @@ def changed(layout: str, position: int, value: int, *, reseal: bool = True, **op
     return resealed(batch) if reseal else bytes(batch)
 
 
-def code_of(records: bytes | None, rules: BatchRules = RULES) -> ErrorCode:
-    with pytest.raises(KafkaError) as refused:
+def refusal_of(records: bytes | None, rules: BatchRules = RULES) -> BadBatch:
+    with pytest.raises(BadBatch) as refused:
         validate(records, rules, NOW_MS)
-    return refused.value.code
+    return refused.value
+
+
+def code_of(records: bytes | None, rules: BatchRules = RULES) -> ErrorCode:
+    return refusal_of(records, rules).code
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -47,7 +51,15 @@ def test_a_good_batch_in_every_codec(codec: Codec) -> None:
 
 def test_bytes_after_the_batch_that_make_no_batch_are_ignored() -> None:  # BASE-26
     batch = bytes(good())
-    assert validate(batch + b"\x00" * 7, RULES, NOW_MS).size_bytes == len(batch)
+    cut = struct.pack(">qiiB", 0, 100, 0, 2)
+    for rest in (b"\x00" * 11, cut[:12], cut[:16], cut, cut + bytes(80), batch[:-1]):
+        assert validate(batch + rest, RULES, NOW_MS).size_bytes == len(batch), rest
+
+
+def test_bytes_after_the_batch_that_cannot_begin_one_are_not() -> None:  # BASE-26
+    for rest in (b"\x00" * 12, struct.pack(">qi", 0, 13), struct.pack(">qiiB", 0, 100, 0, 3), b"x" * 20):
+        refusal = refusal_of(bytes(good()) + rest)
+        assert (refusal.code, refusal.by_log, refusal.message) == (ErrorCode.corrupt_message, False, None), rest
 
 
 CASES: list[tuple[str, Callable[[], bytes | None], ErrorCode]] = [
@@ -58,6 +70,9 @@ CASES: list[tuple[str, Callable[[], bytes | None], ErrorCode]] = [
     ("two batches", lambda: bytes(good() * 2), ErrorCode.invalid_record),
     ("wrong CRC", lambda: changed(">I", 17, 1, reseal=False), ErrorCode.corrupt_message),
     ("length below a header", lambda: changed(">i", 8, 40), ErrorCode.corrupt_message),
+    ("length below any format's", lambda: changed(">i", 8, 13), ErrorCode.corrupt_message),
+    ("a whole batch that is shorter than a header", lambda: struct.pack(">qiiB", 0, 20, 0, 2) + bytes(15), ErrorCode.corrupt_message),
+    ("a whole message of the oldest format", lambda: struct.pack(">qiiB", 0, 20, 0, 0) + bytes(15), ErrorCode.invalid_record),
     ("negative length", lambda: changed(">i", 8, -5), ErrorCode.corrupt_message),
     ("magic 0", lambda: changed(">b", 16, 0), ErrorCode.invalid_record),
     ("magic 1", lambda: changed(">b", 16, 1), ErrorCode.invalid_record),
@@ -69,6 +84,11 @@ CASES: list[tuple[str, Callable[[], bytes | None], ErrorCode]] = [
     ("base offset not 0", lambda: changed(">q", 0, 9), ErrorCode.invalid_record),
     ("producer id without sequence", lambda: bytes(good(producer=ProducerInfo(5, 0, -1))), ErrorCode.invalid_record),
     ("transactional without producer id", lambda: changed(">h", 21, 0x10), ErrorCode.transactional_id_authorization_failed),
+    ("transactional", lambda: changed(">h", 21, 0x10, producer=ProducerInfo(5, 0, 0)), ErrorCode.transactional_id_authorization_failed),
+    ("transactional, and a second batch", lambda: changed(">h", 21, 0x10) * 2, ErrorCode.transactional_id_authorization_failed),
+    ("two batches, and a wrong CRC", lambda: changed(">I", 17, 1, reseal=False) * 2, ErrorCode.invalid_record),
+    ("a base offset, and a wrong CRC", lambda: changed(">q", 0, 9)[:17] + bytes(4) + bytes(good())[21:], ErrorCode.invalid_record),
+    ("a control batch of an unknown codec", lambda: changed(">h", 21, 0x25), ErrorCode.unknown_server_error),
 ]
 
 
@@ -77,11 +97,76 @@ def test_refused(make: Callable[[], bytes | None], code: ErrorCode) -> None:  # 
     assert code_of(make()) is code
 
 
+TOLD = {"length below any format's", "negative length", "magic 3"}
+BY_LOG = {
+    "unknown codec",
+    "control batch",
+    "count and delta disagree",
+    "no records",
+    "base offset not 0",
+    "producer id without sequence",
+    "a base offset, and a wrong CRC",
+    "a control batch of an unknown codec",
+}
+
+
+def test_what_is_told_beside_the_code() -> None:
+    """A message where no batch can begin, the log's start where the log looked at it; never both."""
+    refusals = {name: refusal_of(make()) for name, make, _ in CASES}
+    assert {name for name, refusal in refusals.items() if refusal.message is not None} == TOLD
+    assert {name for name, refusal in refusals.items() if refusal.by_log} == BY_LOG
+
+
+@pytest.mark.parametrize("producer", [ProducerInfo(-1, 3, 7), ProducerInfo(-5, 0, -1), ProducerInfo(5, -1, 0)])
+def test_odd_producers_that_are_taken(producer: ProducerInfo) -> None:  # BASE-39
+    header = validate(bytes(good(producer=producer)), RULES, NOW_MS)
+    assert header.has_producer == (producer.producer_id == 5)
+
+
 def test_too_large_counts_the_compressed_size() -> None:  # BASE-32
     records = [Record(0, NOW_MS, None, b"\x00" * 50_000)]
     rules = BatchRules(max_message_bytes=10_000)
     assert code_of(build_batch(records), rules) is ErrorCode.message_too_large
     assert validate(build_batch(records, codec=Codec.ZSTD), rules, NOW_MS).record_count == 1
+
+
+def test_larger_than_a_segment() -> None:  # BASE-32
+    size = len(good())
+    assert validate(bytes(good()), BatchRules(segment_bytes=size), NOW_MS).size_bytes == size
+    refusal = refusal_of(bytes(good()), BatchRules(segment_bytes=size - 1))
+    assert (refusal.code, refusal.by_log) == (ErrorCode.record_list_too_large, False)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_records_at_fault_are_named(codec: Codec) -> None:  # BASE-33
+    times = (NOW_MS, NOW_MS + 3_600_001, NO_TIMESTAMP, 5, NOW_MS - 1000)
+    batch = build_batch([Record(0, each, None, b"") for each in times], codec=codec)
+    after, both = refusal_of(batch), refusal_of(batch, BatchRules(timestamp_before_max_ms=1000))
+    assert [error.place for error in after.record_errors] == [1]
+    assert [error.place for error in both.record_errors] == [1, 3]
+    assert (both.message, both.by_log) == ("One or more records have been rejected due to invalid timestamp", True)
+    assert all("Timestamp" in error.message for error in both.record_errors)
+
+
+def test_so_many_records_at_fault_are_named() -> None:
+    late = build_batch((Record(0, NOW_MS + 3_600_001, None, b"") for _ in range(1500)), codec=Codec.ZSTD)
+    assert len(refusal_of(late).record_errors) == 1000
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_a_batch_whose_times_claim_to_be_the_topic_s(codec: Codec) -> None:  # BASE-33
+    batch = bytes(good(codec=codec, attributes=0x08))
+    assert validate(batch, RULES, NOW_MS).is_log_append_time
+    refusal = refusal_of(batch, BatchRules(log_append_time=True))
+    assert (refusal.code, [error.place for error in refusal.record_errors]) == (ErrorCode.invalid_timestamp, [0, 1])
+
+
+def test_records_that_cannot_be_opened_to_be_named() -> None:
+    rules = BatchRules(timestamp_before_max_ms=1000)
+    assert code_of(changed(">h", 21, Codec.GZIP), rules) is ErrorCode.unknown_server_error
+    more = bytearray(changed(">i", 57, 3))
+    struct.pack_into(">i", more, 23, 2)
+    assert code_of(resealed(more), rules) is ErrorCode.invalid_record
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])

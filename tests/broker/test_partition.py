@@ -10,13 +10,13 @@ from uuid import UUID
 import pytest
 import trio
 
-from kbroker.broker.batch_validation import BatchRules
+from kbroker.broker.batch_validation import BadBatch, BatchRules
 from kbroker.broker.group_commit import GroupCommit
-from kbroker.broker.partition import Partition
+from kbroker.broker.partition import EpochEntry, Partition
 from kbroker.broker.producer_state import ProducerStates
 from kbroker.broker.waiting import Waiter
 from kbroker.errors import ErrorCode, KafkaError, NoSpace
-from kbroker.records import ProducerInfo, Record, build_batch, iter_records, read_header
+from kbroker.records import ProducerInfo, Record, build_batch, crc_is_valid, iter_records, read_header
 from kbroker.storage.memory_store import LOG_STORE
 from kbroker.storage.spi import LogId, LogSettings, LogStore, StampedBatch
 
@@ -124,7 +124,44 @@ async def test_log_append_time(tmp_path: Path) -> None:
         assert [record.timestamp_ms for record in iter_records(views[0])] == [NOW_MS, NOW_MS]
 
 
+async def test_a_client_cannot_make_its_times_the_topic_s(tmp_path: Path) -> None:
+    """Readers would take the batch's greatest timestamp for that of every record."""
+    async with open_partition(tmp_path) as fixture:
+        records = [Record(0, stamp_ms, None, b"x", ()) for stamp_ms in (5, 9)]
+        await fixture.produce(build_batch(records, attributes=0x08))
+        (view,) = await fixture.partition.read(0, max_bytes=1 << 20, end_offset=2)
+        header = read_header(view)
+        assert not header.is_log_append_time
+        assert crc_is_valid(view, 0, header)
+        assert [record.timestamp_ms for record in iter_records(view)] == [5, 9]
+
+
 class TestIdempotence:
+    @pytest.mark.parametrize(("log_append_time", "told_ms"), [(False, 5), (True, NOW_MS)])
+    async def test_a_repeat_is_told_a_time(self, tmp_path: Path, log_append_time: bool, told_ms: int) -> None:  # BASE-36
+        async with open_partition(tmp_path, BatchRules(log_append_time=log_append_time)) as fixture:
+            one = batch(1, producer_id=9, sequence=0, timestamp_ms=5)
+            first = fixture.partition.append(one, NOW_MS, lambda _: None)
+            assert first.log_append_time_ms == (NOW_MS if log_append_time else -1)
+            assert fixture.partition.append(one, NOW_MS + 1, lambda _: None) == (0, told_ms)
+            await fixture.produce(batch())
+
+    async def test_a_producer_without_an_epoch_may_go_on_anywhere(self, tmp_path: Path) -> None:  # BASE-35, BASE-39
+        async with open_partition(tmp_path) as fixture:
+            offsets = [await fixture.produce(batch(producer_id=9, epoch=-1, sequence=sequence)) for sequence in (0, 5, 5, 1, 0)]
+            assert offsets == [0, 1, 1, 2, 0], "repeats are known all the same"
+            assert await fixture.produce(batch(producer_id=9, epoch=0, sequence=9)) == 3
+            for epoch, sequence, code in ((0, 11, ErrorCode.out_of_order_sequence_number), (-1, 0, ErrorCode.invalid_producer_epoch)):
+                with pytest.raises(BadBatch) as refused:
+                    await fixture.produce(batch(producer_id=9, epoch=epoch, sequence=sequence))
+                assert (refused.value.code, refused.value.by_log) == (code, True)
+
+    async def test_an_epoch_below_none_is_refused(self, tmp_path: Path) -> None:  # BASE-38
+        async with open_partition(tmp_path) as fixture:
+            with pytest.raises(BadBatch) as refused:
+                await fixture.produce(batch(producer_id=9, epoch=-2, sequence=0))
+            assert refused.value.code is ErrorCode.invalid_producer_epoch
+
     async def test_a_repeat_is_answered_with_the_old_offset(self, tmp_path: Path) -> None:  # BASE-35
         async with open_partition(tmp_path) as fixture:
             first = await fixture.produce(batch(2, producer_id=9, sequence=0))
@@ -224,10 +261,33 @@ class TestRanges:
             partition = fixture.partition
             partition.check_leader_epoch(-1)
             partition.check_leader_epoch(3)
-            for epoch, code in ((2, ErrorCode.fenced_leader_epoch), (4, ErrorCode.unknown_leader_epoch)):
+            fenced = ErrorCode.fenced_leader_epoch
+            for epoch, code in ((2, fenced), (-2, fenced), (4, ErrorCode.unknown_leader_epoch)):
                 with pytest.raises(KafkaError) as refused:
                     partition.check_leader_epoch(epoch)
                 assert refused.value.code is code
             assert partition.epoch_end(3) == (3, 2)
             assert partition.epoch_end(4) == (-1, -1)
             assert partition.epoch_end(1) == (1, 0), "older than all: it ended where the oldest known one begins"
+            assert partition.epoch_end(-5) == (-5, 0)
+            assert partition.epoch_end(-1) == (-1, -1)
+            assert [partition.epoch_of(offset) for offset in (0, 1, 2)] == [3, 3, 3]
+
+    async def test_leader_epochs_of_deleted_records(self, tmp_path: Path) -> None:  # BASE-53
+        async with open_partition(tmp_path) as fixture:
+            await fixture.produce(batch(9))
+            partition = fixture.partition
+            partition.epochs[:] = [EpochEntry(0, 0), EpochEntry(1, 3), EpochEntry(2, 6)]
+            ends = {}
+            for start in (0, 2, 3, 5, 6, 8, 9):
+                partition.log_start_offset = start
+                ends[start] = [partition.epoch_end(epoch) for epoch in (-2, 0, 1, 2)]
+            assert ends == {
+                0: [(-2, 0), (0, 3), (1, 6), (2, 9)],
+                2: [(-2, 2), (0, 3), (1, 6), (2, 9)],
+                3: [(-2, 3), (0, 3), (1, 6), (2, 9)],
+                5: [(-2, 5), (0, 5), (1, 6), (2, 9)],
+                6: [(-2, 6), (0, 6), (1, 6), (2, 9)],
+                8: [(-2, 8), (0, 8), (1, 8), (2, 9)],
+                9: [(-2, 9), (0, 9), (1, 9), (2, 9)],
+            }

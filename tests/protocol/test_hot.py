@@ -8,6 +8,7 @@ import pytest
 
 from kbroker.api import APIS
 from kbroker.protocol.hot import (
+    FETCH_FLEXIBLE,
     FETCH_TOPIC_IDS,
     PRODUCE_TOPIC_IDS,
     FetchRow,
@@ -39,6 +40,8 @@ def test_produce(version: int) -> None:
         ProduceRow(0, 0, 1234567890123, -1, 7),
         ProduceRow(3, 87, error_message=None if version < 8 else LONG),
         ProduceRow(2, 0, 5, 1700000000123, 0),
+        ProduceRow(4, 32, -1, -1, 3, *((LONG, [(0, "odd"), (300, LONG)]) if version >= 8 else ())),
+        ProduceRow(5, 32, -1, -1, 3, *(("none named", []) if version >= 8 else ())),
     ]
     topics = [(TOPIC_ID if version >= PRODUCE_TOPIC_IDS else "orders", rows), (OTHER_ID if version >= PRODUCE_TOPIC_IDS else LONG, [])]
     expected = {
@@ -53,7 +56,7 @@ def test_produce(version: int) -> None:
                         "base_offset": row.base_offset,
                         "log_append_time": row.log_append_time_ms,
                         "log_start_offset": row.log_start_offset,
-                        "record_errors": (),
+                        "record_errors": [{"batch_index": at, "batch_index_error_message": what} for at, what in row.record_errors],
                         "error_message": row.error_message,
                     }
                     for row in topic_rows
@@ -71,6 +74,9 @@ def test_fetch(version: int) -> None:
         FetchRow(0, 0, 99, 5, [b"abc", memoryview(b"d" * 300)]),
         FetchRow(1, 1),
         FetchRow(2, 0, 10, 0, ()),
+        FetchRow(3, 3, none_aborted=True),
+        FetchRow(4, 0, 99, 5, [b"abc"], none_aborted=True),
+        *([FetchRow(5, 0, 99, 5, diverging=(3, 1 << 40))] if version >= FETCH_FLEXIBLE else []),
     ]
     topics = [(TOPIC_ID if version >= FETCH_TOPIC_IDS else "orders", rows), (OTHER_ID if version >= FETCH_TOPIC_IDS else LONG, rows[:1])]
     expected = {
@@ -87,8 +93,13 @@ def test_fetch(version: int) -> None:
                         "high_watermark": row.high_watermark,
                         "last_stable_offset": row.high_watermark,
                         "log_start_offset": row.log_start_offset,
-                        "aborted_transactions": None,
+                        "aborted_transactions": () if row.none_aborted else None,
                         "records": b"".join(row.records),
+                        **(
+                            {}
+                            if row.diverging is None
+                            else {"diverging_epoch": dict(zip(("epoch", "end_offset"), row.diverging, strict=True))}
+                        ),
                     }
                     for row in topic_rows
                 ],

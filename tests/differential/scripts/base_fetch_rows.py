@@ -175,3 +175,12 @@ def ids_in_a_session(s: Session) -> None:
     number = fetch_by_id(s, UUID(int=9), wanted((0, 0)), session=(0, 0)).session_id
     fetch_by_id(s, topic.topic_id, wanted((0, 4), (7, 0)), session=(number, 1))
     fetch_by_id(s, topic.topic_id, wanted((0, 3), (0, 4)), session=(number, 2))
+
+
+@script()
+def last_fetched_epochs(s: Session) -> None:
+    """What a replica compares its log by; consumers leave it out."""
+    topic = filled(s)
+    for epoch in (-2, -1, 0, 99):
+        for offset in (0, 4, 5):
+            fetch(s, (topic, [{**row, "last_fetched_epoch": epoch} for row in wanted((0, offset))]))

@@ -103,6 +103,17 @@ def producer_ids(s: Session) -> None:
         s.call("init_producer_id", version, **values)
 
 
+@script("BASE-41")
+def own_producer_ids(s: Session) -> None:
+    """Only whether there is a new id: which one it is counts others' requests, too."""
+    values = {"transactional_id": None, "transaction_timeout": 60_000}
+    s.until(lambda: not s.prepare("init_producer_id", 4, **values).error_code.value, "there are producer ids")
+    for version in (3, 4, 5):
+        for own in ((700, 3), (0, 0), (-5, -5), (700, 32767), (700, -1), (-1, 3), (-5, -1), (-1, -5)):
+            answer = s.prepare("init_producer_id", version, **values, producer_id=own[0], producer_epoch=own[1])
+            s.note(f"{own}", [answer.error_code.name, answer.producer_id >= 0 and answer.producer_id != own[0], answer.producer_epoch])
+
+
 @script("SC-7", "RPC-5")
 def coordinators(s: Session) -> None:
     for key in ("g", ""):

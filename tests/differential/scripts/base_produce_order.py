@@ -6,7 +6,7 @@ from uuid import UUID
 
 from tests.differential.script import Session, Topic, Value, script
 from tests.differential.scripts.base_offsets import delete_records
-from tests.differential.scripts.base_produce import PAST, altered, batch_of, end_of, has_offsets_topic, produce
+from tests.differential.scripts.base_produce import PAST, altered, batch_of, end_of, has_offsets_topic, latest, produce
 
 FUTURE = 4_000_000_000_000
 
@@ -129,3 +129,27 @@ def refused_by_a_log_that_begins_later(s: Session) -> None:
     delete_records(s, topic, (0, 2))
     for bad in (altered(good, record_count=3), altered(good, crc=1), altered(good, base_sequence=9), good, good + good):
         produce(s, topic, bad)
+
+
+@script("BASE-29")
+def errors_with_acks_0(s: Session) -> None:
+    """Each closes the connection, which the next request on it shows."""
+    topic, good = s.topic(2, **PAST), batch_of("one")
+    bad = {
+        "no such partition": [(9, good)],
+        "no batch": [(0, b"")],
+        "CRC": [(0, altered(good, crc=1))],
+        "length": [(0, altered(good, batch_length=10))],
+        "transactional": [(0, altered(good, attributes=0x10))],
+        "time": [(0, batch_of("x", stamp=FUTURE))],
+        "beside a good one": [(0, good), (1, altered(good, record_count=3))],
+        "no error": [(0, good)],
+    }
+    for what, rows in bad.items():
+        connection = s.connection(what)
+        topics = [{"name": topic.name, "partition_data": [{"index": index, "records": batch} for index, batch in rows]}]
+        values = {"transactional_id": None, "acks": 0, "timeout": 30_000, "topic_data": topics}
+        connection.send_raw(connection.encode("produce", 9, values))
+        s.call("metadata", 1, on=what, topics=())
+    s.until(lambda: latest(s, topic) == 2, "both good ones count")
+    end_of(s, topic)
