@@ -191,11 +191,13 @@ class ShareGroups:
         loaded = self.find_or_load(group_id, partition)
         waiter = Waiter()
         loaded.waiters.add(waiter)
-        while loaded.engine is None and not loaded.gone:
-            with trio.CancelScope() as scope:
-                waiter.attach(scope)
-                await trio.sleep_forever()
-        loaded.waiters.discard(waiter)
+        try:
+            while loaded.engine is None and not loaded.gone:
+                with trio.CancelScope() as scope:
+                    waiter.attach(scope)
+                    await trio.sleep_forever()
+        finally:
+            loaded.waiters.discard(waiter)
         if loaded.engine is None:
             raise loaded.error or KafkaError(ErrorCode.unknown_topic_or_partition)
         return loaded

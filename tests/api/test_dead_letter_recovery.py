@@ -304,7 +304,7 @@ async def test_the_group_is_deleted(connect: Connect) -> None:
 
 
 async def test_the_log_start_moves_past_them(connect: Connect) -> None:
-    """DLQ-12, LSO-8: what is ARCHIVING goes with it, and the queue goes on; a dead letter under way still comes."""
+    """DLQ-12, LSO-8: what is ARCHIVING goes with it, and the queue goes on."""
     async with connect() as client:
         await stopped_with_one_archiving(client)
         await client.call("delete_records", 2, topics=[{"name": "orders", "partitions": [{"partition_index": 0, "offset": 2}]}])
