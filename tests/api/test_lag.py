@@ -117,9 +117,7 @@ class Load:
                 answer = await member.fetch(keys if member.epoch == 0 else (), max_records=size, max_bytes=1 << self.random.randint(7, 12))
                 if answer.error_code:
                     break
-                acks = {
-                    (topic.topic_id, row.partition_index): self.acks(row) for topic in answer.responses for row in topic.partitions
-                }
+                acks = {(topic.topic_id, row.partition_index): self.acks(row) for topic in answer.responses for row in topic.partitions}
                 await self.pause()
                 if any(acks.values()) and (await member.acknowledge({key: found for key, found in acks.items() if found})).error_code:
                     break
@@ -232,7 +230,5 @@ def test_lag_is_what_a_count_over_log_and_state_gives(tmp_path: Path, durability
 @pytest.mark.full
 @pytest.mark.parametrize("durability", ["os", "disk"])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_lag_is_what_a_count_gives_a_thousand_times(
-    tmp_path: Path, engine: str, durability: Durability
-) -> None:  # OFF-9, OFF-11, OFF-12
+def test_lag_is_what_a_count_gives_a_thousand_times(tmp_path: Path, engine: str, durability: Durability) -> None:  # OFF-9, OFF-11, OFF-12
     count_at_random_moments(tmp_path, engine, durability, 1000, seed=932)

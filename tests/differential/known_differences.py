@@ -76,6 +76,12 @@ def _without_the_group_s_own(theirs: Json, ours: Json) -> bool:
     return isinstance(theirs, list) and ours == [row for row in theirs if row["source"] != _GROUP_SOURCE] != theirs
 
 
+def _other_types_groups(theirs: Json, ours: Json) -> bool:
+    """Kafka tells of a group of another type, or of what came after its deletion; here it was a share group."""
+    rows = isinstance(theirs, list) and [row["group_type"] for row in theirs] == ["consumer"] and ours == []
+    return rows or (theirs, ours) in (("Empty", "Stable"), ("classic", "share"), ("none", "non_empty_group"), (2, 3))
+
+
 def _features_of_newer_kafka(theirs: Json, ours: Json) -> bool:
     """The three that kbroker has, with 4.4's levels."""
     newer = {"metadata.version": {30: 31}, "group.version": {}, "share.version": {1: 2}}
@@ -101,7 +107,7 @@ KNOWN: Sequence[Difference] = (
             values(0, 30_000),
             _no_rows_but_one_with("error_code", lambda code: code == "unknown_topic_id"),
         ),
-        "share_fetch_requests.unknown_topic_id share_session_ends.topic_deleted",
+        "share_fetch_requests.unknown_topic_id share_session_ends.topic_deleted group_topics.fetching_from_a_deleted_topic",
     ),
     Difference(
         "DIF-4",
@@ -153,6 +159,12 @@ KNOWN: Sequence[Difference] = (
         r"^4\.describe_configs\.results\[0\]\.configs\[0\]\.(value|config_source|synonyms)$",
         any_of(values("7", "5"), values(8, 5), _without_the_group_s_own),
         "group_configs.settings_outlive_the_group",
+    ),
+    Difference(
+        "DIF-12",
+        r"^5\.share_fetch\.responses.*\.(records|acquired_records)$",
+        _only_there,
+        "group_descriptions.a_deleted_group_begins_from_nothing",
     ),
     Difference(
         "DIF-30",
@@ -219,6 +231,61 @@ KNOWN: Sequence[Difference] = (
         "base_offsets_rows.a_log_without_records",
     ),
     Difference("DIF-22", r"^[0-7]\.a (key|client id): ", values("answered", "connection closed"), "base_frames.bytes_that_are_no_text"),
+    Difference("DIF-40", r"^[23]\.state of partition [12]\[[12]\]$", values(-1, 0), "group_topics.a_topic_grows"),
+    Difference(
+        "DIF-40",
+        r"^1\.share_fetch\.responses.*\.(records|acquired_records)$",
+        _only_here,
+        "group_topics.new_partitions_under_the_policy_latest",
+    ),
+    Difference(
+        "DIF-41",
+        r"^[0-8]\.(initialize|read|write)_share_group_state\.results.*\.(error_code|error_message|state_epoch)$",
+        any_of(
+            lambda theirs, ours: theirs in ("none", "fenced_state_epoch", "fenced_leader_epoch") and ours == "invalid_request",
+            values(None, "text"),
+            values(5, 0),
+        ),
+        "share_state_refusals.negative_epochs share_state_refusals.both_epochs_stale",
+    ),
+    Difference(
+        "DIF-42",
+        r"^[3579]\.read_share_group_state_summary\.results.*\.start_offset$|\.read_share_group_state_summary\.results.*_complete_count$",
+        any_of(values(15, 20), values(2, 3), values(9, 3), values(4, 3), values(-1, 0), values(-1, 1), values(-9, 0)),
+        "share_state.start_offsets_that_go_back share_state.many_updates share_state.writes_without_a_count "
+        "share_state_refusals.state_that_makes_no_sense",
+    ),
+    Difference(
+        "DIF-43",
+        r"^[2-5]\.write_share_group_state\.results.*\.error_(code|message)$",
+        any_of(values("none", "invalid_request"), values(None, "text")),
+        "share_state_refusals.state_that_makes_no_sense",
+    ),
+    Difference("DIF-44", r"^4\.read_share_group_state\.results.*\.state_batches$", _only_here, "share_state.initialised_twice"),
+    Difference(
+        "DIF-45",
+        r"^2\.share_acknowledge\.(responses.*\.(error_code|leader_id)|node_endpoints)$",
+        any_of(
+            values("not_leader_or_follower", "unknown_topic_or_partition"),
+            values("unknown_server_error", "unknown_topic_or_partition"),
+            values("leader_id", -1),
+            _only_there,
+        ),
+        "share_offsets.altered_while_a_session_is_open share_offsets.deleted_while_a_session_is_open",
+    ),
+    Difference("DIF-46", r"^\d\.\w+$", lambda theirs, ours: ours == "connection closed", "group_types.*"),
+    Difference(
+        "DIF-46",
+        r"^[1-7]\.(share_group_heartbeat|share_group_describe|list_groups|delete_groups)\.",
+        any_of(kafka_says("group_id_not_found", "text", None, 0, "", []), _other_types_groups),
+        "group_types.a_consumer_group group_types.a_group_of_committed_offsets group_types.taking_over_after_deletion",
+    ),
+    Difference(
+        "DIF-46",
+        r"^[01]\.(alter|delete)_share_group_offsets\.(error_code|error_message|responses)$",
+        any_of(values("group_id_not_found", "none"), values("text", None), _only_here),
+        "share_offsets.groups_of_another_type",
+    ),
 )
 
 
