@@ -14,8 +14,9 @@ nothing, as long as the changes behind it are laid over as well. This module mus
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import TypeAlias
@@ -67,23 +68,28 @@ class _Moments(ABC):
         self._env = env
 
     @abstractmethod
-    def _changes_over(self, transaction: Transaction) -> _Changes | None:
-        """None when the transaction is too old for what is known now."""
+    def _changes_over(self, transaction: Transaction, prefix: bytes) -> _Changes | None:
+        """Of keys that start with `prefix`, others as well if that costs nothing. None when the transaction is too old for what is
+        known now."""
 
     def get(self, key: bytes) -> bytes | None:
         with self.snapshot() as moment:
             return moment.get(key)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        with self.snapshot() as moment:  # whole at the first step: a scan that is left unfinished would pin the pages of its moment
+        with self._moment(prefix) as moment:  # whole at the first step: a scan that is left unfinished would pin the pages of its moment
             found = list(moment.scan(prefix))
         yield from found
 
+    def snapshot(self) -> AbstractContextManager[LmdbStateMoment]:
+        return self._moment(b"")
+
     @contextmanager
-    def snapshot(self) -> Iterator[LmdbStateMoment]:
+    def _moment(self, prefix: bytes) -> Iterator[LmdbStateMoment]:
+        """One that need not know keys that do not start with `prefix`."""
         for _ in range(_ATTEMPTS):
             with self._env.long_read() as transaction:
-                changes = self._changes_over(transaction)
+                changes = self._changes_over(transaction, prefix)
                 if changes is not None:
                     yield LmdbStateMoment(transaction, changes)
                     return
@@ -99,7 +105,7 @@ class LmdbStateReader(_Moments):
         self._reading = Lock()
         self._closed = False
 
-    def _changes_over(self, transaction: Transaction) -> _Changes | None:
+    def _changes_over(self, transaction: Transaction, prefix: bytes) -> _Changes | None:
         position = StateMap(transaction).position
         with self._reading:
             changes = _read(self._log, position)
@@ -110,6 +116,32 @@ class LmdbStateReader(_Moments):
             self._closed = True
             self._log.close()
             self._env.close()
+
+
+class _Gathered:
+    """Changes that are not in LMDB, in memory. Keys are kept in order: a start asks for thousands of prefixes, and writes to each."""
+
+    def __init__(self) -> None:
+        self.changes: _Changes = {}
+        self._keys: list[bytes] = []
+
+    def update(self, changes: Iterable[Change]) -> None:
+        for key, value in changes:
+            if key not in self.changes:
+                insort(self._keys, key)
+            self.changes[key] = value
+
+    def of(self, prefix: bytes) -> _Changes:
+        """A copy of those whose keys start with `prefix`."""
+        if not prefix:
+            return dict(self.changes)
+        found: _Changes = {}
+        for number in range(bisect_left(self._keys, prefix), len(self._keys)):
+            key = self._keys[number]
+            if not key.startswith(prefix):
+                break
+            found[key] = self.changes[key]
+        return found
 
 
 class LmdbStateStore(_Moments):
@@ -124,8 +156,8 @@ class LmdbStateStore(_Moments):
         self._log = log
         self._lock = Lock()
         self._closed = False
-        self._new: _Changes = {}
-        self._moving: _Changes = {}
+        self._new = _Gathered()
+        self._moving = _Gathered()
         """These are on their way into LMDB."""
         self._redo_bytes = 0
         self._most_redo_bytes = most_redo_bytes
@@ -138,20 +170,22 @@ class LmdbStateStore(_Moments):
                 f"{env.directory}: the redo log begins at {start_offset}, behind the map's end at {self._position}: "
                 "one of them is from an older copy; restore both from one backup"
             )
-        self._new = _read(log, self._position)
+        self._new.update(_read(log, self._position).items())
         self._end_offset = max(end_offset, self._position)  # a power cut may take the end of a log that the map has already
-        if self._new:
+        if self._new.changes:
             self._move()
 
     def get(self, key: bytes) -> bytes | None:
-        for changes in (self._new, self._moving):  # in this order: that is the way they go
-            if key in changes:
-                return changes[key]
+        for gathered in (self._new, self._moving):  # in this order: that is the way they go
+            if key in gathered.changes:
+                return gathered.changes[key]
         return super().get(key)
 
-    def _changes_over(self, transaction: Transaction) -> _Changes | None:
+    def _changes_over(self, transaction: Transaction, prefix: bytes) -> _Changes | None:
         with self._lock:
-            return None if StateMap(transaction).position < self._position else {**self._moving, **self._new}
+            if StateMap(transaction).position < self._position:
+                return None
+            return {**self._moving.of(prefix), **self._new.of(prefix)}
 
     def write(self, changes: Sequence[Change]) -> None:
         self._env.check()
@@ -175,21 +209,21 @@ class LmdbStateStore(_Moments):
     def _move(self) -> None:
         """Bring what has gathered into LMDB, and trim the redo log. Not on a full disk: then later."""
         with self._lock:
-            self._moving, self._new, self._redo_bytes = self._new, {}, 0
+            self._moving, self._new, self._redo_bytes = self._new, _Gathered(), 0
             position = self._end_offset
         try:
             with self._env.write() as transaction:
                 state = StateMap(transaction)
-                for key, value in self._moving.items():
+                for key, value in self._moving.changes.items():
                     state.put(key, value)
                 state.set_position(position)
         except NoSpace:
             with self._lock:
-                self._new = {**self._moving, **self._new}
-                self._moving = {}
+                self._moving.update(self._new.changes.items())
+                self._new, self._moving = self._moving, _Gathered()
             return
         with self._lock, suppress(NoSpace):
-            self._position, self._moving = position, {}
+            self._position, self._moving = position, _Gathered()
             self._log.trim(LOG, position)
 
     def statistics(self) -> LmdbStatistics:
@@ -201,7 +235,7 @@ class LmdbStateStore(_Moments):
             return
         self._closed = True
         try:
-            if self._new:
+            if self._new.changes:
                 self._log.sync()
                 self._move()
         finally:
