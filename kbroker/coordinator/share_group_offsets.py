@@ -91,7 +91,7 @@ def to_alter(wanted: Mapping[str, Mapping[int, int]], topics: TopicsView) -> Off
 def _to_alter(name: str, starts: Mapping[int, int], topics: TopicsView) -> TopicDone:
     topic = topics.by_name(name)
     count = 0 if topic is None else len(topic.partitions)
-    rows = tuple(PartitionDone(number) if number < count else _unknown_partition(number) for number in starts)
+    rows = tuple(PartitionDone(number) if 0 <= number < count else _unknown_partition(number) for number in starts)
     return TopicDone(name, topic.topic_id if topic else None, rows)
 
 

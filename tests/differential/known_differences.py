@@ -286,6 +286,12 @@ KNOWN: Sequence[Difference] = (
         any_of(values("group_id_not_found", "none"), values("text", None), _only_here),
         "share_offsets.groups_of_another_type",
     ),
+    Difference(
+        "DIF-47",
+        r"^[12]\.alter_share_group_offsets\.responses\[0\]\.partitions$",
+        lambda theirs, ours: theirs == 2 * ours,
+        "share_offsets.the_same_things_twice",
+    ),
 )
 
 

@@ -195,6 +195,98 @@ def consuming_from_an_altered_offset(s: Session) -> None:
     s.member(group).fetch({topic: {0: ()}}, wait_ms=10_000)
 
 
+@script("OFF-18", "LSO-6")
+def consuming_from_below_zero(s: Session) -> None:
+    topic, group = used(s)
+    alter(s, group, {topic.name: {0: -5}})
+    s.join(group, "m", topic)
+    member = s.member(group, on="user")
+    s.until(lambda: _acquires(s, group, topic), "the log's start is found")
+    member.epoch = 1
+    member.acknowledge({topic: {0: [(0, 0, [ACCEPT])]}})
+    describe(s, group)
+
+
+def _acquires(s: Session, group: str, topic: Topic) -> bool:
+    """Kafka needs a fetch to notice that the log begins elsewhere."""
+    rows = [{"topic_id": topic.topic_id, "partitions": [{"partition_index": 0, "acknowledgement_batches": ()}]}]
+    answer = s.prepare(
+        "share_fetch", 1, on="user", group_id=group, member_id="m", share_session_epoch=0, topics=rows, forgotten_topics_data=(),
+        max_records=10, batch_size=10, max_wait=500, min_bytes=1, max_bytes=1 << 20,
+    )  # fmt: skip
+    return any(row.acquired_records for each in answer.responses for row in each.partitions)
+
+
+@script("LSO-11", "OFF-12", "OFF-18")
+def consuming_from_beyond_the_end(s: Session) -> None:
+    topic, group = used(s)
+    alter(s, group, {topic.name: {0: 6}})
+    s.join(group, "m", topic)
+    member = s.member(group, on="user")
+    member.fetch({topic: {0: ()}}, wait_ms=500)
+    s.produce(topic, "five", "six")
+    member.fetch(wait_ms=500)
+    s.produce(topic, "seven", "eight", "nine")
+    member.fetch(wait_ms=10_000)
+    member.acknowledge({topic: {0: [(6, 6, [ACCEPT])]}})
+    describe(s, group)
+
+
+@script("OFF-13")
+def altered_to_the_same_offset_again(s: Session) -> None:
+    """What was accepted since the first time counts no more, although neither epoch nor offset changes."""
+    topic, group = used(s)
+    alter(s, group, {topic.name: {0: 0}})
+    s.until(lambda: _fetched(s, group, topic, 2), "records were accepted")
+    s.disconnect("user")
+    describe(s, group)
+    alter(s, group, {topic.name: {0: 0}})
+    describe(s, group)
+
+
+@script("OFF-2", "OFF-16", "OFF-22")
+def the_same_things_twice(s: Session) -> None:
+    topic, group = used(s)
+    describe(s, group, {topic.name: [0, 0]})
+    rows = [{"topic_name": topic.name, "partitions": [{"partition_index": 0, "start_offset": start}]} for start in (1, 2)]
+    s.call("alter_share_group_offsets", 0, on=ADMIN, group_id=group, topics=rows)
+    rows = [{"topic_name": topic.name, "partitions": [{"partition_index": 0, "start_offset": start} for start in (3, 4)]}]
+    s.call("alter_share_group_offsets", 0, on=ADMIN, group_id=group, topics=rows)
+    delete(s, group, topic.name, topic.name)
+
+
+@script("OFF-3", "OFF-6", "OFF-14")
+def odd_names(s: Session) -> None:
+    topic, group = used(s)
+    describe(s, group, {"missing": [-1]})
+    describe(s, group, {"missing": []})
+    describe(s, group, {"missing": [0], topic.name: [0]})
+    describe(s, "", {"missing": [0]})
+    alter(s, group, {topic.name: {}})
+    alter(s, group, {"missing": {-1: 0}})
+    alter(s, " ", {topic.name: {0: 1}})
+    delete(s, " ", topic.name)
+    s.call("delete_groups", 2, on=ADMIN, groups_names=[" "])
+
+
+@script("OFF-22", "INIT-9")
+def after_its_topic_was_deleted(s: Session) -> None:
+    topic, group = used(s)
+    answer = s.prepare("delete_topics", 5, topic_names=[topic.name], timeout=30_000)
+    assert not answer.responses[0].error_code.value
+    s.until(lambda: s.gone(topic), "the topic is gone")
+    s.until(lambda: not _listed_topics(s, group), "the group has forgotten it")
+    describe(s, group)
+    describe(s, group, {topic.name: [0]})
+    delete(s, group, topic.name)
+    alter(s, group, {topic.name: {0: 1}})
+
+
+def _listed_topics(s: Session, group: str) -> int:
+    answer = s.prepare("describe_share_group_offsets", 1, on=ADMIN, groups=[{"group_id": group, "topics": None}])
+    return len(answer.groups[0].topics)
+
+
 @script("OFF-5", seconds=36.0)
 def a_partition_that_does_not_exist(s: Session) -> None:
     """Kafka answers after 30 to 35 s."""
