@@ -87,8 +87,8 @@ class _Write(NamedTuple):
     `decided` is what it says beside the pending runs, `passed` what the SPSO that it says has left behind."""
 
     pending: Runs
-    decided: list[StateBatch]
-    passed: Runs
+    decided: Sequence[StateBatch]
+    passed: Sequence[tuple[int, int]]
 
 
 class SharePartition:
@@ -264,7 +264,7 @@ class SharePartition:
 
     @property
     def has_unsaved_archiving(self) -> bool:
-        """True if a failed write left records ARCHIVING that no Persist under way says to be: time for retry_unsaved()."""
+        """True if a failed write left records ARCHIVING that are not saved as that: time for retry_unsaved()."""
         return any(self._window.has((UNSAVED_ARCHIVING,), first, last) for first, last in self._unsaved)
 
     def retry_unsaved(self) -> Persist | None:
@@ -310,13 +310,13 @@ class SharePartition:
         """Whatever waits to be saved goes along."""
         window = self._window
         batches = [batch for first, last in pending for batch in window.runs(first, last, STATE)]
-        decided: list[StateBatch] = []
-        passed: Runs = []
+        decided: Sequence[StateBatch] = ()
+        passed: Sequence[tuple[int, int]] = ()
         if self._unsaved:
             decided = list(self._decided(self._unsaved))
             passed = [(first, min(last, window.start_offset - 1)) for first, last in self._unsaved if first < window.start_offset]
             self._unsaved = []
-            batches = sorted(batches + decided)
+            batches = sorted([*batches, *decided])
         token = self._last_token = self._last_token + 1
         self._writes[token] = _Write(pending, decided, passed)
         return Persist(token, window.start_offset, window.complete, tuple(batches), self.state_epoch, self.leader_epoch)

@@ -2,11 +2,12 @@
 
 The model knows one record at a time and no ranges: a dictionary from offset to state, delivery count, holder and deadline. What
 was saved is a second dictionary, in which the higher (count, state) wins. Which records a fetch gives is not predicted, but each
-must have been deliverable, and there must be some if there can be.
+must have been deliverable, and there must be some if there can be. Dead letters go on in dead_letter_model.py.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from random import Random
@@ -14,13 +15,15 @@ from random import Random
 import pytest
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.share.effects import AckBatch, Persist, ShareSettings, StateBatch
+from kbroker.share.effects import AckBatch, DeadLetterCause, Persist, ShareSettings, StateBatch
 from kbroker.share.share_partition import AcquireMode, SharePartition
 from kbroker.share.state_batches import combine
+from tests.share.dead_letter_model import DeadLetterModel, by_offset
 from tests.share.holdings import holdings
 from tests.share.queue_driver import ACCEPT, GAP, REJECT, RELEASE, RENEW
 
-AVAILABLE, ACQUIRED, ACKNOWLEDGED, _, ARCHIVED = range(5)
+AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = range(5)
+NOTHING = (-1, -1)
 DONE = (ACKNOWLEDGED, ARCHIVED)
 MEMBERS = ("a", "b", "c")
 LOCK_MS = 100
@@ -28,13 +31,17 @@ LOCK_MS = 100
 
 @dataclass
 class Rec:
-    """`target` is the state that is being persisted, for a record that is still held."""
+    """`target` is the state that is being persisted, for a record that is still held. What is (or will be) ARCHIVING has a cause;
+    `is_saved` tells that it is known to be saved as that, `is_taken` that it is handed out."""
 
     state: int
     count: int
     member: str | None = None
     deadline_ms: float = 0
     target: int | None = None
+    cause: DeadLetterCause | None = None
+    is_saved: bool = False
+    is_taken: bool = False
 
     @property
     def counts_as_done(self) -> bool:
@@ -43,9 +50,11 @@ class Rec:
 
 @dataclass
 class Write:
+    """`offsets`: those that are pending. `said`: all that it says."""
+
     persist: Persist
     offsets: list[int]
-    is_final: bool
+    said: dict[int, StateBatch]
 
 
 class CheckedQueue:
@@ -54,14 +63,21 @@ class CheckedQueue:
     def __init__(self, rnd: Random) -> None:
         self.rnd = rnd
         self.settings = ShareSettings(
-            delivery_count_limit=rnd.randint(2, 6), lock_duration_ms=LOCK_MS, max_record_locks=rnd.choice((5, 20, 60))
+            delivery_count_limit=rnd.choice((2, 2, 3, 6)),
+            lock_duration_ms=LOCK_MS,
+            max_record_locks=rnd.choice((5, 20, 60)),
+            dead_letter_queue=rnd.random() < 0.8,
         )
+        self.failures = rnd.choice((0.1, 0.2, 0.6))  # how many writes fail
         self.log: list[tuple[int, int]] = []
         self.log_start = self.log_end = self.start = rnd.choice((0, 7))
         self.now_ms = 0.0
         self.known: dict[int, Rec] = {}
         self.writes: dict[int, Write] = {}
         self.saved: dict[int, tuple[int, int]] = {}  # offset -> (count, state)
+        self.known_saved: dict[int, tuple[int, int]] = {}  # the same, as far as the engine was told
+        self.ghosts: dict[int, tuple[int, int]] = {}  # the same, of writes that are saved although they failed
+        self.dead_letters = DeadLetterModel()
         self.saved_batches: tuple[StateBatch, ...] = ()
         self.saved_start = self.start
         self.confirmed: set[int] = set()  # saved as done, and the engine was told so
@@ -74,6 +90,13 @@ class CheckedQueue:
         )
         self.start = self.saved_start
         self.known = {offset: Rec(state, count) for offset, (count, state) in self.saved.items()}
+        self.known_saved, self.ghosts = dict(self.saved), {}
+        for offset, rec in self.known.items():
+            if rec.state == ARCHIVING:
+                rec.cause = DeadLetterCause.EXHAUSTED if rec.count >= self.settings.delivery_count_limit else DeadLetterCause.REJECTED
+                rec.is_saved = True
+                self.dead_letters.owed.add(offset)
+                self.confirmed.discard(offset)  # rejected first and then accepted, but the write that failed was saved, and won
         self.has_gap = bool(self.known) and len(self.known) != max(self.known) + 1 - self.saved_start
         self.writes = {}
         self.check(settled=True)
@@ -104,8 +127,13 @@ class CheckedQueue:
             for offset in [offset for offset in self.known if offset < self.log_start]:
                 del self.known[offset]
             self.start = self.log_start
-            self._began(persist, [], is_final=True)
+            self.dead_letters.log_start_moved(self.log_start)
+            self._began(persist, [])
             assert persist.start_offset == self.log_start
+
+    def is_in_log(self, offset: int) -> bool:
+        i = bisect_right(self.log, (offset, self.log_end)) - 1
+        return i >= 0 and self.log_start <= offset <= self.log[i][1]
 
     def exists(self) -> set[int]:
         return {offset for first, last in self.log for offset in range(max(first, self.log_start), last + 1)}
@@ -170,6 +198,7 @@ class CheckedQueue:
                 assert rec.state == AVAILABLE, "no second holder, and nothing that is done with"
                 assert rec.count + 1 == count, "counts rise by one"
                 assert offset not in self.confirmed, "never again"
+                assert offset not in self.dead_letters.owed, "nor a dead letter"
                 self.known[offset] = Rec(ACQUIRED, count, member, self.now_ms + LOCK_MS)
                 taken += 1
             last_attempt |= count == self.settings.delivery_count_limit > 2
@@ -201,7 +230,12 @@ class CheckedQueue:
         taken = {offset: types[-1] for offset, types in expected.items() if types[-1] != RENEW}
         for offset, ack_type in taken.items():
             rec = self.known[offset]
-            rec.target = {GAP: ARCHIVED, ACCEPT: ACKNOWLEDGED, RELEASE: self._given_back(rec), REJECT: ARCHIVED}[ack_type]
+            if ack_type == RELEASE:
+                rec.target = self._given_back(rec)
+            elif ack_type == REJECT and self.settings.dead_letter_queue:
+                rec.target, rec.cause = ARCHIVING, DeadLetterCause.REJECTED
+            else:
+                rec.target = ACKNOWLEDGED if ack_type == ACCEPT else ARCHIVED
         assert (persist is None) == (not taken)
         if persist is not None:
             self._began(persist, list(taken))
@@ -265,13 +299,18 @@ class CheckedQueue:
         for rec in due:
             rec.state, rec.member = self._given_back(rec), None
         if persist is not None:
-            self._began(persist, [], is_final=True)
+            self._began(persist, [])
 
     def wait(self) -> None:
         self.now_ms += self.rnd.choice((1, 10, LOCK_MS // 2, LOCK_MS))
 
     def configure(self) -> None:
-        self.settings = replace(self.settings, delivery_count_limit=self.rnd.randint(2, 6), max_record_locks=self.rnd.choice((5, 20, 60)))
+        self.settings = replace(
+            self.settings,
+            delivery_count_limit=self.rnd.randint(2, 6),
+            max_record_locks=self.rnd.choice((5, 20, 60)),
+            dead_letter_queue=self.rnd.random() < 0.7,
+        )
         self.sp.settings = self.settings
 
     def settle(self) -> None:
@@ -279,64 +318,146 @@ class CheckedQueue:
         if not self.writes:
             return
         write = self.writes.pop(self.rnd.choice(list(self.writes)))
-        token = write.persist.token
-        succeeds = self.rnd.random() < 0.8
-        if succeeds or self.rnd.random() < 0.3:
-            self._save(write)
+        succeeds = self.rnd.random() >= self.failures
         if succeeds:
-            self.sp.persisted(token)
+            self._save(write)
+            self.sp.persisted(write.persist.token)
+            self._succeeded(write)
         else:
-            self.sp.persist_failed(token, now_ms=self.now_ms)
-        for offset in write.offsets:
+            if self.rnd.random() < 0.3:
+                self._save(write)
+                self.ghosts |= {o: max((b.delivery_count, b.state), self.ghosts.get(o, NOTHING)) for o, b in write.said.items()}
+            self.sp.persist_failed(write.persist.token, now_ms=self.now_ms)
+            for rec in [self.known[offset] for offset in write.offsets if offset in self.known]:
+                assert rec.target is not None
+                rec.target = rec.cause = None
+                if rec.deadline_ms <= self.now_ms:  # and then it is archived at the limit, without a dead letter
+                    rec.state, rec.member = AVAILABLE if rec.count < self.settings.delivery_count_limit else ARCHIVED, None
+        self.check(settled=True)
+
+    def _succeeded(self, write: Write) -> None:
+        for offset, batch in write.said.items():
+            entry = (batch.delivery_count, batch.state)
+            self.known_saved[offset] = max(self.known_saved.get(offset, NOTHING), entry)
             rec = self.known.get(offset)
             if rec is None:
                 continue
-            assert rec.target is not None
-            if succeeds:
-                rec.state, rec.member = rec.target, None
+            if rec.target is not None and offset in write.offsets:
+                rec.state, rec.member, rec.target = rec.target, None, None
                 if rec.state in DONE:
                     self.confirmed.add(offset)
-            elif rec.deadline_ms <= self.now_ms:
-                rec.state, rec.member = self._given_back(rec), None
-            rec.target = None
-        self.check(settled=True)
+            if rec.state == ARCHIVING and (rec.count, rec.state) == entry:
+                rec.is_saved = True
+                self.dead_letters.owed.add(offset)
+                if self.ghosts.get(offset, NOTHING) > entry:  # an ARCHIVED that nobody knows of, and it wins at the same count
+                    self.dead_letters.waived.add(offset)
 
     def reload(self) -> None:
-        """The broker is killed: writes under way were saved or not."""
+        """The broker is killed: writes under way were saved or not, dead letters that were being appended are there or not."""
         for write in self.writes.values():
             if self.rnd.random() < 0.5:
                 self._save(write)
-        missing = {offset for offset in self.confirmed if offset >= self.saved_start and self.saved.get(offset, (0, 0))[1] not in DONE}
-        assert not missing, "a confirmed acknowledgement was undone"
+        self.dead_letters.crash(self.rnd)
+        self._check_nothing_is_lost()
         self._load()
+
+    def unload(self) -> None:
+        """Without a crash: what is loaded again must be what it was, because nobody will look into the dead letter queue."""
+        if self.sp.is_settled:
+            self._check_nothing_is_lost()
+            self._load()
+
+    def _check_nothing_is_lost(self) -> None:
+        def is_saved_as(offset: int, *states: int) -> bool:
+            return offset < self.saved_start or self.saved[offset][1] in states or self.saved[offset] == self.ghosts.get(offset)
+
+        assert all(is_saved_as(offset, *DONE) for offset in self.confirmed), "a confirmed acknowledgement was undone"
+        assert all(is_saved_as(offset, ARCHIVING, ARCHIVED) for offset in self.dead_letters.owed), "a dead letter was forgotten"
+
+    # ---- dead letters ----------------------------------------------------------------------------------------------
+
+    def take_dead_letters(self) -> None:
+        ready = {o: rec for o, rec in self.known.items() if rec.state == ARCHIVING and rec.is_saved and not rec.is_taken}
+        expected = {offset: (rec.count, rec.cause) for offset, rec in ready.items() if rec.cause is not None}
+        assert len(expected) == len(ready)
+        self.dead_letters.take(self.sp, expected, self.saved)
+        for rec in ready.values():
+            rec.is_taken = True
+
+    def write_dead_letters(self) -> None:
+        self.dead_letters.write(self.rnd)
+
+    def end_dead_letters(self) -> None:
+        persist, ended = self.dead_letters.end(self.sp, self.rnd)
+        known = [offset for offset in ended if offset in self.known]
+        assert (persist is None) == (not known)
+        for offset in known:
+            assert self.known[offset].state == ARCHIVING
+            self.known[offset] = Rec(ARCHIVED, self.known[offset].count)
+        if persist is not None:
+            self._began(persist, [])
+
+    def give_back_dead_letters(self) -> None:
+        for offset in self.dead_letters.give_back(self.sp, self.rnd):
+            if offset in self.known:
+                self.known[offset].is_taken = False
+
+    def retry(self) -> None:
+        unsaved = self._unsaved_archiving()
+        persist = self.sp.retry_unsaved()
+        assert persist is not None or not unsaved
+        if persist is not None:
+            self._began(persist, [])
+            assert persist.archiving or not unsaved
+            assert not self.sp.has_unsaved_archiving
+
+    def _unsaved_archiving(self) -> set[int]:
+        """What no write under way says either."""
+        on_its_way = {offset for write in self.writes.values() for offset, batch in write.said.items() if batch.state == ARCHIVING}
+        return {offset for offset, rec in self.known.items() if rec.state == ARCHIVING and not rec.is_saved} - on_its_way
 
     # ---- saving ----------------------------------------------------------------------------------------------------
 
     def _given_back(self, rec: Rec) -> int:
-        return AVAILABLE if rec.count < self.settings.delivery_count_limit else ARCHIVED
+        if rec.count < self.settings.delivery_count_limit:
+            return AVAILABLE
+        if not self.settings.dead_letter_queue:
+            return ARCHIVED
+        rec.cause = DeadLetterCause.EXHAUSTED
+        return ARCHIVING
 
-    def _began(self, persist: Persist, offsets: list[int], *, is_final: bool = False) -> None:
+    def _began(self, persist: Persist, offsets: list[int]) -> None:
         assert persist.token not in self.writes
-        assert persist.start_offset == self.sp.start_offset
-        said = {offset: batch for batch in persist.batches for offset in range(batch.first_offset, batch.last_offset + 1)}
+        assert persist.start_offset == self.start
+        said = by_offset(persist.batches)
         assert set(offsets) <= said.keys()
         for offset, batch in said.items():
             rec = self.known[offset]
             assert (batch.state, batch.delivery_count) == (rec.state if rec.target is None else rec.target, rec.count)
             assert batch.state != ACQUIRED
             assert (rec.target is not None) == (offset in offsets)
+        assert persist.archiving == any(batch.state == ARCHIVING for batch in said.values())
         assert persist.delivery_complete_count == sum(rec.counts_as_done for rec in self.known.values())
-        self.writes[persist.token] = Write(persist, offsets, is_final)
+        self.writes[persist.token] = Write(persist, offsets, said)
+        self._check_nothing_is_left_out()
+
+    def _check_nothing_is_left_out(self) -> None:
+        """Once the writes under way have succeeded, what is saved is what is known, but for what is held or was never delivered."""
+        for offset, rec in self.known.items():
+            if rec.state != ACQUIRED and rec.count:
+                entry = (rec.count, rec.state)
+                assert self.known_saved.get(offset, NOTHING) >= entry or any(
+                    offset in write.said and (write.said[offset].delivery_count, write.said[offset].state) == entry
+                    for write in self.writes.values()
+                )
 
     def _save(self, write: Write) -> None:
         self.saved_start = max(self.saved_start, write.persist.start_offset)
         self.saved_batches = combine(self.saved_batches, write.persist.batches, self.saved_start)
-        for first, last, state, count in write.persist.batches:
-            for offset in range(first, last + 1):
-                self.saved[offset] = max(self.saved.get(offset, (-1, -1)), (count, state))
+        for offset, batch in write.said.items():
+            self.saved[offset] = max(self.saved.get(offset, NOTHING), (batch.delivery_count, batch.state))
         self.saved = {offset: entry for offset, entry in self.saved.items() if offset >= self.saved_start}
-        combined = {offset: (count, state) for first, last, state, count in self.saved_batches for offset in range(first, last + 1)}
-        assert combined == self.saved
+        assert {o: (batch.delivery_count, batch.state) for o, batch in by_offset(self.saved_batches).items()} == self.saved
 
     # ---- invariants ------------------------------------------------------------------------------------------------
 
@@ -344,12 +465,12 @@ class CheckedQueue:
         return max(self.known) - self.start + 1 if self.known else 0
 
     def check(self, *, settled: bool = False) -> None:
-        sp, exists = self.sp, self.exists()
+        sp = self.sp
         assert sp.start_offset >= self.start
         first_open = self.start
         top = max(self.known, default=self.start - 1)
         while first_open <= top and (first_open not in self.known or self.known[first_open].state in DONE):
-            if first_open not in self.known and first_open in exists:
+            if first_open not in self.known and self.is_in_log(first_open):
                 break
             first_open += 1
         assert sp.start_offset <= first_open, "the start offset passed something that is not done with"
@@ -370,6 +491,35 @@ class CheckedQueue:
         statistics = sp.statistics()
         assert statistics.in_flight == self._in_flight()
         assert statistics.writes_under_way == len(self.writes)
+        archiving = [rec for rec in self.known.values() if rec.state == ARCHIVING]
+        assert statistics.archiving == len(archiving)
+        self._check_archiving(archiving)
+        self._check_settled()
+
+    def _check_archiving(self, archiving: list[Rec]) -> None:
+        sp = self.sp
+        assert sp.has_dead_letters == any(rec.is_saved and not rec.is_taken for rec in archiving)
+        if sp.has_unsaved_archiving:
+            assert any(not rec.is_saved for rec in archiving)
+        else:
+            assert not self._unsaved_archiving()
+        if archiving or any(rec.target == ARCHIVING for rec in self.known.values()):
+            assert sp.has_archiving
+            assert not sp.is_settled
+        elif not sp.has_archiving:
+            forgotten = {offset for offset, (_, state) in self.saved.items() if state == ARCHIVING and offset in self.dead_letters.queue}
+            assert not forgotten, "a restart would have to look into the dead letter queue"
+
+    def _check_settled(self) -> None:
+        """Loaded again from what is saved it would be the same."""
+        if not self.sp.is_settled:
+            return
+        assert not self.writes
+        for offset, rec in self.known.items():
+            entry = (rec.count, rec.state)
+            assert self.saved.get(offset, (0, AVAILABLE)) == max(entry, self.ghosts.get(offset, NOTHING))
+        for offset, entry in self.saved.items():
+            assert offset >= self.start or entry[1] in DONE or entry == self.ghosts.get(offset)
 
     def drain(self) -> None:
         """Nothing is lost: after all that, whoever goes on fetching and accepting gets through the whole log."""
@@ -386,6 +536,7 @@ class CheckedQueue:
                 assert persist is not None
                 self.known[offset].target = ACKNOWLEDGED
                 self._began(persist, [offset])
+            self._drain_dead_letters()
             while self.writes:
                 self.settle()
             self.check()
@@ -395,3 +546,15 @@ class CheckedQueue:
                     break
         assert all(rec.state in DONE for rec in self.known.values())
         assert {offset for offset in self.exists() if offset >= self.start} <= self.known.keys()
+        self._drain_dead_letters()
+        self.dead_letters.check_all_written()
+        assert not self.sp.has_archiving
+        assert self.sp.is_settled
+
+    def _drain_dead_letters(self) -> None:
+        while self.writes or self.sp.has_archiving:
+            self.settle()
+            self.retry()
+            self.take_dead_letters()
+            self.write_dead_letters()
+            self.end_dead_letters()

@@ -29,8 +29,14 @@ COMMANDS = {
     CheckedQueue.trim: 1,
     CheckedQueue.configure: 1,
     CheckedQueue.reload: 1,
+    CheckedQueue.unload: 1,
+    CheckedQueue.take_dead_letters: 5,
+    CheckedQueue.write_dead_letters: 5,
+    CheckedQueue.end_dead_letters: 5,
+    CheckedQueue.give_back_dead_letters: 1,
+    CheckedQueue.retry: 1,
 }
-COMMANDS_PER_HISTORY = 400
+COMMANDS_PER_HISTORY = 500
 
 randoms = st.randoms(use_true_random=False)
 
@@ -62,26 +68,34 @@ TestShareLife.settings = settings(
 )
 
 
-def run_history(seed: int, commands: int) -> None:
+def run_history(seed: int, commands: int) -> int:
+    """How many commands were run."""
     rnd = Random(seed)
     queue = CheckedQueue(rnd)
+    done = 0
     for command in rnd.choices(list(COMMANDS), list(COMMANDS.values()), k=commands):
         command(queue)
         queue.check()
+        done += 1
     queue.drain()
+    return done
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_histories(seed: int) -> None:
-    run_history(seed, 250)
+    assert run_history(seed, 250) == 250
 
 
 @pytest.mark.full
 def test_many_histories() -> None:
-    commands = int(os.environ.get("KBROKER_MODEL_COMMANDS", "1000000"))
-    first = int(os.environ.get("KBROKER_MODEL_SEED", "1000"))
-    for seed in range(first, first + max(1, commands // COMMANDS_PER_HISTORY)):
+    wanted = int(os.environ.get("KBROKER_MODEL_COMMANDS", "1000000"))
+    seed = int(os.environ.get("KBROKER_MODEL_SEED", "1000"))
+    done = histories = 0
+    while done < wanted:
         try:
-            run_history(seed, COMMANDS_PER_HISTORY)
+            done += run_history(seed + histories, COMMANDS_PER_HISTORY)
         except Exception as error:
-            raise AssertionError(f"history with seed {seed}") from error
+            raise AssertionError(f"history with seed {seed + histories}") from error
+        histories += 1
+    print(f"{done} commands in {histories} histories")
+    assert done >= wanted
