@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from uuid import UUID
@@ -14,6 +14,7 @@ from kbroker.coordinator.share_group_api import (
     HeartbeatReply,
     HeartbeatRequest,
     InitializeSharePartitions,
+    OffsetsReply,
     Outcome,
     ShareGroupSettings,
     TopicView,
@@ -60,6 +61,7 @@ class World:
         self.patient = False
         self.refuse: dict[TopicPartition, ErrorCode] = {}
         self.asked: list[InitializeRequest] = []
+        self.deleted: tuple[TopicPartition, ...] = ()
         self.pending: list[InitializeSharePartitions | DeleteShareState] = []
         self.group_ids = GroupIds()
         self.restart()
@@ -137,6 +139,35 @@ class World:
         self.save(outcome)
         assert outcome.reply is not None
         return outcome.reply
+
+    def alter(self, starts: Mapping[str, Mapping[int, int]], group: str = "g") -> OffsetsReply:
+        outcome = self.coordinator.alter_offsets(group, starts, self.topics)
+        self.save(outcome)
+        assert outcome.reply is not None
+        if not outcome.effects:
+            return outcome.reply
+        effect = self.pending.pop()
+        assert isinstance(effect, InitializeSharePartitions)
+        self.asked += effect.requests
+        results = self.results(request.partition for request in effect.requests)
+        done = self.coordinator.offsets_altered(group, outcome.reply, results, now_ms=self.now_ms)
+        self.save(done)
+        assert done.reply is not None
+        return done.reply
+
+    def delete_offsets(self, *names: str, group: str = "g") -> OffsetsReply:
+        outcome = self.coordinator.delete_offsets(group, names, self.topics)
+        self.save(outcome)
+        assert outcome.reply is not None
+        if not outcome.effects:
+            return outcome.reply
+        effect = self.pending.pop()
+        assert isinstance(effect, DeleteShareState)
+        self.deleted = effect.partitions
+        done = self.coordinator.offsets_deleted(group, outcome.reply, self.results(effect.partitions))
+        self.save(done)
+        assert done.reply is not None
+        return done.reply
 
     def fail(self, outcome: Outcome[object]) -> None:
         """The save of this outcome failed."""

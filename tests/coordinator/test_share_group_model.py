@@ -21,6 +21,7 @@ from kbroker.coordinator.share_group_api import (
     HeartbeatReply,
     HeartbeatRequest,
     InitializeSharePartitions,
+    OffsetsReply,
     Outcome,
     ShareGroupSettings,
 )
@@ -70,6 +71,7 @@ class ShareGroupMachine(RuleBasedStateMachine):
         self.flying: list[Outcome[Any]] = []
         self.asked: list[InitializeSharePartitions | DeleteShareState] = []
         self.epochs: dict[str, int] = {}
+        self.replies: list[tuple[object, OffsetsReply]] = []
         self.gone: set[UUID] = set()
         self.new_life()
 
@@ -169,6 +171,27 @@ class ShareGroupMachine(RuleBasedStateMachine):
         else:
             assert (outcome.reply is None) == bool(outcome.effects)
 
+    @rule(group_id=groups, starts=st.dictionaries(st.sampled_from(TOPIC_NAMES), st.dictionaries(st.integers(0, 4), st.integers(-1, 9))))
+    def alter_offsets(self, group_id: str, starts: dict[str, dict[int, int]]) -> None:
+        self.administer(group_id, self.coordinator.alter_offsets(group_id, starts, self.topics), bool(starts), must_exist=False)
+
+    @rule(group_id=groups, names=st.lists(st.sampled_from(TOPIC_NAMES)))
+    def delete_offsets(self, group_id: str, names: list[str]) -> None:
+        self.administer(group_id, self.coordinator.delete_offsets(group_id, names, self.topics), bool(names), must_exist=True)
+
+    def administer(self, group_id: str, outcome: Outcome[OffsetsReply], is_something: bool, *, must_exist: bool) -> None:
+        self.flying.append(outcome)
+        assert outcome.reply is not None
+        for effect in outcome.effects:
+            self.replies.append((effect, outcome.reply))
+        group = self.coordinator._groups.get(group_id)
+        if is_something and group is not None and group.members:
+            assert outcome.reply.error_code is ErrorCode.non_empty_group
+        elif is_something and group is None and must_exist:
+            assert outcome.reply.error_code is ErrorCode.group_id_not_found
+        else:
+            assert outcome.reply.error_code is ErrorCode.none
+
     # --- the store and the persister ---
 
     @precondition(lambda self: self.flying)
@@ -210,9 +233,16 @@ class ShareGroupMachine(RuleBasedStateMachine):
             self.flying.append(self.coordinator.initialized(effect.group_id, results, now_ms=self.now_ms))
         else:
             code = data.draw(st.sampled_from((ErrorCode.none, ErrorCode.coordinator_not_available)))
-            outcome = self.coordinator.deleted(effect.group_id, [Result(each, code) for each in effect.partitions])
-            self.flying.append(outcome)
-            assert outcome.reply is not None
+            self.flying.append(self.deleted(effect, [Result(each, code) for each in effect.partitions]))
+
+    def deleted(self, effect: DeleteShareState, results: list[Result]) -> Outcome[Any]:
+        """The persister's answer to the deletion of a group, or of its offsets."""
+        for asked, reply in self.replies:
+            if asked is effect:
+                return self.coordinator.offsets_deleted(effect.group_id, reply, results)
+        outcome = self.coordinator.deleted(effect.group_id, results)
+        assert outcome.reply is not None
+        return outcome
 
     # --- what always holds ---
 
@@ -283,7 +313,7 @@ class ShareGroupMachine(RuleBasedStateMachine):
                     results = [Result(each.partition) for each in effect.requests]
                     self.flying.append(self.coordinator.initialized(effect.group_id, results, now_ms=self.now_ms))
                 else:
-                    self.flying.append(self.coordinator.deleted(effect.group_id, [Result(each) for each in effect.partitions]))
+                    self.flying.append(self.deleted(effect, [Result(each) for each in effect.partitions]))
             self.asked.clear()
 
     def check_settled(self, group: Group) -> None:
