@@ -6,11 +6,21 @@ import pytest
 
 from kbroker.share.record_state import (
     ACK_CODES,
+    ARCHIVING_CODES,
     COUNT_UP,
+    DEAD_LETTER_ACK_CODES,
+    DEAD_LETTER_CODES,
+    HAND_OUT,
+    HANDED_OUT_CODES,
     PENDING,
+    PENDING_CODES,
+    REJECTED,
     SETTLE,
+    STATE,
+    TAKE_BACK,
     TERMINAL,
     TRANSITIONS,
+    UNSAVED,
     Event,
     RecordState,
     given_back,
@@ -59,6 +69,28 @@ def test_the_limit_is_reached_by_the_count_itself(limit: int) -> None:  # REC-6
     states = given_back(limit)
     assert list(states[1 : limit + 2]) == [A] * (limit - 1) + [R] * 2
     assert states == given_back_pending(limit).translate(SETTLE)
+
+
+@pytest.mark.parametrize("limit", [2, 5, 25])
+def test_the_limit_with_a_dead_letter_queue(limit: int) -> None:  # REC-7
+    pending, decided = given_back_pending(limit, dead_letter_queue=True), given_back(limit, dead_letter_queue=True)
+    for states in (pending.translate(SETTLE), decided.translate(SETTLE)):
+        assert list(states[1 : limit + 2]) == [A] * (limit - 1) + [G] * 2
+    assert set(pending) <= set(PENDING_CODES)
+    assert set(decided[limit:]) == {G | UNSAVED}, "not a dead letter before it is saved"
+
+
+def test_acknowledge_types_with_a_dead_letter_queue() -> None:  # ACK-2
+    assert [code & STATE for code in DEAD_LETTER_ACK_CODES] == [R, K, A, G]
+    assert DEAD_LETTER_ACK_CODES[Event.REJECT] == G | PENDING | REJECTED
+    assert set(DEAD_LETTER_ACK_CODES) <= set(PENDING_CODES)
+
+
+def test_dead_letters_come_back_as_they_went_out() -> None:
+    assert DEAD_LETTER_CODES.translate(HAND_OUT) == HANDED_OUT_CODES
+    assert HANDED_OUT_CODES.translate(TAKE_BACK) == DEAD_LETTER_CODES
+    others = bytes(set(range(256)) - set(ARCHIVING_CODES))
+    assert others.translate(HAND_OUT) == others.translate(TAKE_BACK) == others
 
 
 def test_counts_rise_by_one_and_stay_in_a_byte() -> None:  # REC-9

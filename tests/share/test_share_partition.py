@@ -127,6 +127,16 @@ class TestGapWindow:
         assert q.fetch("m", read=1) == [(10, 12, 2)]
         assert q.sp.next_fetch_offset() == 18
 
+    def test_holes_that_appear_later_are_no_records(self) -> None:  # NEXT-6
+        """Nothing was there when it was read, so nothing is acquired there, even if a record batch claims to hold it."""
+        q = Queue((0, 4), (10, 14), (20, 24), start=0, saved="0-4 A1, 10-14 A1")
+        assert q.fetch("m") == [(0, 4, 2), (10, 14, 2), (20, 24, 1)]  # and the gap window is closed
+        q.ack("m", ack(0, 4, RELEASE), ack(10, 14, RELEASE), ack(20, 24, RELEASE))
+        q.log = [(0, 24)]
+        assert q.fetch("n", 1, by_record=True) == [(0, 0, 3)]
+        assert q.fetch("n") == [(1, 4, 3), (10, 14, 3), (20, 24, 2)]
+        assert q.sp.next_fetch_offset() == 25
+
 
 class TestLoad:
     def test_nothing_saved(self) -> None:
