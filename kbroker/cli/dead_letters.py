@@ -20,7 +20,8 @@ from kbroker.logging_setup import escaped
 if TYPE_CHECKING:
     from kbroker.client.admin import Topic
     from kbroker.client.dead_letters import Choice, DeadLetter
-    from kbroker.client.redrive import Plan, Summary
+    from kbroker.client.redrive import Plan
+    from kbroker.client.redrive_sending import Summary
     from kbroker.client.rpc import Connection
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -84,7 +85,7 @@ def list_letters(topic: str, most: int | None, as_json: bool, bootstrap: Address
 
     with connect(bootstrap) as connection:
         found = find_topic(connection, topic)
-        redriven = {place: each.started.redrive for each in Notes(connection).of_topic(found.topic_id) for place in each.sent}
+        redriven = {place: each.name for each in Notes(connection).of_topic(found.topic_id) for place in each.sent}
         letters = list(islice(client.read_dead_letters(connection, found, bounds(connection, found), choice_of(chosen)), most))
     if as_json:
         print_json([letter_as_json(letter, redriven) for letter in letters])
@@ -133,7 +134,7 @@ def show(topic: str, place: tuple[int, int], as_json: bool, bootstrap: Address) 
             raise CommandFailed(f"there is no dead letter at {place[0]}:{place[1]} of {topic}")
         topics = {each.name: each for each in admin.topics(connection)}
         original = client.Originals(connection, topics).get(letter)
-        redriven = {place: each.started.redrive for each in Notes(connection).of_topic(found.topic_id) for place in each.sent}
+        redriven = {place: each.name for each in Notes(connection).of_topic(found.topic_id) for place in each.sent}
     values = letter_as_json(letter, redriven)
     values["headers"] = [{"name": name, **text_fields("value", value)} for name, value in letter.record.headers]
     values["original"] = original and {
@@ -181,6 +182,7 @@ def redrive(
     """
     from kbroker.client import redrive as client
     from kbroker.client.redrive_notes import Notes, Wish
+    from kbroker.client.redrive_sending import RedriveRefused
 
     with connect(bootstrap) as connection:
         found = find_topic(connection, topic)
@@ -191,7 +193,7 @@ def redrive(
                 return
             with _progress() as on_progress:
                 summary = client.redrive(connection, found, name, wish, on_progress)
-        except client.RedriveRefused as refused:
+        except RedriveRefused as refused:
             raise CommandFailed(str(refused)) from refused
     _print_summary(summary, as_json)
     refuse(summary.problems)
@@ -211,7 +213,7 @@ def find_topic(connection: Connection, name: str) -> Topic:
 def choice_of(chosen: dict[str, Any]) -> Choice:
     from kbroker.client.dead_letters import Choice
 
-    return Choice(**chosen)
+    return Choice(**{**chosen, "places": tuple(sorted(set(chosen["places"])))})  # the same ones in another order are the same choice
 
 
 def letter_as_json(letter: DeadLetter, redriven: dict[tuple[int, int], str]) -> dict[str, Any]:
@@ -262,7 +264,12 @@ def _text(name: str, values: dict[str, Any]) -> str:
 
 
 def _time(timestamp_ms: int) -> str:
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
+    """The bare number for what no calendar has: a producer may write any timestamp."""
+    try:
+        when = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+    return when.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
 
 
 def _preview(value: bytes | None) -> str | None:
@@ -284,17 +291,14 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
 
 
 def _print_plan(plan: Plan, as_json: bool) -> None:
-    from collections import Counter
-
-    counts = Counter(plan.target_of(letter) for letter in plan.letters)
-    rows = [(target.topic, target.partition, count) for target, count in sorted(counts.items())]
+    rows = [(target.topic, target.partition, count) for target, count in sorted(plan.targets.items())]
     if as_json:
         targets = [{"topic": topic, "partition": partition, "dead_letters": count} for topic, partition, count in rows]
-        print_json({"chosen": len(plan.letters), "skipped": plan.skipped, "targets": targets})
+        print_json({"chosen": plan.targets.total(), "skipped": plan.skipped, "targets": targets})
         return
     if rows:
         print_table(("TO", "PARTITION", "DEAD-LETTERS"), rows)
-    say(f"{len(plan.letters)} dead letters would be redriven, {plan.skipped} were before; nothing was sent (--dry-run)")
+    say(f"{plan.targets.total()} dead letters would be redriven, {plan.skipped} were before; nothing was sent (--dry-run)")
 
 
 def _print_summary(summary: Summary, as_json: bool) -> None:
@@ -305,3 +309,5 @@ def _print_summary(summary: Summary, as_json: bool) -> None:
         f"{escaped(summary.redrive)}: {summary.chosen} dead letters, {summary.sent} sent now, {summary.sent_before} before, "
         f"{len(summary.problems)} could not be sent; {summary.skipped} left out, which other redrives had sent"
     )
+    if not summary.sent and not summary.problems:
+        say("nothing was left to send; dead letters that came since are for a redrive of another name")

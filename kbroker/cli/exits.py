@@ -65,6 +65,9 @@ def end_of(error: BaseException) -> int:
             give_up_stdout()
             say(str(error))
             return REFUSED
+        case UnicodeEncodeError(encoding="utf-8"):  # Python's stand-ins for bytes of the command line that are no text
+            say(f"{error.object!a} is no UTF-8")
+            return USAGE
     return _end_of_work(error)
 
 

@@ -16,6 +16,7 @@ from kbroker.records import Record
 from kbroker.share.dead_letter import HEADER_PREFIX, MESSAGES, Headers, Origin, origin_of
 from kbroker.share.effects import DeadLetterCause
 
+_READ_AHEAD_BYTES = 256 << 10
 CAUSES = {cause.name.lower(): MESSAGES[cause] for cause in DeadLetterCause}
 
 
@@ -98,27 +99,36 @@ def _span(choice: Choice, partition: int, start: int, end: int) -> tuple[int, in
 
 
 class Originals:
-    """The records that dead letters stand for, from the topics that have their names now. Dead letters come in runs, so the batch
-    that was read last is kept."""
+    """The records that dead letters stand for, from the topics that have their names now. Dead letters come in runs, so what was read
+    last of a partition is kept, and more is read ahead of who asks for neighbours."""
 
     def __init__(self, connection: Connection, topics: Mapping[str, Topic]) -> None:
         self._connection = connection
         self._topics = topics
-        self._batch: dict[tuple[str, int, int], Record] = {}
+        self._ends: dict[tuple[str, int], int] = {}
+        self._records: dict[tuple[str, int], dict[int, Record]] = {}
 
     def get(self, letter: DeadLetter) -> Record | None:
         """None if it is not there any more."""
         origin = letter.origin
-        place = (origin.topic, origin.partition, origin.offset)
-        if place not in self._batch:
-            self._batch = {(origin.topic, origin.partition, record.offset): record for record in self._read(origin)}
-        return self._batch.get(place)
+        known = self._records.get((origin.topic, origin.partition), {})
+        if origin.offset not in known:
+            wanted = _READ_AHEAD_BYTES if origin.offset - 1 in known else 1
+            known = {record.offset: record for record in self._read(origin, wanted)}
+            self._records[origin.topic, origin.partition] = known
+        return known.get(origin.offset)
 
-    def _read(self, origin: Origin) -> list[Record]:
+    def _read(self, origin: Origin, wanted_bytes: int) -> Iterator[Record]:
+        """From that offset on, whole batches. The end is asked for once: dead letters do not come before their records."""
         topic = self._topics.get(origin.topic)
         if topic is None or origin.partition not in topic.partitions:
-            return []
-        (end,) = list_offsets(self._connection, topic.name, [origin.partition], LATEST).values()
-        batches = read_batches(self._connection, topic, origin.partition, origin.offset, end, fetch_bytes=1)
-        _, records = next(batches, (None, []))
-        return records
+            return
+        place = (topic.name, origin.partition)
+        if place not in self._ends:
+            (self._ends[place],) = list_offsets(self._connection, topic.name, [origin.partition], LATEST).values()
+        size = 0
+        batches = read_batches(self._connection, topic, origin.partition, origin.offset, self._ends[place], fetch_bytes=wanted_bytes)
+        while size < wanted_bytes and (batch := next(batches, None)) is not None:
+            header, records = batch
+            size += header.size_bytes
+            yield from records

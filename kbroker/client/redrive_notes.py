@@ -12,7 +12,7 @@ It must not know how records are chosen or sent.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import UUID
@@ -26,12 +26,16 @@ from kbroker.records import Record, build_batch
 from kbroker.share.dead_letter import runs_of
 
 NOTES_TOPIC = "__kbroker_redrives"
-_CONFIG = {"retention.ms": "-1", "retention.bytes": "-1"}
+_CONFIG = {"retention.ms": "-1", "retention.bytes": "-1", "max.message.bytes": "1048588"}
+_RUNS_PER_NOTE = 5_000
+"""A run is two offsets in JSON: 44 bytes at most."""
 
 Place = tuple[int, int]
 """Partition and offset of a dead letter."""
 Key = tuple[UUID, str]
 """Id of the dead letter topic, and the redrive's name."""
+Runs = dict[int, list[tuple[int, int]]]
+"""First and last offset of each row of neighbours, by partition."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +82,13 @@ class Started:
         )
 
 
-@dataclass
+@dataclass(eq=False)
 class Redrive:
-    """One redrive, all notes taken together. `sent`: dead letters that are noted as sent."""
+    """One redrive, all notes taken together. `started` None: that note is lost. `sent`: dead letters that are noted as sent."""
 
-    started: Started
+    name: str
+    topic_id: UUID
+    started: Started | None = None
     sent: set[Place] = field(default_factory=set)
     finished_ms: int | None = None
 
@@ -101,25 +107,36 @@ class Notes:
         self.redrives.clear()
         self._topic = _find(connection)
         if self._topic is not None:
-            (span,) = bounds(connection, self._topic).values()
-            for record in read_records(connection, self._topic, 0, *span):
-                self._take(record)
+            for record in read_records(connection, self._topic, 0, *bounds(connection, self._topic)[0]):
+                try:
+                    self._take(json.loads(record.value or b"null"))
+                except (ValueError, TypeError, KeyError, AttributeError):
+                    continue  # Anybody may write into a topic: this is no note.
 
-    def _take(self, record: Record) -> None:
-        values = json.loads(record.value or b"{}")
-        match values.get("note"):
+    def _take(self, values: dict[str, Any]) -> None:
+        """Raises ValueError, TypeError, KeyError or AttributeError for what is no note, and takes nothing of it then."""
+        name, topic_id = values["redrive"], UUID(values["topic_id"])
+        if not isinstance(name, str):
+            raise TypeError("the name of a redrive is text")
+        match values["note"]:
             case "started":
                 started = Started.decode(values)
-                self.redrives.setdefault(started.key, Redrive(started))  # of two at the same moment, the first one counts
+                redrive = self.redrives.setdefault(started.key, Redrive(name, topic_id))
+                redrive.started = redrive.started or started  # of two at the same moment, the first one counts
             case "progress" | "finished" as note:
-                redrive = self.redrives[UUID(values["topic_id"]), values["redrive"]]
-                for partition, runs in values["sent"].items():
-                    redrive.sent.update((int(partition), offset) for first, last in runs for offset in range(first, last + 1))
-                if note == "finished":
-                    redrive.finished_ms = values["finished_ms"]
+                runs = [(int(partition), range(first, last + 1)) for partition, each in values["sent"].items() for first, last in each]
+                finished_ms = int(values["finished_ms"]) if note == "finished" else None
+                redrive = self.redrives.setdefault((topic_id, name), Redrive(name, topic_id))
+                redrive.sent.update((partition, offset) for partition, offsets in runs for offset in offsets)
+                redrive.finished_ms = redrive.finished_ms or finished_ms
 
     def of_topic(self, topic_id: UUID) -> list[Redrive]:
-        return [each for each in self.redrives.values() if each.started.topic_id == topic_id]
+        """In the order in which they were started."""
+        return [each for each in self.redrives.values() if each.topic_id == topic_id]
+
+    def redriven(self, topic_id: UUID, *, but: Redrive | None = None) -> set[Place]:
+        """Dead letters of a topic that redrives have sent, all `but` this one."""
+        return {place for each in self.of_topic(topic_id) if each is not but for place in each.sent}
 
     def start(self, started: Started) -> Redrive:
         """The redrive of that name: this one, unless somebody else has just started one."""
@@ -135,24 +152,35 @@ class Notes:
         return self.redrives[started.key]
 
     def note_sent(self, redrive: Redrive, sent: Iterable[Place]) -> None:
-        self._add_sent(redrive, sent, {"note": "progress"})
+        for each in _notes_of(sent):
+            self._add_sent(redrive, each, {"note": "progress"})
 
     def finish(self, redrive: Redrive, sent: Iterable[Place], now_ms: int) -> None:
-        self._add_sent(redrive, sent, {"note": "finished", "finished_ms": now_ms})
+        """`sent`: all of them, noted before or not."""
+        self.note_sent(redrive, set(sent) - redrive.sent)
+        self._add_sent(redrive, {}, {"note": "finished", "finished_ms": now_ms})
 
-    def _add_sent(self, redrive: Redrive, sent: Iterable[Place], values: dict[str, Any]) -> None:
-        by_partition: dict[int, list[int]] = {}
-        for partition, offset in sent:
-            by_partition.setdefault(partition, []).append(offset)
-        runs = {partition: runs_of(offsets) for partition, offsets in by_partition.items()}
-        started = redrive.started
-        values |= {"redrive": started.redrive, "topic_id": str(started.topic_id), "sent": runs}
-        self._add(started.redrive, json.dumps(values).encode())
-        redrive.sent.update((partition, offset) for partition, offsets in by_partition.items() for offset in offsets)
+    def _add_sent(self, redrive: Redrive, sent: Runs, values: dict[str, Any]) -> None:
+        values |= {"redrive": redrive.name, "topic_id": str(redrive.topic_id), "sent": sent}
+        self._add(redrive.name, json.dumps(values).encode())
+        redrive.sent.update(
+            (partition, offset) for partition, runs in sent.items() for first, last in runs for offset in range(first, last + 1)
+        )
 
     def _add(self, name: str, value: bytes) -> None:
         assert self._topic is not None
         append(self._connection, self._topic, 0, build_batch([Record(0, 0, name.encode(), value)]))
+
+
+def _notes_of(sent: Iterable[Place]) -> Iterator[Runs]:
+    """As many as fit into a note, whose size has a limit."""
+    by_partition: dict[int, list[int]] = {}
+    for partition, offset in sent:
+        by_partition.setdefault(partition, []).append(offset)
+    for partition, offsets in by_partition.items():
+        runs = runs_of(offsets)
+        for first in range(0, len(runs), _RUNS_PER_NOTE):
+            yield {partition: runs[first : first + _RUNS_PER_NOTE]}
 
 
 def _find(connection: Connection) -> Topic | None:

@@ -2,71 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Sequence
 
 import pytest
 
 from kbroker.cli.exits import OK, REFUSED, USAGE
 from kbroker.client import admin
-from kbroker.client.redrive import HEADER
-from kbroker.client.topic_logs import append, bounds, read_records
-from kbroker.records import Record, build_batch
-from kbroker.share.dead_letter import MESSAGES, Origin, headers_of
-from kbroker.share.effects import DeadLetterCause
+from kbroker.client.topic_logs import bounds
+from kbroker.records import Record
+from kbroker.share.dead_letter import Origin, headers_of
 from kbroker.testing.broker import RunningBroker
 from tests.cli.conftest import PATIENCE_S, Command
-
-REJECTED, EXHAUSTED = MESSAGES[DeadLetterCause.REJECTED], MESSAGES[DeadLetterCause.EXHAUSTED]
-PARTITIONS = 3
-
-
-def _append(broker: RunningBroker, topic: str, partition: int, records: Sequence[Record]) -> int:
-    with broker.connect() as connection:
-        (found,) = admin.topics(connection, [topic])
-        return append(connection, found, partition, build_batch(records))
-
-
-def _read(broker: RunningBroker, topic: str) -> dict[int, list[Record]]:
-    with broker.connect() as connection:
-        (found,) = admin.topics(connection, [topic])
-        return {p: list(read_records(connection, found, p, *span)) for p, span in bounds(connection, found).items()}
-
-
-def _fill(broker: RunningBroker, source: str, count: int, *, copy: bool = True, group: str = "workers") -> str:
-    """`count` records in each partition of the source, all of them dead: every third one rejected. The dead letter topic's name."""
-    name = f"dlq.{source}"
-    broker.create_topic(name, partitions=2)
-    for partition in range(PARTITIONS):
-        records = [Record(0, 1_000 + n, b"k%d" % n, b"order %d of %d" % (n, partition), (("own", b"header"),)) for n in range(count)]
-        _append(broker, source, partition, records)
-        letters = []
-        for offset, record in enumerate(records):
-            origin = Origin(source, partition, offset, group, 1 + offset % 5, EXHAUSTED if offset % 3 else REJECTED)
-            key, value = (record.key, record.value) if copy else (None, None)
-            letters.append(Record(0, 5_000 + offset, key, value, headers_of(origin) + (record.headers if copy else ())))
-        _append(broker, name, partition % 2, letters)
-    return name
-
-
-def _mark(record: Record) -> dict[str, object]:
-    return json.loads(dict(record.headers).get(HEADER) or b"{}")
-
-
-def _redriven(broker: RunningBroker, source: str, name: str) -> Counter[tuple[int, bytes | None]]:
-    """How often each record came back, by partition and value."""
-    found = _read(broker, source)
-    return Counter((p, each.value) for p, records in found.items() for each in records if _mark(each).get("name") == name)
+from tests.cli.dead_letter_topics import EXHAUSTED, PARTITIONS, REJECTED, append, fill, mark, read, redriven
 
 
 def test_list(broker: RunningBroker, command: Command, topic: str) -> None:
-    letters = _fill(broker, topic, 4)
+    letters = fill(broker, topic, 4)
     listed = command("dead-letters", "list", letters)
     assert listed.lines[0].split() == ["AT", "TIME", "SOURCE", "GROUP", "DELIVERIES", "CAUSE", "REDRIVEN", "VALUE"]
     assert listed.lines[1].split() == [
@@ -103,12 +58,12 @@ def test_list(broker: RunningBroker, command: Command, topic: str) -> None:
 
 
 def test_records_that_are_no_dead_letters_are_left_out(broker: RunningBroker, command: Command, topic: str) -> None:
-    _append(broker, topic, 0, [Record(0, 1, b"k", b"v", (("__dlq.errors.topic", b"t"),)), Record(0, 1, None, None)])
+    append(broker, topic, 0, [Record(0, 1, b"k", b"v", (("__dlq.errors.topic", b"t"),)), Record(0, 1, None, None)])
     assert command("dead-letters", "list", topic, "--json").json == []
 
 
 def test_show(broker: RunningBroker, command: Command, topic: str) -> None:
-    letters = _fill(broker, topic, 2, copy=False)
+    letters = fill(broker, topic, 2, copy=False)
     shown = command("dead-letters", "show", letters, "1:1", "--json").json
     assert shown["source"] == {"topic": topic, "partition": 1, "offset": 1}
     assert (shown["key"], shown["value"]) == (None, None)
@@ -127,7 +82,7 @@ def test_show(broker: RunningBroker, command: Command, topic: str) -> None:
 
 @pytest.mark.parametrize("copy", [True, False], ids=["with copies", "from the source"])
 def test_redrive_sends_each_record_back_once(broker: RunningBroker, command: Command, topic: str, copy: bool) -> None:
-    letters = _fill(broker, topic, 5, copy=copy)
+    letters = fill(broker, topic, 5, copy=copy)
     planned = command("dead-letters", "redrive", letters, "--name", "first", "--dry-run", "--json").json
     assert planned == {"chosen": 15, "skipped": 0, "targets": [{"topic": topic, "partition": p, "dead_letters": 5} for p in range(3)]}
     done = command("dead-letters", "redrive", letters, "--name", "first", "--json")
@@ -135,43 +90,43 @@ def test_redrive_sends_each_record_back_once(broker: RunningBroker, command: Com
     assert done.json == {
         "redrive": "first", "chosen": 15, "sent": 15, "sent_before": 0, "skipped": 0, "problems": [], "finished": True,
     }  # fmt: skip
-    for partition, records in _read(broker, topic).items():
+    for partition, records in read(broker, topic).items():
         originals, returned = records[:5], records[5:]
         assert [(each.key, each.value) for each in returned] == [(each.key, each.value) for each in originals]
         assert [each.headers[0] for each in returned] == [("own", b"header")] * 5
-        assert {_mark(each)["partition"] for each in returned} == {partition % 2}
+        assert {mark(each)["partition"] for each in returned} == {partition % 2}
         assert all(len(each.headers) == 2 for each in returned)
     assert {row["redriven_by"] for row in command("dead-letters", "list", letters, "--json").json} == {"first"}
     again = command("dead-letters", "redrive", letters, "--name", "first", "--json").json
     assert (again["sent"], again["sent_before"], again["finished"]) == (0, 15, True)
-    assert sum(_redriven(broker, topic, "first").values()) == 15
+    assert sum(redriven(broker, topic, "first").values()) == 15
 
 
 def test_a_second_redrive_leaves_out_what_was_redriven(broker: RunningBroker, command: Command, topic: str) -> None:
-    letters = _fill(broker, topic, 6)
+    letters = fill(broker, topic, 6)
     assert command("dead-letters", "redrive", letters, "--name", "rejected-ones", "--cause", "rejected").code == OK
     second = command("dead-letters", "redrive", letters, "--name", "rest", "--json").json
     assert (second["chosen"], second["sent"], second["skipped"]) == (12, 12, 6)
     third = command("dead-letters", "redrive", letters, "--name", "everything", "--again", "--json").json
     assert (third["chosen"], third["skipped"]) == (18, 0)
-    assert set(_redriven(broker, topic, "everything").values()) == {1}
-    assert not _redriven(broker, topic, "rest").keys() & _redriven(broker, topic, "rejected-ones").keys()
+    assert set(redriven(broker, topic, "everything").values()) == {1}
+    assert not redriven(broker, topic, "rest").keys() & redriven(broker, topic, "rejected-ones").keys()
 
 
 def test_redrive_elsewhere(broker: RunningBroker, command: Command, topic: str) -> None:
     """To a topic with fewer partitions."""
-    letters = _fill(broker, topic, 2)
+    letters = fill(broker, topic, 2)
     refused = command("dead-letters", "redrive", letters, "--name", "r", "--to", f"{topic}.repaired")
     assert refused == (REFUSED, "", f"kbroker: there is no topic {topic}.repaired\n")
     broker.create_topic(f"{topic}.repaired", partitions=2)
     assert command("dead-letters", "redrive", letters, "--name", "r", "--to", f"{topic}.repaired", "--json").json["sent"] == 6
-    values = {partition: {each.value for each in records} for partition, records in _read(broker, f"{topic}.repaired").items()}
+    values = {partition: {each.value for each in records} for partition, records in read(broker, f"{topic}.repaired").items()}
     assert values[1] == {b"order 0 of 1", b"order 1 of 1"}
     assert len(values[0]) == 4
 
 
 def test_dead_letters_without_a_record_are_named(broker: RunningBroker, command: Command, topic: str) -> None:
-    letters = _fill(broker, topic, 2, copy=False)
+    letters = fill(broker, topic, 2, copy=False)
     with broker.connect() as connection:
         row = {"partition_index": 0, "offset": 1}
         connection.call("delete_records", topics=[{"name": topic, "partitions": [row]}], timeout=10_000)
@@ -182,24 +137,24 @@ def test_dead_letters_without_a_record_are_named(broker: RunningBroker, command:
 
 
 def test_refusals(broker: RunningBroker, command: Command, topic: str) -> None:
-    letters = _fill(broker, topic, 1)
+    letters = fill(broker, topic, 1)
     assert command("dead-letters", "redrive", letters, "--name", "mine", "--cause", "rejected").code == OK
     other = command("dead-letters", "redrive", letters, "--name", "mine")
-    assert other.err == "kbroker: redrive mine was started with other options; give the same ones, or choose another name\n"
+    assert other.err == "kbroker: redrive mine was started with --cause rejected; give the same options, or choose another name\n"
     assert other.code == REFUSED
 
 
 def test_too_large_for_the_topic(broker: RunningBroker, command: Command, topic: str) -> None:
     """A record that a smaller max.message.bytes does not let back in is named; the others of its batch are sent."""
-    letters = _fill(broker, topic, 3)
+    letters = fill(broker, topic, 3)
     origin = Origin(topic, 0, 7, "workers", 5, EXHAUSTED)
-    _append(broker, letters, 0, [Record(0, 1, None, b"x" * 5_000, headers_of(origin))])
+    append(broker, letters, 0, [Record(0, 1, None, b"x" * 5_000, headers_of(origin))])
     command("configs", "set", "--topic", topic, "max.message.bytes=1000")
     done = command("dead-letters", "redrive", letters, "--name", "r", "--json")
     assert done.code == REFUSED
     assert done.json["problems"] == [f"dead letter 0:6: it is too large for topic {topic}"]
-    assert set(_redriven(broker, topic, "r").values()) == {1}
-    assert sum(_redriven(broker, topic, "r").values()) == 9
+    assert set(redriven(broker, topic, "r").values()) == {1}
+    assert sum(redriven(broker, topic, "r").values()) == 9
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.full)])
@@ -207,7 +162,7 @@ def test_an_interrupted_redrive_goes_on(broker: RunningBroker, command: Command,
     """Killed at random moments, before its first note and behind its last record among them; every chosen record comes back once."""
     random_ = random.Random(kills)
     count = 60 * kills
-    letters = _fill(broker, topic, count, copy=False)
+    letters = fill(broker, topic, count, copy=False)
     arguments = [sys.executable, "-m", "kbroker", "dead-letters", "redrive", letters, "--name", "again-and-again", "--json"]
     environment = {**os.environ, "KBROKER_BOOTSTRAP": broker.bootstrap}
     sent = killed = 0
@@ -230,7 +185,7 @@ def test_an_interrupted_redrive_goes_on(broker: RunningBroker, command: Command,
     assert done.code == OK, done
     assert done.json["chosen"] == PARTITIONS * count
     expected = {(p, b"order %d of %d" % (n, p)): 1 for p in range(PARTITIONS) for n in range(count)}
-    assert _redriven(broker, topic, "again-and-again") == expected
+    assert redriven(broker, topic, "again-and-again") == expected
 
 
 def _wait_until(condition) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
@@ -241,10 +196,10 @@ def _wait_until(condition) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN
 
 
 def test_two_at_the_same_time_send_nothing_twice(broker: RunningBroker, topic: str) -> None:
-    letters = _fill(broker, topic, 400, copy=False)
+    letters = fill(broker, topic, 400, copy=False)
     arguments = [sys.executable, "-m", "kbroker", "dead-letters", "redrive", letters, "--name", "both", "--json"]
     environment = {**os.environ, "KBROKER_BOOTSTRAP": broker.bootstrap}
     both = [subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
     ends = [(each.communicate(timeout=4 * PATIENCE_S), each.returncode) for each in both]
     assert any(code == OK for _, code in ends), ends
-    assert _redriven(broker, topic, "both") == {(p, b"order %d of %d" % (n, p)): 1 for p in range(PARTITIONS) for n in range(400)}
+    assert redriven(broker, topic, "both") == {(p, b"order %d of %d" % (n, p)): 1 for p in range(PARTITIONS) for n in range(400)}
