@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 from tests.differential.running import Found
 from tests.differential.transcript import Json
@@ -87,9 +86,6 @@ def _features_of_newer_kafka(theirs: Json, ours: Json) -> bool:
     newer = {"metadata.version": {30: 31}, "group.version": {}, "share.version": {1: 2}}
     return bool(ours == [[name, *(newer[name].get(level, level) for level in levels)] for name, *levels in theirs if name in newer])
 
-
-NOT_YET_EQUAL = frozenset((Path(__file__).parent / "not_yet_equal.txt").read_text().split())
-"""Scripts whose differences are neither mended nor listed so far. It only ever gets shorter."""
 
 KNOWN: Sequence[Difference] = (
     Difference("DIF-1", r"current_leader\.leader_(id|epoch)$", lambda theirs, ours: theirs in (0, "epoch") and ours == -1),

@@ -10,11 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from kbroker.testing.broker import open_test_broker
 from tests.checks.behaviour import DOCUMENT, named_rules, prefixes_of, rules
-from tests.differential.known_differences import KNOWN, NOT_YET_EQUAL, explain
+from tests.differential.known_differences import KNOWN, explain
 from tests.differential.page import listed, only_in_newer
 from tests.differential.running import AT_ONCE, BROKER_CONFIG, Found, differences, load_scripts, recorded, run
 from tests.differential.script import Script
@@ -33,19 +32,12 @@ def compared() -> Iterator[Mapping[str, Future[list[Found]]]]:
         yield {script.name: pool.submit(compare, script, broker.port) for script in slowest_first}
 
 
-def _scripts() -> list[ParameterSet]:
-    unequal = pytest.mark.xfail(reason="not yet equal", strict=True, raises=AssertionError)
-    return [pytest.param(name, marks=unequal if name in NOT_YET_EQUAL else ()) for name in sorted(SCRIPTS)]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", _scripts())
+@pytest.mark.parametrize("name", sorted(SCRIPTS))
 def test_answers_as_kafka(name: str, compared: Mapping[str, Future[list[Found]]]) -> None:
     unexplained = [each for each in compared[name].result() if explain(each) is None]
     assert not unexplained, "\n".join(f"{each.path}: kafka {each.kafka!r}, kbroker {each.kbroker!r}" for each in unexplained)
 
 
-@pytest.mark.full
 def test_every_listed_difference_is_met(compared: Mapping[str, Future[list[Found]]]) -> None:
     found = [each for future in compared.values() for each in future.result()]
     assert [known for known in KNOWN if not any(known.explains(each) for each in found)] == []
@@ -73,7 +65,3 @@ def test_what_only_newer_kafka_has_is_shown_by_tests() -> None:
 def test_no_recording_is_left_over() -> None:
     recordings = {f"{file.parent.name}.{file.stem}" for file in (Path(__file__).parent / "recorded").glob("*/*.json")}
     assert recordings == set(SCRIPTS)
-
-
-def test_what_is_not_yet_equal_is_a_script() -> None:
-    assert set(SCRIPTS) >= NOT_YET_EQUAL
