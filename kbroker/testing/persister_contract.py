@@ -1,0 +1,388 @@
+"""The contract suite of the Persister SPI: every persister, built in or a plugin's, must pass it.
+
+    from kbroker.testing.persister_contract import PersisterContract
+    class TestMyPersister(PersisterContract):
+        name = "mine"                            # what kbroker.persister is set to
+        storage = state_storage = "segment"      # the engines beside it, if that matters
+
+One test method per promise of kbroker/share/persister.py and rule of the share coordinator (KIP-932) that does not depend on where the
+state is kept; `test_model` compares the persister with a plain model under random calls and restarts. A real broker is opened around it,
+in this process, without a server: a persister may need the broker's topics. Crashes are not this suite's business.
+
+`PersisterAnswers` alone is for a persister that keeps nothing. It must not know any persister.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+from uuid import UUID
+
+import pytest
+import trio
+
+from kbroker.broker.broker import Broker, open_broker
+from kbroker.broker.options import StartOptions
+from kbroker.config import BrokerConfig
+from kbroker.errors import ErrorCode
+from kbroker.share.effects import StateBatch
+from kbroker.share.persister import InitializeRequest, ReadRequest, ReadResult, Result, SummaryResult, TopicPartition, WriteRequest
+from kbroker.testing.persister_model import GROUP, LEADER, PARTITIONS, TOPIC_NAME, A, Asked, G, K, Model, R, random_step
+
+_OK, _INVALID = ErrorCode.none, ErrorCode.invalid_request
+_UNKNOWN_PARTITION = ErrorCode.unknown_topic_or_partition
+_FENCED_LEADER, _FENCED_STATE = ErrorCode.fenced_leader_epoch, ErrorCode.fenced_state_epoch
+
+Parameter: TypeAlias = Any
+"""What pytest.mark.parametrize gives."""
+
+Restarted = Callable[[], Awaitable[Asked]]
+
+
+def with_broker(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run `test(self, asked)` under trio with a broker around it; `test(self, asked, restarted)` may stop and start the broker."""
+    wants_restarts = "restarted" in inspect.signature(test).parameters
+
+    @wraps(test)
+    def run(self: PersisterAnswers, tmp_path: Path, **parameters: Parameter) -> None:
+        trio.run(partial(self.run, test, tmp_path, wants_restarts, **parameters))
+
+    signature = inspect.signature(test)
+    kept = [each for name, each in signature.parameters.items() if name not in ("asked", "restarted")]
+    kept.append(inspect.Parameter("tmp_path", inspect.Parameter.KEYWORD_ONLY))
+    run.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    return run
+
+
+class PersisterAnswers:
+    """What any persister does, also one that keeps nothing: it answers every row, in order, and raises nothing."""
+
+    name: ClassVar[str] = "default"
+    storage: ClassVar[str] = "memory"
+    state_storage: ClassVar[str] = "memory"
+    config: ClassVar[dict[str, str]] = {}
+    """More of the broker's settings."""
+
+    @asynccontextmanager
+    async def opened(self, directory: Path) -> AsyncIterator[Broker]:
+        options = StartOptions(
+            data_dir=directory,
+            storage=self.storage,
+            state_storage=self.state_storage,
+            config=BrokerConfig({**self.config, "kbroker.persister": self.name}),
+        )
+        async with open_broker(options) as broker:
+            if broker.topics.by_name(TOPIC_NAME) is None:
+                await broker.topics.create(TOPIC_NAME, PARTITIONS, {})
+            yield broker
+
+    async def run(self, test: Callable[..., Awaitable[None]], directory: Path, wants_restarts: bool, **parameters: Parameter) -> None:
+        lives = _Lives(self, directory)
+        try:
+            asked = await lives.begin()
+            if wants_restarts:
+                await test(self, asked, lives.restart, **parameters)
+            else:
+                await test(self, asked, **parameters)
+        finally:
+            await lives.end()
+
+    @with_broker
+    async def test_one_result_for_each_row_in_order(self, asked: Asked) -> None:
+        rows = [asked.Q, asked.P, asked.missing, asked.partitions[3]]
+        persister = asked.persister
+        answers: list[Sequence[Result]] = [
+            await persister.initialize(GROUP, [InitializeRequest(each, 1, 0) for each in rows]),
+            await persister.read(GROUP, [ReadRequest(each, LEADER) for each in rows]),
+            await persister.write(GROUP, [WriteRequest(each, 1, LEADER, 0, 0, [StateBatch(3, 4, K, 1)]) for each in rows]),
+            await persister.read_summary(GROUP, [ReadRequest(each, LEADER) for each in rows]),
+            await persister.delete(GROUP, rows),
+        ]
+        for results in answers:
+            assert [result.partition for result in results] == rows
+            assert [results[number].code for number in (0, 1, 3)] == [_OK] * 3
+        assert all(isinstance(result, ReadResult) for result in answers[1])
+        assert all(isinstance(result, SummaryResult) for result in answers[3])
+
+    @with_broker
+    async def test_nothing_asked_nothing_answered(self, asked: Asked) -> None:
+        persister = asked.persister
+        assert list(await persister.initialize(GROUP, [])) == list(await persister.read(GROUP, [])) == []
+        assert list(await persister.write(GROUP, [])) == list(await persister.delete(GROUP, [])) == []
+        assert list(await persister.read_summary(GROUP, [])) == []
+
+
+class _Lives:
+    """A broker that can be stopped and started within one test."""
+
+    def __init__(self, suite: PersisterAnswers, directory: Path) -> None:
+        self._suite = suite
+        self._directory = directory
+        self._life: AsyncIterator[Any] | None = None
+        self._context: Any = None
+
+    async def begin(self) -> Asked:
+        self._context = self._suite.opened(self._directory)
+        return Asked(await self._context.__aenter__())
+
+    async def restart(self) -> Asked:
+        await self.end()
+        return await self.begin()
+
+    async def end(self) -> None:
+        context, self._context = self._context, None
+        if context is not None:
+            await context.__aexit__(None, None, None)
+
+
+class PersisterContract(PersisterAnswers):
+    """Subclass, set `name`, run with pytest."""
+
+    # What is refused, and in which order
+
+    @with_broker
+    async def test_what_is_no_partition(self, asked: Asked) -> None:
+        nowhere = {TopicPartition(UUID(int=0), 0): {_INVALID, _UNKNOWN_PARTITION}, asked.P._replace(partition=-1): {_INVALID}}
+        for partition, codes in nowhere.items():
+            assert await asked.initialize(5, 0, at=partition) in codes
+            assert (await asked.read(at=partition)).code in codes
+            assert await asked.write(at=partition) in codes
+            assert await asked.delete(at=partition) in codes
+            assert (await asked.summary(at=partition)).code in codes
+
+    @with_broker
+    async def test_a_partition_that_does_not_exist(self, asked: Asked) -> None:
+        assert await asked.initialize(5, 0, at=asked.missing) is _UNKNOWN_PARTITION
+        assert await asked.delete(at=asked.missing) is _UNKNOWN_PARTITION
+        assert (await asked.summary(at=asked.missing)).code is _UNKNOWN_PARTITION
+        assert (await asked.read(at=asked.missing)).code is _INVALID, "not initialised comes first"
+        assert await asked.write(at=asked.missing) is _INVALID
+
+    @with_broker
+    async def test_what_was_never_initialised(self, asked: Asked) -> None:
+        assert (await asked.read()).code is _INVALID
+        assert await asked.write() is _INVALID
+        assert await asked.delete() is _OK
+        assert await asked.summary() == SummaryResult(asked.P)
+
+    @with_broker
+    async def test_negative_epochs(self, asked: Asked) -> None:
+        await asked.begin()
+        assert await asked.initialize(-1, 0) is _INVALID
+        assert (await asked.read(-1)).code is _INVALID
+        assert await asked.write(leader=-1) is _INVALID
+        assert await asked.write(state=-1) is _INVALID
+
+    @with_broker
+    async def test_fencing(self, asked: Asked) -> None:
+        await asked.begin()
+        assert (await asked.read(LEADER - 1)).code is _FENCED_LEADER
+        assert await asked.write(leader=LEADER - 1) is _FENCED_LEADER
+        assert await asked.write(leader=LEADER - 1, state=4) is _FENCED_LEADER, "the leader epoch comes first"
+        assert await asked.write(state=4) is _FENCED_STATE
+        assert await asked.initialize(4, 100) is _FENCED_STATE
+        assert (await asked.read(LEADER + 1)).code is _OK
+        assert await asked.write(leader=LEADER) is _FENCED_LEADER, "the reader with the higher epoch is the leader now"
+
+    @with_broker
+    async def test_batches_that_could_never_be_loaded(self, asked: Asked) -> None:
+        await asked.begin()
+        wrong = [StateBatch(109, 108, A, 1), StateBatch(-1, 8, A, 1), StateBatch(101, 102, 1, 1), StateBatch(101, 102, A, -1)]
+        for batch in wrong:
+            assert await asked.write(StateBatch(100, 101, K, 1), batch) is _INVALID
+        assert await asked.batches() == ()
+
+    @with_broker
+    async def test_rows_succeed_and_fail_on_their_own(self, asked: Asked) -> None:
+        await asked.begin()
+        rows = [WriteRequest(each, 5, LEADER, 100, 0, [StateBatch(100, 100, K, 1)]) for each in (asked.Q, asked.P, asked.missing)]
+        results = await asked.persister.write(GROUP, rows)
+        assert [result.code for result in results] == [_INVALID, _OK, _INVALID]
+        assert await asked.batches() == (StateBatch(100, 100, K, 1),)
+
+    # What the verbs do
+
+    @with_broker
+    @pytest.mark.parametrize(("start", "complete"), [(30, 0), (0, 0), (-1, -1)])
+    async def test_initialize(self, asked: Asked, start: int, complete: int) -> None:
+        assert await asked.initialize(6, start) is _OK
+        assert await asked.summary() == SummaryResult(
+            asked.P, state_epoch=6, leader_epoch=0, start_offset=start, delivery_complete_count=complete
+        )
+        found = await asked.read()
+        assert (found.code, found.state_epoch, found.start_offset, tuple(found.batches)) == (_OK, 6, start, ())
+
+    @with_broker
+    async def test_initialize_anew(self, asked: Asked) -> None:
+        await asked.begin()
+        await asked.write(StateBatch(100, 109, K, 1), complete=10)
+        assert await asked.initialize(5, 50) is _OK
+        summary = await asked.summary()
+        assert (summary.start_offset, summary.delivery_complete_count) == (50, 0)
+        assert await asked.batches() == ()
+
+    @with_broker
+    async def test_a_repeated_initialize_wipes_nothing(self, asked: Asked) -> None:
+        await asked.begin()
+        await asked.write(StateBatch(100, 109, K, 1))
+        assert await asked.initialize(5, 100) is _OK
+        assert await asked.batches() == (StateBatch(100, 109, K, 1),)
+
+    @with_broker
+    async def test_one_call_may_name_a_partition_twice(self, asked: Asked) -> None:
+        await asked.begin()
+        await asked.write(StateBatch(100, 109, K, 1))
+        anew = [InitializeRequest(asked.P, 5, start) for start in (-1, 100)]
+        assert [result.code for result in await asked.persister.initialize(GROUP, anew)] == [_OK, _OK]
+        assert await asked.batches() == ()
+        assert (await asked.summary()).start_offset == 100
+
+    @with_broker
+    async def test_write_never_changes_the_epochs(self, asked: Asked) -> None:
+        await asked.begin()
+        assert await asked.write(leader=LEADER + 2, state=8) is _OK
+        assert await asked.write() is _OK
+        summary = await asked.summary()
+        assert (summary.leader_epoch, summary.state_epoch) == (LEADER, 5)
+
+    @with_broker
+    @pytest.mark.parametrize(
+        ("start", "complete", "new_start", "new_complete"),
+        [(100, 7, 100, 7), (100, 3, 100, 5), (100, -1, 100, 5), (99, 9, 100, 5), (-1, 9, 100, 5), (101, 2, 101, 2)],
+    )
+    async def test_start_offset_and_delivery_complete_count(
+        self, asked: Asked, restarted: Restarted, start: int, complete: int, new_start: int, new_complete: int
+    ) -> None:
+        await asked.begin()
+        await asked.write(complete=5)
+        await asked.write(start=start, complete=complete)
+        for again in (False, True):
+            if again:
+                asked = await restarted()
+            summary = await asked.summary()
+            assert (summary.start_offset, summary.delivery_complete_count) == (new_start, new_complete)
+
+    @with_broker
+    @pytest.mark.parametrize(
+        ("stored", "incoming", "start", "merged"),
+        [
+            ([(100, 109, A, 1)], [(105, 109, K, 1)], 100, [(100, 104, A, 1), (105, 109, K, 1)]),
+            ([(100, 109, A, 2)], [(100, 104, K, 1)], 100, [(100, 109, A, 2)]),
+            ([(100, 109, K, 1), (110, 119, K, 1)], [], 105, [(105, 119, K, 1)]),
+            ([(100, 119, A, 1)], [(105, 114, A, 2)], 100, [(100, 104, A, 1), (105, 114, A, 2), (115, 119, A, 1)]),
+            ([(100, 109, G, 3)], [(100, 109, R, 3)], 100, [(100, 109, R, 3)]),
+            ([(100, 101, K, 1)], [(105, 105, K, 1)], 100, [(100, 101, K, 1), (105, 105, K, 1)]),
+            ([], [(90, 99, K, 1), (98, 103, R, 2)], 101, [(101, 103, R, 2)]),
+        ],
+    )
+    async def test_batches_are_combined(
+        self, asked: Asked, restarted: Restarted, stored: Parameter, incoming: Parameter, start: int, merged: Parameter
+    ) -> None:
+        """The higher delivery count wins, at the same count the higher state; what lies below the start is gone."""
+        await asked.begin()
+        await asked.write(*(StateBatch(*each) for each in stored))
+        await asked.write(*(StateBatch(*each) for each in incoming), start=start)
+        expected = tuple(StateBatch(*each) for each in merged)
+        assert await asked.batches() == expected
+        asked = await restarted()
+        assert await asked.batches() == expected
+
+    @with_broker
+    async def test_read_stores_the_leader_epoch(self, asked: Asked, restarted: Restarted) -> None:
+        await asked.begin()
+        await asked.write(StateBatch(100, 100, K, 1), complete=1)
+        await asked.read(LEADER + 2)
+        summary = await asked.summary()
+        assert (summary.leader_epoch, summary.delivery_complete_count) == (LEADER + 2, 1)
+        asked = await restarted()
+        assert await asked.write() is _FENCED_LEADER
+        assert await asked.batches(leader=LEADER + 2) == (StateBatch(100, 100, K, 1),)
+
+    @with_broker
+    async def test_delete_leaves_nothing(self, asked: Asked, restarted: Restarted) -> None:
+        await asked.begin()
+        await asked.write(StateBatch(100, 109, K, 1))
+        await asked.begin(group="others")
+        assert await asked.delete() is _OK
+        assert await asked.delete() is _OK
+        for again in (False, True):
+            if again:
+                asked = await restarted()
+            assert await asked.summary() == SummaryResult(asked.P)
+            assert (await asked.read()).code is _INVALID
+            assert (await asked.summary(group="others")).state_epoch == 5
+        assert await asked.initialize(0, 3) is _OK, "no fence is left"
+        assert (await asked.read(0)).start_offset == 3
+
+    @with_broker
+    async def test_groups_and_partitions_are_apart(self, asked: Asked, restarted: Restarted) -> None:
+        names = ("a", "aa", "a:", "größe", "x" * 100)
+        for number, group in enumerate(names):
+            for partition in (asked.P, asked.Q):
+                await asked.begin(at=partition, group=group)
+                batch = StateBatch(100 + number, 100 + number, K, 1 + partition.partition)
+                assert await asked.write(batch, at=partition, group=group) is _OK
+        assert await asked.delete(group="aa") is _OK
+        for again in (False, True):
+            if again:
+                asked = await restarted()
+            for number, group in enumerate(names):
+                found = await asked.read(group=group)
+                assert found.code is (_INVALID if group == "aa" else _OK)
+                assert group == "aa" or tuple(found.batches) == (StateBatch(100 + number, 100 + number, K, 1),)
+                assert await asked.batches(at=asked.Q, group=group) == (StateBatch(100 + number, 100 + number, K, 2),)
+
+    # Many at a time, and many
+
+    @with_broker
+    async def test_writes_at_the_same_time(self, asked: Asked, restarted: Restarted) -> None:
+        await asked.begin()
+
+        async def write(number: int) -> None:
+            assert await asked.write(StateBatch(100 + 2 * number, 100 + 2 * number, K, 1), complete=number) is _OK
+
+        async with trio.open_nursery() as nursery:
+            for number in range(60):
+                nursery.start_soon(write, number)
+        expected = tuple(StateBatch(100 + 2 * number, 100 + 2 * number, K, 1) for number in range(60))
+        assert await asked.batches() == expected
+        assert (await asked.summary()).delivery_complete_count == 59
+        asked = await restarted()
+        assert await asked.batches() == expected
+
+    @with_broker
+    async def test_many_writes(self, asked: Asked, restarted: Restarted) -> None:
+        """More than any persister keeps as single updates."""
+        await asked.begin()
+        for number in range(1100):
+            assert await asked.write(StateBatch(100 + number, 100 + number, K, 1), start=100 + max(0, number - 5)) is _OK
+        asked = await restarted()
+        found = await asked.read()
+        assert (found.start_offset, tuple(found.batches)) == (1194, (StateBatch(1194, 1199, K, 1),))
+
+    @with_broker
+    async def test_a_cancelled_write_is_undecided_and_harmless(self, asked: Asked) -> None:
+        await asked.begin()
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await asked.write(StateBatch(100, 100, K, 1))
+        assert await asked.write(StateBatch(101, 101, K, 1)) is _OK
+        assert await asked.batches() in ((StateBatch(100, 101, K, 1),), (StateBatch(101, 101, K, 1),))
+
+    @with_broker
+    @pytest.mark.parametrize("seed", range(3))
+    async def test_model(self, asked: Asked, restarted: Restarted, seed: int) -> None:
+        rng = random.Random(seed)
+        models: dict[tuple[str, int], Model] = {}
+        for _ in range(150):
+            group, number = rng.choice("ab"), rng.randrange(2)
+            await random_step(asked, rng, models, group, number)
+            if rng.random() < 0.02:
+                asked = await restarted()
+        for (group, number), model in models.items():
+            await model.compare(asked, asked.partitions[number], group)

@@ -1,0 +1,18 @@
+"""Every persister that is installed keeps the promises of the Persister SPI, on every engine that it may meet."""
+
+from __future__ import annotations
+
+from kbroker import plugins
+from kbroker.testing.persister_contract import PersisterAnswers, PersisterContract
+
+
+class TestNoop(PersisterAnswers):
+    """It answers, and keeps nothing."""
+
+    name = "noop"
+
+
+for _engine in plugins.names(plugins.STATE_STORE):
+    _storage = "memory" if _engine == "memory" else "segment"
+    _name = f"TestDefaultOn{_engine.title()}"
+    globals()[_name] = type(_name, (PersisterContract,), {"state_storage": _engine, "storage": _storage, "__module__": __name__})
