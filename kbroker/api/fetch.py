@@ -84,7 +84,7 @@ def _wanted(request: Request) -> tuple[FetchSession | None, Sequence[FetchPartit
 
 def _unique(wanted: Sequence[FetchPartition]) -> Sequence[FetchPartition]:
     """Listed twice, a partition counts once, in its first place and as it was last listed."""
-    return list({(each.topic, each.partition): each for each in wanted}.values())
+    return wanted if len(wanted) == 1 else list({(each.topic, each.partition): each for each in wanted}.values())
 
 
 def _topic_key(topic: Any, by_id: bool) -> TopicKey:
@@ -92,7 +92,9 @@ def _topic_key(topic: Any, by_id: bool) -> TopicKey:
 
 
 def _fetch_partition(topic: TopicKey, row: Any) -> FetchPartition:
-    epoch = max(-1, getattr(row, "current_leader_epoch", -1))
+    epoch = getattr(row, "current_leader_epoch", -1)
+    if epoch < 0:
+        epoch = -1  # Any negative number says nothing, here.
     return FetchPartition(topic, row.partition, row.fetch_offset, row.partition_max_bytes, epoch, getattr(row, "last_fetched_epoch", -1))
 
 
@@ -114,6 +116,7 @@ class _Fetch:
         self._wanted = wanted
         body = request.body
         self._max_bytes = min(body.max_bytes, request.broker.config["fetch.max.bytes"])
+        self._none_aborted: bool = body.isolation_level == _READ_COMMITTED
         self._min_bytes = min(body.min_bytes, self._max_bytes)
         self._until = trio.current_time() + max(0, milliseconds(body.max_wait)) / 1000
 
@@ -138,13 +141,13 @@ class _Fetch:
                 partition.waiters.discard(waiter)
 
     def finds_any(self) -> bool:
-        return any(not isinstance(self._find(wanted), ErrorCode) for wanted in self._wanted)
+        return any(isinstance(self._find(wanted), Partition) for wanted in self._wanted)
 
     def _watch(self, waiter: Waiter) -> list[Partition]:
         watched = []
         for wanted in self._wanted:
             partition = self._find(wanted)
-            if not isinstance(partition, ErrorCode):
+            if isinstance(partition, Partition):
                 partition.waiters.add(waiter)
                 watched.append(partition)
         return watched
@@ -159,14 +162,15 @@ class _Fetch:
         for wanted in self._wanted:
             key = (wanted.topic, wanted.partition)
             partition = self._find(wanted)
-            if isinstance(partition, ErrorCode):
+            if not isinstance(partition, Partition):
                 missing.append((key, FetchRow(wanted.partition, partition, none_aborted=True)))
                 continue
             try:
                 row = await self._read(partition, wanted, min(left_bytes, wanted.max_bytes), is_first=not total_bytes)
             except KafkaError as error:
                 row = FetchRow(wanted.partition, error.code)
-            is_urgent = is_urgent or row.error_code != 0 or row.diverging is not None
+            if row.error_code or row.diverging is not None:
+                is_urgent = True
             rows.append((key, row))
             read_bytes = sum(map(len, row.records))
             total_bytes += read_bytes
@@ -179,13 +183,14 @@ class _Fetch:
         if wanted.last_fetched_epoch >= 0 and (diverging := self._divergence(partition, wanted)) is not None:
             return FetchRow(wanted.partition, 0, partition.high_watermark, partition.log_start_offset, diverging=diverging)
         partition.check_readable(wanted.fetch_offset)
-        none_aborted: bool = self._request.body.isolation_level == _READ_COMMITTED
+        none_aborted = self._none_aborted
         records: Sequence[memoryview] = ()
-        if wanted.fetch_offset < partition.high_watermark:
+        end_offset = partition.high_watermark
+        if wanted.fetch_offset < end_offset:
             if limit_bytes < 0:
                 raise KafkaError(ErrorCode.unknown_server_error)
             if limit_bytes or is_first:
-                records = await partition.read(wanted.fetch_offset, max_bytes=limit_bytes, end_offset=partition.high_watermark)
+                records = await partition.read(wanted.fetch_offset, max_bytes=limit_bytes, end_offset=end_offset)
             if not is_first and sum(map(len, records)) > limit_bytes:
                 records, none_aborted = (), False
         return FetchRow(wanted.partition, 0, partition.high_watermark, partition.log_start_offset, records, none_aborted)
