@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 from typing import NamedTuple
 
 from kbroker.share.record_state import RecordState
+
+_STATE_OF = attrgetter("state")
 
 
 class StateBatch(NamedTuple):
@@ -48,7 +51,7 @@ class Persist(NamedTuple):
     @property
     def archiving(self) -> bool:
         """True if records become ARCHIVING with this, or are said once more to be."""
-        return any(batch.state == RecordState.ARCHIVING for batch in self.batches)
+        return RecordState.ARCHIVING in map(_STATE_OF, self.batches)  # looked at with every save
 
 
 class DeadLetterCause(Enum):

@@ -104,7 +104,7 @@ class SharePartition:
         self._window = InFlightWindow(start_offset)
         self._writes: dict[int, _Write] = {}
         self._last_token = 0
-        self._unsaved: Runs = []
+        self._unsaved: Runs = []  # final, but not known to be saved; in order, also what the SPSO has passed since
         self._acquired_records = self._redeliveries = self._lock_timeouts = self._failed_writes = self._dead_lettered = 0
 
     @classmethod
@@ -302,19 +302,21 @@ class SharePartition:
         self._advance()
 
     def _persist_best_effort(self, runs: Runs) -> Persist:
-        """What these are already, whether it can be saved or not."""
+        """Save what these are already, and are whether that succeeds or not."""
         self._unsaved = _joined([*self._unsaved, *runs])
         return self._persist([])
 
     def _persist(self, pending: Runs) -> Persist:
-        """Whatever waits to be saved goes along."""
+        """What is pending now, and along with it whatever waits to be saved."""
         window = self._window
         batches = [batch for first, last in pending for batch in window.runs(first, last, STATE)]
         decided: Sequence[StateBatch] = ()
         passed: Sequence[tuple[int, int]] = ()
         if self._unsaved:
             decided = list(self._decided(self._unsaved))
-            passed = [(first, min(last, window.start_offset - 1)) for first, last in self._unsaved if first < window.start_offset]
+            lowest = self._unsaved[0][0]
+            if lowest < window.start_offset:
+                passed = ((lowest, window.start_offset - 1),)
             self._unsaved = []
             batches = sorted([*batches, *decided])
         token = self._last_token = self._last_token + 1

@@ -396,6 +396,7 @@ class CheckedQueue:
             self.known[offset] = Rec(ARCHIVED, self.known[offset].count)
         if persist is not None:
             self._began(persist, [])
+            self.check(settled=True)
 
     def give_back_dead_letters(self) -> None:
         for offset in self.dead_letters.give_back(self.sp, self.rnd):
