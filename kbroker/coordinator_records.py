@@ -41,6 +41,7 @@ from kio.static.primitive import i16
 VALUE_VERSION: Final = 0
 UNKNOWN_COUNT: Final = -1
 """A delivery-complete count that nobody stated (records of Kafka before 4.2; a start offset that is not decided)."""
+UNKNOWN_EPOCH: Final = -1
 UNCHANGED_OFFSET: Final = -1
 """ShareUpdate.start_offset that leaves the start where it is."""
 
@@ -67,7 +68,6 @@ MEMBER_RECORD_TYPES: Final = frozenset(
 )
 
 
-_BOOL: Final = {"kafka_type": "bool"}
 _INT8: Final = {"kafka_type": "int8"}
 _INT16: Final = {"kafka_type": "int16"}
 _INT32: Final = {"kafka_type": "int32"}
@@ -123,8 +123,8 @@ class StateBatchRecord(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareSnapshot(Message):
-    """The whole state of a share-partition. `start_offset` -1: not decided yet. `never_written` (not Kafka's): nothing was delivered
-    since it was initialised, so the start offset is what somebody asked for, wherever the log ends."""
+    """The whole state of a share-partition. `start_offset` -1: not decided yet. `written_in` (not Kafka's): the newest leader epoch
+    whose log start offset and batches speak of; -1: they speak of no record, the start offset is one that somebody asked for."""
 
     snapshot_epoch: int = field(metadata=_INT32)
     state_epoch: int = field(metadata=_INT32)
@@ -134,7 +134,7 @@ class ShareSnapshot(Message):
     write_timestamp: int = field(metadata=_INT64)
     state_batches: tuple[StateBatchRecord, ...]
     delivery_complete_count: int = field(metadata=_INT32 | _TAG_0, default=UNKNOWN_COUNT)
-    never_written: bool = field(metadata=_BOOL | _TAG_OF_OURS, default=False)
+    written_in: int = field(metadata=_INT32 | _TAG_OF_OURS, default=UNKNOWN_EPOCH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ from kbroker.coordinator.share_group_api import (
 )
 from kbroker.coordinator.share_group_offsets import described
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
-from kbroker.share.persister import Persister, ReadRequest, Result, SummaryResult, TopicPartition
+from kbroker.share.persister import InitializeRequest, Persister, ReadRequest, Result, SummaryResult, TopicPartition, begin_anew
 from kbroker.state_records import GroupKey, group_prefix
 from kbroker.storage.spi import Change, StateStore
 
@@ -256,7 +256,8 @@ class GroupCoordinator:
             assert isinstance(effect, InitializeSharePartitions)
             partitions = [request.partition for request in effect.requests]
             self._share_groups.forget(group_id, partitions)
-            results = await self._initialized_by_persister(effect)
+            requests = tuple(each for request in effect.requests for each in begin_anew(self._told_of_the_log(request)))
+            results = await self._initialized_by_persister(replace(effect, requests=requests))
             self._share_groups.forget(group_id, partitions)  # One that was loaded before the persister had done it is of old.
             altered = self.coordinator.offsets_altered(group_id, outcome.reply, results, now_ms=self._clock.now_ms())
             if not await self._save(altered):
@@ -264,6 +265,12 @@ class GroupCoordinator:
             assert altered.reply is not None
             return altered.reply
         return outcome.reply
+
+    def _told_of_the_log(self, request: InitializeRequest) -> InitializeRequest:
+        """A start offset that the log has is lost with the log's end, as what was acknowledged is; one beyond it is just a number."""
+        partition = self._topics.partition(*request.partition)
+        is_in_log = partition is not None and 0 <= request.start_offset <= partition.high_watermark
+        return request._replace(written_in=partition.leader_epoch) if partition is not None and is_in_log else request
 
     async def delete_offsets(self, group_id: str, names: Sequence[str]) -> OffsetsReply:
         """DeleteShareGroupOffsets: the share state of topics; gone, and for fetches too, on return."""

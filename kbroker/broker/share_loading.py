@@ -6,7 +6,8 @@ is possible with durability `os`, is cut: otherwise the records that get their o
 
 Such state is told by its leader epoch, which is the broker life that wrote it: it can only speak of offsets that the log had when that
 epoch ended, and that is where the first append of a later epoch began. (The present end will not do: producers may have gone on long
-before the group's first consumer came.) A start offset that was only set, by AlterShareGroupOffsets, speaks of no record: it stays.
+before the group's first consumer came.) A start offset that AlterShareGroupOffsets set beyond the log's end speaks of no record, and
+stays.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kbroker.clock import wall_clock_ms
 from kbroker.config import reset_duration_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.effects import ShareSettings, StateBatch
-from kbroker.share.persister import Persister, ReadRequest, ReadResult, Result, TopicPartition, WriteRequest, begin_anew
+from kbroker.share.persister import InitializeRequest, Persister, ReadRequest, ReadResult, Result, TopicPartition, WriteRequest, begin_anew
 from kbroker.share.share_partition import SharePartition
 
 logger = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ async def _cut(
         batch._replace(last_offset=min(batch.last_offset, end_offset - 1)) for batch in state.batches if batch.first_offset < end_offset
     )
     # Stored start offsets only ever rise and stored batches are merged with, so it begins anew at the same state epoch.
-    for result in await persister.initialize(group_id, begin_anew(key, state.state_epoch, start_offset)):
+    for result in await persister.initialize(group_id, begin_anew(InitializeRequest(key, state.state_epoch, start_offset))):
         _check(result)
     _check((await persister.read(group_id, [ReadRequest(key, partition.leader_epoch)]))[0])  # What follows is written in this epoch.
     await _write_start(persister, group_id, partition, key, state, start_offset, batches)

@@ -17,7 +17,7 @@ from uuid import UUID
 from kbroker.coordinator.share_group_api import OffsetsReply, PartitionDone, PartitionOffset, TopicDone, TopicOffsets, TopicsView
 from kbroker.coordinator.share_group_state import Group, Records, TopicPart
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.share.persister import InitializeRequest, Result, SummaryResult, TopicPartition, begin_anew
+from kbroker.share.persister import InitializeRequest, Result, SummaryResult, TopicPartition
 
 UNKNOWN = -1
 """A start offset that is not decided, a count that nobody knows, and a lag that cannot be told."""
@@ -102,7 +102,7 @@ def _unknown_partition(number: int) -> PartitionDone:
 def start_altering(
     group: Group, wanted: Mapping[str, Mapping[int, int]], reply: OffsetsReply, records: Records
 ) -> tuple[InitializeRequest, ...]:
-    """What to ask of the persister. Share-partitions that the group did not have are Initializing from now on."""
+    """What to ask of the persister, each with `begin_anew`. Share-partitions that the group did not have are Initializing from now on."""
     requests: list[InitializeRequest] = []
     changed = False
     for topic in reply.responses:
@@ -110,7 +110,8 @@ def start_altering(
             if row.error_code is ErrorCode.none:
                 assert topic.topic_id is not None
                 number = row.partition_index
-                requests += begin_anew(TopicPartition(topic.topic_id, number), group.epoch, wanted[topic.topic_name][number])
+                start_offset = wanted[topic.topic_name][number]
+                requests.append(InitializeRequest(TopicPartition(topic.topic_id, number), group.epoch, start_offset))
                 if not _has(group.initialized, topic.topic_id, number):
                     changed = True
                     group.initializing.setdefault(topic.topic_id, TopicPart(topic.topic_name)).partitions.add(number)
@@ -125,7 +126,7 @@ def _has(topics: Mapping[UUID, TopicPart], topic_id: UUID, number: int) -> bool:
 
 
 def altered(reply: OffsetsReply, results: Iterable[Result]) -> OffsetsReply:
-    """The answer by what the persister said; of several results for one share-partition the last counts."""
+    """The answer by what the persister said; of two results for one share-partition the second counts."""
     codes = {result.partition: result for result in results}
     return replace(reply, responses=tuple(replace(topic, partitions=tuple(_altered(topic, codes))) for topic in reply.responses))
 

@@ -34,7 +34,7 @@ from uuid import UUID
 
 from kbroker.coordinator.share_state_housekeeping import SharePartitionKey, is_cold
 from kbroker.coordinator.share_state_load import NEVER_READ_LEADER_EPOCH, ShareState, load
-from kbroker.coordinator_records import UNCHANGED_OFFSET, UNKNOWN_COUNT, ShareSnapshot, StateBatchRecord, encode_share_update
+from kbroker.coordinator_records import UNCHANGED_OFFSET, UNKNOWN_COUNT, UNKNOWN_EPOCH, ShareSnapshot, StateBatchRecord, encode_share_update
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import (
@@ -238,7 +238,7 @@ class ShareStateCoordinator:
     # --- one row each; refusals in Kafka's order ---
 
     def _initialize(self, decision: _Decision[Result], request: InitializeRequest, now_ms: int) -> Result:
-        partition, state_epoch, start_offset = request
+        partition, state_epoch, start_offset, written_in = request
         _check_partition(partition)
         _check_epoch(state_epoch, "state epoch")
         entry = self._entry(decision.group_id, partition, decision)
@@ -256,6 +256,7 @@ class ShareStateCoordinator:
             delivery_complete_count=UNKNOWN_COUNT if start_offset == UNCHANGED_OFFSET else 0,
             updates=old.updates if old else 0,
             leader_fence=old.leader_fence if old else NEVER_READ_LEADER_EPOCH,
+            written_in=written_in,
         )
         self._put_snapshot(decision, entry, entry.state, now_ms)
         return Result(partition)
@@ -390,7 +391,7 @@ class ShareStateCoordinator:
             write_timestamp=now_ms,
             state_batches=tuple(StateBatchRecord(*batch) for batch in state.merged_batches()),
             delivery_complete_count=state.delivery_complete_count,
-            never_written=state.written_in is None,
+            written_in=UNKNOWN_EPOCH if state.written_in is None else state.written_in,
         )
         decision.change(entry, 0, snapshot.encode())
         for number in range(1, state.updates + 1):

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from kbroker.coordinator_records import UNCHANGED_OFFSET, ShareSnapshot, ShareUpdate, StateBatchRecord
+from kbroker.coordinator_records import UNCHANGED_OFFSET, UNKNOWN_EPOCH, ShareSnapshot, ShareUpdate, StateBatchRecord
 from kbroker.share.effects import StateBatch
 from kbroker.share.state_batches import combine
 
@@ -22,9 +22,9 @@ class ShareState:
     """One share-partition. `recent` holds batches that `batches` does not contain yet: they are merged when somebody looks.
 
     `updates` is the number of the newest stored update. `leader_fence` is the newest leader epoch seen since the state was loaded:
-    it outlives an initialize, which stores leader epoch 0. `written_in` is the leader epoch of the newest write that moved the start
-    offset or had batches, None if there was none since the state was initialised. The timestamps are those of the stored snapshot,
-    in milliseconds since 1970.
+    it outlives an initialize, which stores leader epoch 0. `written_in` is the newest leader epoch whose log start offset and batches
+    speak of: that of the newest write that changed one of them. None: they speak of no record. The timestamps are those of the stored
+    snapshot, in milliseconds since 1970.
     """
 
     snapshot_epoch: int
@@ -69,7 +69,7 @@ def _from_snapshot(snapshot: ShareSnapshot) -> ShareState:
         delivery_complete_count=snapshot.delivery_complete_count,
         batches=tuple(_batches(snapshot.state_batches)),
         leader_fence=snapshot.leader_epoch,
-        written_in=None if snapshot.never_written else snapshot.leader_epoch,
+        written_in=None if snapshot.written_in == UNKNOWN_EPOCH else snapshot.written_in,
         create_timestamp=snapshot.create_timestamp,
         write_timestamp=snapshot.write_timestamp,
     )

@@ -24,18 +24,19 @@ class TopicPartition(NamedTuple):
 
 
 class InitializeRequest(NamedTuple):
-    """`start_offset` -1: not decided yet, the group's share.auto.offset.reset decides at the first load."""
+    """`start_offset` -1: not decided yet, the group's share.auto.offset.reset decides at the first load. `written_in`: the leader epoch
+    whose log the start offset is an offset of, as if it were written; None: it is just a number, perhaps beyond the log's end."""
 
     partition: TopicPartition
     state_epoch: int
     start_offset: int
+    written_in: int | None = None
 
 
-def begin_anew(partition: TopicPartition, state_epoch: int, start_offset: int) -> tuple[InitializeRequest, InitializeRequest]:
+def begin_anew(request: InitializeRequest) -> tuple[InitializeRequest, InitializeRequest]:
     """For one `initialize` call: the state begins anew with that start, also where it has that epoch and start already, which a
     single request would take for its own repetition and leave as it is."""
-    other = 0 if start_offset < 0 else -1
-    return InitializeRequest(partition, state_epoch, other), InitializeRequest(partition, state_epoch, start_offset)
+    return request._replace(start_offset=0 if request.start_offset < 0 else -1), request
 
 
 class ReadRequest(NamedTuple):
@@ -63,8 +64,8 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class ReadResult(Result):
-    """`written_in`: the leader epoch of the newest write that moved the start offset or had batches. None: nothing was written since
-    the state was initialised, or it is kept so that a power cut cannot leave it ahead of the log."""
+    """`written_in`: the newest leader epoch whose log the start offset and the batches speak of. None: they speak of no record, or are
+    kept so that a power cut cannot leave them ahead of the log."""
 
     state_epoch: int = 0
     start_offset: int = 0

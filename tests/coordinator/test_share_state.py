@@ -232,7 +232,6 @@ def test_initialize_writes_a_snapshot(share: Share) -> None:  # SC-45
                 write_timestamp=1000,
                 state_batches=(),
                 delivery_complete_count=-1,  # unknown as long as the start is not decided
-                never_written=True,
             ),
         )
     ]
@@ -353,6 +352,7 @@ def test_a_snapshot_after_so_many_updates_replaces_them() -> None:  # SC-17, SC-
                 write_timestamp=3000,
                 state_batches=(StateBatchRecord(1, 2, K, 1), StateBatchRecord(3, 3, R, 2)),
                 delivery_complete_count=9,
+                written_in=0,
             ),
         )
     ]

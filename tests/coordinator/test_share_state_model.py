@@ -42,6 +42,7 @@ class ModelState:
     dcc: int
     leader: int = 0
     fence: int = 0
+    written: int | None = None
     offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def take(self, batches: Iterable[StateBatch]) -> None:
@@ -51,7 +52,7 @@ class ModelState:
         self.offsets = {offset: value for offset, value in self.offsets.items() if offset >= self.start}
 
     def seen(self) -> tuple[Any, ...]:
-        return (self.state_epoch, self.start, self.dcc, self.leader, self.offsets)
+        return (self.state_epoch, self.start, self.dcc, self.leader, self.written, self.offsets)
 
 
 def seen(state: ShareState | None) -> tuple[Any, ...] | None:
@@ -62,7 +63,7 @@ def seen(state: ShareState | None) -> tuple[Any, ...] | None:
         for batch in state.merged_batches()
         for offset in range(batch.first_offset, batch.last_offset + 1)
     }
-    return (state.state_epoch, state.start_offset, state.delivery_complete_count, state.leader_epoch, offsets)
+    return (state.state_epoch, state.start_offset, state.delivery_complete_count, state.leader_epoch, state.written_in, offsets)
 
 
 epochs = st.integers(-1, 4)
@@ -100,9 +101,9 @@ class ShareStateMachine(RuleBasedStateMachine):
 
     # --- commands ---
 
-    @rule(group=groups, partition=partitions, state_epoch=epochs, start=starts)
-    def initialize_state(self, group: str, partition: TopicPartition, state_epoch: int, start: int) -> None:
-        outcome = self.coordinator.initialize(group, [InitializeRequest(partition, state_epoch, start)], now_ms=1)
+    @rule(group=groups, partition=partitions, state_epoch=epochs, start=starts, written=st.none() | epochs.filter(lambda epoch: epoch >= 0))
+    def initialize_state(self, group: str, partition: TopicPartition, state_epoch: int, start: int, written: int | None) -> None:
+        outcome = self.coordinator.initialize(group, [InitializeRequest(partition, state_epoch, start, written)], now_ms=1)
         old = self.model.get((group, partition))
         if state_epoch < 0:
             expected = ErrorCode.invalid_request
@@ -114,7 +115,7 @@ class ShareStateMachine(RuleBasedStateMachine):
             expected = ErrorCode.none
             if not old or (old.state_epoch, old.start) != (state_epoch, start):
                 fence = old.fence if old else 0
-                self.model[group, partition] = ModelState(state_epoch, start, -1 if start == -1 else 0, fence=fence)
+                self.model[group, partition] = ModelState(state_epoch, start, -1 if start == -1 else 0, fence=fence, written=written)
         assert outcome.results[0].code is expected
         self.fly(outcome)
 
@@ -148,6 +149,8 @@ class ShareStateMachine(RuleBasedStateMachine):
         else:
             expected = ErrorCode.none
             state.dcc = {True: max(dcc, state.dcc), False: dcc if start > state.start else state.dcc}[start == state.start]
+            if start > state.start or any(batch.last_offset >= state.start for batch in found):
+                state.written = state.leader
             state.start = max(start, state.start)
             state.take(found)
         assert outcome.results[0].code is expected

@@ -293,7 +293,7 @@ def _share_record(value: bytes, *, is_snapshot: bool) -> tuple[int, int, list[tu
     tags, position = value[position], position + 1
     for _ in range(tags):
         tag, position = _unsigned(value, position)
-        assert (tag, value[position]) in ((0, 4), (1000, 1))
+        assert (tag, value[position]) in ((0, 4), (1000, 4))
         if tag == 0:
             (complete,) = struct.unpack_from(">i", value, position + 1)
         position += 1 + value[position]
