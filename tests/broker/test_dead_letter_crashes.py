@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from copy import deepcopy
 from itertools import count
 from pathlib import Path
+from random import Random
 from threading import Lock
 from typing import Any, ClassVar, TypeAlias
 from uuid import UUID
@@ -24,13 +25,14 @@ from kbroker.broker import dead_letters
 from kbroker.broker.broker import open_broker
 from kbroker.broker.options import StartOptions
 from kbroker.config import BrokerConfig
+from kbroker.errors import NoSpace
 from kbroker.share.dead_letter import origin_of
 from kbroker.share.persister import TopicPartition
 from kbroker.state_records import DeadLetterKey
 from kbroker.storage import memory_store
 from tests.api.conftest import Client
 from tests.api.dead_letter_queues import NAME, QUEUE, all_done, letters_of, prepare_dead_letters
-from tests.api.share_consumers import ACCEPT, GROUP, REJECT, RELEASE, Member, acquired, set_up_group
+from tests.api.share_consumers import ACCEPT, GROUP, REJECT, RELEASE, Member, acquired, rows
 
 REJECTED, EXHAUSTED, RECORDS = {0, 1, 5}, {3}, 7
 POISON = REJECTED | EXHAUSTED
@@ -49,10 +51,19 @@ class Disk:
     opened: ClassVar[dict[int, Disk]] = {}
     lock = Lock()
 
-    def __init__(self, path: Path, contents: Moment = ({}, {})) -> None:
+    def __init__(self, path: Path, contents: Moment = ({}, {}), *, seed: int | None = None) -> None:
+        """`seed`: the disk is full now and then."""
         self.path = path
         self.logs, self.state = deepcopy(contents)
         self.moments: list[Moment] = []
+        self.refused = 0
+        self._chooser = None if seed is None else Random(seed)
+        self.is_open = False
+
+    def refuse_perhaps(self) -> None:
+        if self.is_open and self._chooser is not None and self._chooser.random() < 0.2:
+            self.refused += 1
+            raise NoSpace("the disk is full")
 
     def note(self) -> None:
         self.moments.append((deepcopy(self.logs), dict(self.state)))
@@ -65,20 +76,24 @@ class Disk:
         options = StartOptions(data_dir=self.path, storage="memory", state_storage="memory", config=config, durability="os")
         Disk.opened = {id(self.logs): self, id(self.state): self}
         async with open_broker(options) as broker:
+            self.is_open = True
             yield Client(broker)
+            self.is_open = False
 
 
 @pytest.fixture(autouse=True)
 def _noting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_letters, "LINGER_S", 0.001)
+    for name in ("LINGER_S", "FIRST_RETRY_S", "LAST_RETRY_S"):
+        monkeypatch.setattr(dead_letters, name, 0.001)
 
     def noting(original: Callable[..., None]) -> Callable[..., None]:
         def call(store: Any, *arguments: Any, **named: Any) -> None:
             with Disk.lock:
+                disk = Disk.opened[id(store._logs if hasattr(store, "_logs") else store._contents)]
+                if original.__name__ == "write":
+                    disk.refuse_perhaps()
                 original(store, *arguments, **named)
-                disk = Disk.opened.get(id(store._logs if hasattr(store, "_logs") else store._contents))
-                if disk is not None:
-                    disk.note()
+                disk.note()
 
         return call
 
@@ -98,14 +113,16 @@ async def drain(client: Client) -> None:
     key = source_of(client)
     member = Member(client, "M1")
     answer = await member.fetch([key])
+    held: set[int] = set()
     while True:
-        offsets = [offset for run in acquired(answer) for offset in range(run[0], run[1] + 1)]
-        for some in ([each for each in offsets if each < 3], [each for each in offsets if each >= 3]):
+        held.update(offset for run in acquired(answer) for offset in range(run[0], run[1] + 1))
+        for some in ({each for each in held if each < 3}, {each for each in held if each >= 3}):
             if some:
                 await all_done(client)
-                kinds = [(each, each, [REJECT if each in REJECTED else RELEASE if each in EXHAUSTED else ACCEPT]) for each in some]
-                await member.acknowledge({key: kinds})
-        if not offsets and is_drained(client, key):
+                kinds = [(each, each, [REJECT if each in REJECTED else RELEASE if each in EXHAUSTED else ACCEPT]) for each in sorted(some)]
+                if rows(await member.acknowledge({key: kinds}))[key].error_code == 0:
+                    held -= some
+        if not held and is_drained(client, key):
             await all_done(client)
             return
         await trio.lowlevel.checkpoint()
@@ -113,17 +130,19 @@ async def drain(client: Client) -> None:
 
 
 def is_drained(client: Client, key: tuple[UUID, int]) -> bool:
+    """Every record is done with. The start offset may stay behind where loaded state had a gap."""
     loaded = client.broker.share_groups.find(GROUP, TopicPartition(*key))
-    return loaded is not None and loaded.engine is not None and loaded.engine.start_offset == RECORDS
+    if loaded is None or loaded.engine is None:
+        return False
+    found = loaded.engine.statistics()
+    return found.start_offset + found.acknowledged + found.archived == RECORDS
 
 
-async def check(client: Client) -> None:
-    """Each has one dead letter, wherever; nothing is left of how they came about."""
+def check(client: Client) -> None:
+    """Each has one dead letter, wherever."""
     topics = [topic for topic in client.broker.topics if topic.name.startswith("dlq.")]
     letters = [letter for topic in topics for index in range(len(topic.partitions)) for letter in letters_of(client, topic.name, index)]
     assert Counter(origin.offset for each in letters if (origin := origin_of(each.headers))) == dict.fromkeys(POISON, 1)
-    await client.broker.state.commit([])
-    assert list(client.broker.state_store.scan(DeadLetterKey.namespace)) == []
 
 
 async def nothing(client: Client) -> None:
@@ -131,8 +150,10 @@ async def nothing(client: Client) -> None:
 
 
 async def switch(client: Client) -> None:
-    """The group has another queue now."""
-    await set_up_group(client, {NAME: OTHER})
+    """The group has another queue now, if there is space to note it."""
+    entries = [{"name": NAME, "config_operation": 0, "value": OTHER}]
+    resource = {"resource_type": 32, "resource_name": GROUP, "configs": entries}
+    await client.call("incremental_alter_configs", 1, resources=[resource], validate_only=False)
 
 
 async def grow(client: Client) -> None:
@@ -142,31 +163,36 @@ async def grow(client: Client) -> None:
         await client.call("create_partitions", 3, topics=[topic], validate_only=False)
 
 
-async def crashed(path: Path, moment: Moment, after: After) -> list[Moment]:
+async def crashed(path: Path, moment: Moment, after: After, *, seed: int | None = None) -> list[Moment]:
     """Start from that moment and finish. Gives the moments of that."""
-    disk = Disk(path, moment)
+    disk = Disk(path, moment, seed=seed)
     async with disk.broker() as client:
         await after(client)
         await drain(client)
-        await check(client)
+        check(client)
+        disk.is_open = False
+        await client.broker.state.commit([])  # What was submitted is written.
+        assert disk.refused or list(client.broker.state_store.scan(DeadLetterKey.namespace)) == [], "a cursor is left"
     return disk.moments
 
 
-async def first_life(path: Path) -> list[Moment]:
-    """All moments from the first fetch on."""
+async def prepared(path: Path) -> Moment:
+    """Before the first fetch."""
     disk = Disk(path)
     async with disk.broker() as client:
         await prepare_dead_letters(client, 3, 4, queue=None, configs={"share.delivery.count.limit": "2"})
-        disk.moments = [(deepcopy(disk.logs), dict(disk.state))]
-        await drain(client)
-        await check(client)
-    return disk.moments
+    return disk.moments[-1]
+
+
+async def first_life(home: Path) -> list[Moment]:
+    """All moments from the first fetch on."""
+    return await crashed(home / "first", await prepared(home / "prepared"), nothing)
 
 
 @pytest.mark.parametrize("after", [nothing, switch, grow])
 async def test_every_record_has_one_dead_letter_whenever_the_broker_crashed(tmp_path: Path, after: After) -> None:
     """DLQ-32, DLQ-20, DLQ-14: also if the queue is another one after the crash."""
-    moments = await first_life(tmp_path / "first")
+    moments = await first_life(tmp_path)
     assert len(moments) > 12
     for number, moment in enumerate(moments):
         await crashed(tmp_path / str(number), moment, after)
@@ -175,7 +201,7 @@ async def test_every_record_has_one_dead_letter_whenever_the_broker_crashed(tmp_
 async def crashed_twice(home: Path, after: After, again: After, *, every: int) -> int:
     """After every moment of the first life, after some of the second; how often."""
     names, runs = count(), 0
-    for moment in await first_life(home / "first"):
+    for moment in await first_life(home):
         for second in (await crashed(home / str(next(names)), moment, after))[next(names) % every :: every]:
             await crashed(home / str(next(names)), second, again)
             runs += 1
@@ -192,3 +218,13 @@ async def test_and_whenever_it_crashed_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("again", [nothing, switch, grow])
 async def test_and_at_every_moment_again(tmp_path: Path, after: After, again: After) -> None:
     assert await crashed_twice(tmp_path, after, again, every=1) > 80
+
+
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.full) for seed in range(3, 60))])
+async def test_on_a_disk_that_is_full_now_and_then(tmp_path: Path, seed: int) -> None:
+    """DLQ-32, DLQ-16, DLQ-21: every fifth write is refused, and the broker crashes in between."""
+    chooser, moment = Random(seed), await prepared(tmp_path / "prepared")
+    for life in range(6):
+        after = chooser.choice([nothing, nothing, switch, grow])
+        moments = await crashed(tmp_path / str(life), moment, after if life else nothing, seed=seed * 100 + life)
+        moment = chooser.choice(moments[len(moments) // 8 :])
