@@ -47,6 +47,7 @@ CRC_START = 21
 MAGIC = 2
 NO_PRODUCER_ID = -1
 NO_TIMESTAMP = -1
+_HEADER_ERRORS = "surrogateescape"  # Names of headers are text by agreement only: what is no UTF-8 is written as it was read.
 
 _CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
@@ -214,7 +215,7 @@ def _read_record(payload: bytes | memoryview, at: int, header: BatchHeader) -> t
     for _ in range(header_count):
         name, at = _read_bytes(payload, at)
         content, at = _read_bytes(payload, at)
-        headers.append(((name or b"").decode(), content))
+        headers.append(((name or b"").decode(errors=_HEADER_ERRORS), content))
     if at != end:
         raise ValueError("record length and content disagree")
     timestamp_ms = header.max_timestamp_ms if header.is_log_append_time else header.base_timestamp_ms + timestamp_delta
@@ -266,7 +267,7 @@ def encoded_size(record: Record, *, timestamp_delta: int, offset_delta: int) -> 
     """How many bytes the record takes in an uncompressed batch that begins so much earlier."""
     size = 1 + _varint_size(timestamp_delta) + _varint_size(offset_delta) + _bytes_size(record.key) + _bytes_size(record.value)
     size += _varint_size(len(record.headers))
-    size += sum(_bytes_size(name.encode()) + _bytes_size(value) for name, value in record.headers)
+    size += sum(_bytes_size(name.encode(errors=_HEADER_ERRORS)) + _bytes_size(value) for name, value in record.headers)
     return _varint_size(size) + size
 
 
@@ -289,7 +290,7 @@ def _write_record(body: io.BytesIO, record: Record, timestamp_delta: int, offset
     _write_bytes(content, record.value)
     write_signed_varint(content, len(record.headers))
     for name, value in record.headers:
-        _write_bytes(content, name.encode())
+        _write_bytes(content, name.encode(errors=_HEADER_ERRORS))
         _write_bytes(content, value)
     write_signed_varint(body, content.tell())
     body.write(content.getbuffer())

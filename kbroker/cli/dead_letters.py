@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kbroker.cli.exits import CommandFailed, refuse, say
-from kbroker.cli.output import print_json, print_table, text_fields
+from kbroker.cli.output import Cell, print_json, print_table, text_fields
 from kbroker.cli.params import COUNT, Address, DateTimeType, bootstrap_option, connect, json_option, not_blank
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.logging_setup import escaped
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kbroker.client.redrive import Plan
     from kbroker.client.redrive_sending import Summary
     from kbroker.client.rpc import Connection
+    from kbroker.records import Record
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -86,11 +87,19 @@ def list_letters(topic: str, most: int | None, as_json: bool, bootstrap: Address
     with connect(bootstrap) as connection:
         found = find_topic(connection, topic)
         redriven = {place: each.name for each in Notes(connection).of_topic(found.topic_id) for place in each.sent}
-        letters = list(islice(client.read_dead_letters(connection, found, bounds(connection, found), choice_of(chosen)), most))
-    if as_json:
-        print_json([letter_as_json(letter, redriven) for letter in letters])
-        return
-    rows = [
+        letters = islice(client.read_dead_letters(connection, found, bounds(connection, found), choice_of(chosen)), most)
+        if as_json:
+            print_json([letter_as_json(letter, redriven) for letter in letters])
+            return
+        rows = _rows(letters, redriven)
+    if rows:
+        print_table(("AT", "TIME", "SOURCE", "GROUP", "DELIVERIES", "CAUSE", "REDRIVEN", "VALUE"), rows)
+    else:
+        say(f"there are no such dead letters in {topic}")
+
+
+def _rows(letters: Iterable[DeadLetter], redriven: dict[tuple[int, int], str]) -> list[tuple[Cell, ...]]:
+    return [
         (
             f"{letter.partition}:{letter.offset}",
             _time(letter.record.timestamp_ms),
@@ -103,10 +112,6 @@ def list_letters(topic: str, most: int | None, as_json: bool, bootstrap: Address
         )
         for letter in letters
     ]
-    if rows:
-        print_table(("AT", "TIME", "SOURCE", "GROUP", "DELIVERIES", "CAUSE", "REDRIVEN", "VALUE"), rows)
-    else:
-        say(f"there are no such dead letters in {topic}")
 
 
 @dead_letters.command()
@@ -136,12 +141,12 @@ def show(topic: str, place: tuple[int, int], as_json: bool, bootstrap: Address) 
         original = client.Originals(connection, topics).get(letter)
         redriven = {place: each.name for each in Notes(connection).of_topic(found.topic_id) for place in each.sent}
     values = letter_as_json(letter, redriven)
-    values["headers"] = [{"name": name, **text_fields("value", value)} for name, value in letter.record.headers]
+    values["headers"] = _headers(letter.record)
     values["original"] = original and {
         "timestamp_ms": original.timestamp_ms,
         **text_fields("key", original.key),
         **text_fields("value", original.value),
-        "headers": [{"name": name, **text_fields("value", value)} for name, value in original.headers],
+        "headers": _headers(original),
     }
     if as_json:
         print_json(values)
@@ -233,6 +238,11 @@ def letter_as_json(letter: DeadLetter, redriven: dict[tuple[int, int], str]) -> 
     }
 
 
+def _headers(record: Record) -> list[dict[str, str | None]]:
+    """What is no UTF-8 in a name is replaced by question marks: no broker looks at names."""
+    return [{"name": name.encode(errors="replace").decode(), **text_fields("value", value)} for name, value in record.headers]
+
+
 def _lines(values: dict[str, Any]) -> list[tuple[str, str]]:
     """For a person: name and text of everything."""
     source = values["source"]
@@ -307,7 +317,7 @@ def _print_summary(summary: Summary, as_json: bool) -> None:
         return
     click.echo(
         f"{escaped(summary.redrive)}: {summary.chosen} dead letters, {summary.sent} sent now, {summary.sent_before} before, "
-        f"{len(summary.problems)} could not be sent; {summary.skipped} left out, which other redrives had sent"
+        f"{summary.not_sent} could not be sent; {summary.skipped} left out, which other redrives had sent"
     )
     if not summary.sent and not summary.problems:
         say("nothing was left to send; dead letters that came since are for a redrive of another name")

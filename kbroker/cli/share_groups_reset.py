@@ -55,7 +55,10 @@ class Target(NamedTuple):
 @click.option("--to-offset", type=OFFSET, metavar="N", help="To this offset.")
 @click.option("--to-current", is_flag=True, help="To the start offsets of describe: what is finished beyond them comes again.")
 @click.option(
-    "--from-file", type=click.File(encoding="utf-8"), metavar="FILE", help="To the offsets in a file from --export; - for standard input."
+    "--from-file",
+    type=click.File(encoding="utf-8-sig"),
+    metavar="FILE",
+    help="To the offsets in a file from --export; - for standard input.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the new offsets, change nothing.")
 @click.option("--execute", is_flag=True, help="Change the offsets.")

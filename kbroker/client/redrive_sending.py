@@ -21,6 +21,7 @@ from kbroker.client.topic_logs import Bounds, append, bounds, read_batches
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.records import ProducerInfo, Record, build_batch
+from kbroker.share.dead_letter import runs_of
 
 HEADER = "__kbroker.redrive"
 _BATCH_RECORDS = 200
@@ -56,15 +57,16 @@ _Chunk = list[tuple[Place, Record]]
 
 @dataclass
 class Summary:
-    """Numbers of dead letters. `chosen` is `sent` + `sent_before` + the problems; `skipped` ones were redriven by other redrives."""
+    """Numbers of dead letters. `chosen` is `sent` + `sent_before` + `not_sent`; `skipped` ones were redriven by other redrives."""
 
     redrive: str
     chosen: int = 0
     sent: int = 0
     sent_before: int = 0
     skipped: int = 0
+    not_sent: int = 0
     problems: list[str] = field(default_factory=list)
-    """A line for each that cannot be sent: its record is gone, or it is too large."""
+    """Lines that name all that cannot be sent: their records are gone, or they are too large."""
     finished: bool = False
 
 
@@ -108,6 +110,8 @@ class Sending:
         self._originals = Originals(connection, self._topics)
         self._lanes: dict[Target, _Lane] = {}
         self._unnoted: list[Place] = []
+        self._not_sent: dict[tuple[str, int], list[int]] = {}
+        """By reason and partition."""
         noted = started.targets.get(started.wish.to_topic or "")
         self._width = len(noted[1]) if noted else 0
         self._redriven = set() if started.wish.again else notes.redriven(topic.topic_id, but=redrive)
@@ -128,6 +132,12 @@ class Sending:
             raise RedriveRefused(f"redrive {summary.redrive} is being run by somebody else as well; run it once, and again when that ended")
         sent = {place for lane in self._lanes.values() for place in lane.wanted & lane.there}
         self._notes.finish(self._redrive, sent, wall_clock_ms())
+        summary.not_sent = sum(map(len, self._not_sent.values()))
+        summary.problems = [
+            f"dead letter{f' {partition}:{first}' if first == last else f's {partition}:{first} to {partition}:{last}'}: {reason}"
+            for (reason, partition), offsets in self._not_sent.items()
+            for first, last in runs_of(offsets)
+        ]
         summary.finished = True
         return summary
 
@@ -239,7 +249,7 @@ class Sending:
     def _give_up(self, lane: _Lane, place: Place, reason: str) -> None:
         if place not in lane.given_up:
             lane.given_up.add(place)
-            self.summary.problems.append(f"dead letter {place[0]}:{place[1]}: {reason}")
+            self._not_sent.setdefault((reason, place[0]), []).append(place[1])
 
     def _count(self, lane: _Lane, places: Sequence[Place]) -> None:
         lane.acked.update(places)

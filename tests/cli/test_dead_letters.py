@@ -88,7 +88,7 @@ def test_redrive_sends_each_record_back_once(broker: RunningBroker, command: Com
     done = command("dead-letters", "redrive", letters, "--name", "first", "--json")
     assert done.code == OK, done.err
     assert done.json == {
-        "redrive": "first", "chosen": 15, "sent": 15, "sent_before": 0, "skipped": 0, "problems": [], "finished": True,
+        "redrive": "first", "chosen": 15, "sent": 15, "sent_before": 0, "skipped": 0, "not_sent": 0, "problems": [], "finished": True,
     }  # fmt: skip
     for partition, records in read(broker, topic).items():
         originals, returned = records[:5], records[5:]

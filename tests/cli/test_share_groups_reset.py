@@ -127,7 +127,8 @@ def test_what_is_exported_can_be_brought_back(command: Command, dated: str, grou
 
 
 def test_a_file_with_several_groups(command: Command, dated: str, group: str, tmp_path: Path) -> None:
-    (tmp_path / "plan").write_text(f'other,"{dated}",0,1\n\n{group},"{dated}",0,2\n')
+    rows = f'other,"{dated}",0,1\n\n{group},"{dated}",0,2\n'
+    (tmp_path / "plan").write_text(rows, encoding="utf-8-sig")  # as spreadsheets write it
     assert new_offsets(command, group, "--from-file", tmp_path / "plan") == {0: 2}
 
 
