@@ -87,6 +87,15 @@ class Rounds:
         self.faults.disarm()
         return calls
 
+    def calls_of_start(self) -> int:
+        """How many calls a start after kill -9 has until connections are accepted, when there is nothing to make up for."""
+        self.broker.kill9()
+        self.faults.arm_kill(NEVER)
+        self._start()
+        calls = self.faults.passed
+        self.faults.disarm()
+        return calls
+
     def run(self, first: int, second: int | None) -> None:
         """Kill in front of call `first` of the flow, then perhaps in front of call `second` from the start on; judge."""
         round_ = self._begin()
