@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import trio
 
 from kbroker.errors import ErrorCode
+from kbroker.protocol.messages import request_schema
 from kbroker.share.persister import ReadRequest, TopicPartition
-from tests.api.conftest import Client, Connect
+from tests.api.conftest import KEYS, Client, Connect
 
 
 async def test_a_member_joins_and_is_described(connect: Connect) -> None:  # GRP-21, GRP-35, GRP-51, RPC-1
@@ -33,6 +35,19 @@ async def test_groups_that_are_not_there(connect: Connect) -> None:  # GRP-52, R
             ("", ErrorCode.invalid_group_id, "", ""),
             ("no", ErrorCode.group_id_not_found, "", ""),
         ]
+
+
+async def test_members_are_neither_static_nor_choose_an_assignor(connect: Connect) -> None:  # GRP-19, GRP-8
+    """A request has no place for either, and -2, by which static members of consumer groups leave for a while, is no epoch."""
+    asked = {field.name for field in fields(request_schema(KEYS["share_group_heartbeat"], 1))}
+    assert asked == {"group_id", "member_id", "member_epoch", "rack_id", "subscribed_topic_names"}
+    async with connect() as client:
+        await client.create_topic("orders")
+        assert (await join(client, "M1")).error_code == 0
+        away = {"group_id": "g", "member_id": "M1", "member_epoch": -2, "rack_id": None, "subscribed_topic_names": None}
+        assert (await client.call("share_group_heartbeat", 1, **away)).error_code == ErrorCode.invalid_request
+        (group,) = (await client.call("share_group_describe", 1, group_ids=["g"], include_authorized_operations=False)).groups
+        assert (group.assignor_name, [member.member_id for member in group.members]) == ("simple", ["M1"])
 
 
 async def join(client: Client, member_id: str) -> Any:
