@@ -23,7 +23,7 @@ from kbroker.broker.stored_batches import checked
 from kbroker.broker.waiting import OnDone, Waiters
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.metrics import TopicMetrics
-from kbroker.records import BatchHeader, stamp, stamp_create_time, stamp_log_append_time
+from kbroker.records import BatchHeader, read_header, stamp, stamp_create_time, stamp_log_append_time
 from kbroker.storage.spi import LogId, LogStore, SegmentInfo, StampedBatch
 
 logger = logging.getLogger(__name__)
@@ -49,13 +49,14 @@ class Appended(NamedTuple):
 class _InFlight:
     """One queued batch and whoever waits for it (a repeat of it waits for the same commit)."""
 
-    __slots__ = ("base_offset", "end_offset", "has_producer", "on_done", "on_written", "size_bytes")
+    __slots__ = ("base_offset", "end_offset", "has_producer", "is_control", "on_done", "on_written", "size_bytes")
 
-    def __init__(self, base_offset: int, end_offset: int, size_bytes: int, has_producer: bool) -> None:
+    def __init__(self, base_offset: int, end_offset: int, size_bytes: int, has_producer: bool, is_control: bool) -> None:
         self.base_offset = base_offset
         self.end_offset = end_offset
         self.size_bytes = size_bytes
         self.has_producer = has_producer
+        self.is_control = is_control
         self.on_done: list[OnDone] = []
         self.on_written: list[Callable[[], None]] = []
 
@@ -97,6 +98,9 @@ class Partition:
         self.deleted = False
         self.moving_log_start = trio.Lock()
         self.bytes_since_snapshot = 0
+        self.appended_bytes = 0
+        self.control_from: int | None = None
+        """From here on the log has nothing but control batches; None: not known to be so."""
         self._next_report_s = -math.inf
         self._store = store
         self._commits = commits
@@ -150,6 +154,17 @@ class Partition:
             return self._answer_repeat(Appended(repeat.base_offset, append_time_ms), on_done, on_written)
         return self._queue(bytearray(memoryview(records)[: header.size_bytes]), header, has_producer, now_ms, on_done, on_written)
 
+    def append_control(self, batch: bytes, on_done: OnDone) -> int:
+        """Stamp and queue a batch of the broker's own control records, without timestamp or producer: clients never see them, so that
+        no waiting fetch is woken, and max.message.bytes is not asked. Gives its base offset; on_done and errors as in `append`."""
+        if self.deleted:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        if self._commits.failed:
+            raise KafkaError(ErrorCode.kafka_storage_error, "the log store has failed; restart the broker")
+        header = read_header(batch)
+        assert header.is_control, "the broker's own batches are control batches"
+        return self._queue(bytearray(batch), header, False, 0, on_done, None).base_offset
+
     def _queue(
         self, batch: bytearray, header: BatchHeader, has_producer: bool, now_ms: int, on_done: OnDone, on_written: Callable[[], None] | None
     ) -> Appended:
@@ -160,13 +175,17 @@ class Partition:
         stamp(batch, base_offset=base_offset, leader_epoch=self.leader_epoch)
         append_time_ms = -1
         max_timestamp_ms = header.max_timestamp_ms
-        if self.rules.log_append_time:
+        if header.is_control:
+            self.control_from = base_offset if self.control_from is None else self.control_from
+        else:
+            self.control_from = None
+        if self.rules.log_append_time and not header.is_control:
             append_time_ms = max_timestamp_ms = now_ms
             stamp_log_append_time(batch, now_ms)
         elif header.is_log_append_time:
             stamp_create_time(batch)
         last_offset = base_offset + header.last_offset_delta
-        in_flight = _InFlight(base_offset, last_offset + 1, len(batch), has_producer)
+        in_flight = _InFlight(base_offset, last_offset + 1, len(batch), has_producer, header.is_control)
         in_flight.on_done.append(on_done)
         if on_written is not None:
             in_flight.on_written.append(on_written)
@@ -175,6 +194,7 @@ class Partition:
         self._in_flight.append(in_flight)
         self.next_offset = last_offset + 1
         self.bytes_since_snapshot += len(batch)
+        self.appended_bytes += len(batch)
         self._commits.submit(
             (StampedBatch(self.log, base_offset, last_offset, max_timestamp_ms, batch),),
             lambda error: self._committed(in_flight, error),
@@ -208,9 +228,10 @@ class Partition:
             if in_flight.has_producer:
                 self.producers.confirm()
             self.high_watermark = in_flight.end_offset
-            self.metrics.records_in += in_flight.end_offset - in_flight.base_offset
-            self.metrics.bytes_in += in_flight.size_bytes
-            self.waiters.wake_all()
+            if not in_flight.is_control:
+                self.metrics.records_in += in_flight.end_offset - in_flight.base_offset
+                self.metrics.bytes_in += in_flight.size_bytes
+                self.waiters.wake_all()
         elif in_flight.base_offset < self.next_offset:
             # Everything stamped on top of this batch is refused in the same turn: the first refusal takes all of it back.
             self.next_offset = in_flight.base_offset

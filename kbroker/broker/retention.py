@@ -23,10 +23,13 @@ logger = logging.getLogger(__name__)
 def new_log_start(segments: Sequence[SegmentInfo], *, retention_ms: int, retention_bytes: int, now_ms: int, visible_end: int) -> int:
     """The log start offset that retention asks for. -1 for either setting: no limit. Never above `visible_end`.
 
-    Segments without a timestamp (-1) do not age. By size, the active segment always stays (Kafka does not roll for size).
+    A segment without a timestamp (-1: control batches alone, or what producers gave none) goes with the one behind it. By size, the
+    active segment always stays (Kafka does not roll for size).
     """
     start = segments[0].base_offset
     for segment in segments:
+        if segment.max_timestamp_ms < 0 and segment.end_offset > segment.base_offset:
+            continue
         too_old = retention_ms >= 0 and 0 <= segment.max_timestamp_ms < now_ms - retention_ms
         if not too_old or segment.end_offset > visible_end or segment.end_offset == segment.base_offset:
             break
@@ -43,7 +46,10 @@ def new_log_start(segments: Sequence[SegmentInfo], *, retention_ms: int, retenti
 
 
 async def apply_retention(topics: Topics, partition: Partition, config: TopicConfig) -> bool:
-    """Move one partition's log start as its topic's configs say. True if it moved."""
+    """Move one partition's log start as its topic's configs say. True if it moved. What the broker itself keeps in the log is no reason
+    to move it: that would be written anew behind it, again and again."""
+    if partition.control_from is not None and partition.log_start_offset >= partition.control_from:
+        return False
     start = new_log_start(
         partition.segments(),
         retention_ms=config["retention.ms"],

@@ -43,7 +43,7 @@ class ShareLimits(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Where a record batch lies in what was read."""
+    """Where a record batch lies in what was read. Control batches are not handed out (KIP-98, and the broker's own)."""
 
     view: memoryview
     start: int
@@ -51,6 +51,7 @@ class _Batch:
     base_offset: int
     last_offset: int
 
+    is_control: bool
 
 class ShareFetching:
     def __init__(self, broker: Broker, connection: Connection, group_id: str, member_id: str, limits: ShareLimits) -> None:
@@ -179,7 +180,7 @@ class ShareFetching:
                 return True
             batches = _walk(views, offset, end_offset - offset, end_offset)
             reaches_the_end = not batches or batches[-1].last_offset + 1 >= end_offset
-            size = sum(batch.end - batch.start for batch in batches)
+            size = sum(batch.end - batch.start for batch in batches if not batch.is_control)
             total += size if reaches_the_end else max(size, share_bytes)
         return total >= self._limits.min_bytes
 
@@ -210,9 +211,11 @@ class ShareFetching:
             batch_size=self._limits.batch_size,
             max_records=self._budget,
             fetch_offset=fetch_offset,
-            batches=[(batch.base_offset, batch.last_offset) for batch in batches],
+            batches=[(batch.base_offset, batch.last_offset) for batch in batches if not batch.is_control],
+            control=[(batch.base_offset, batch.last_offset) for batch in batches if batch.is_control],
             now_ms=now_ms(),
         )
+            await trio.lowlevel.checkpoint()  # There were control batches alone, and there may be many.
         if not ranges:
             return False
         self._broker.share_groups.acquired(loaded)
@@ -240,7 +243,8 @@ def _walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offse
     for view, position, header in iter_possible(views, end_offset):
         if header.base_offset >= fetch_offset + wanted:
             break
-        batches.append(_Batch(view, position, position + header.size_bytes, header.base_offset, header.last_offset))
+        end = position + header.size_bytes
+        batches.append(_Batch(view, position, end, header.base_offset, header.last_offset, header.is_control))
     return batches
 
 
@@ -250,9 +254,9 @@ def _slices(batches: Sequence[_Batch], ranges: Sequence[AcquiredRange]) -> list[
     slices: list[memoryview] = []
     run: list[_Batch] = []
     for batch in batches:
-        if batch.last_offset < first or batch.base_offset > last:
+        if batch.is_control or batch.last_offset < first or batch.base_offset > last:
             continue
-        if run and run[-1].view is not batch.view:
+        if run and (run[-1].view is not batch.view or run[-1].end != batch.start):
             slices.append(run[0].view[run[0].start : run[-1].end])
             run = []
         run = [run[0], batch] if run else [batch]

@@ -15,9 +15,10 @@ It changes the window and nothing else: acquisitions are not persisted.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from itertools import groupby
+from operator import itemgetter
 
 from kbroker.share import throttle
 from kbroker.share.effects import AcquiredRange, ShareSettings
@@ -213,6 +214,18 @@ class Acquisition:
         window.place(first, last, acquired_last, number)
         self.taken += acquired_last - first + 1
         self._entry(first, acquired_last, 1)
+
+
+def runs_of(
+    batches: Sequence[tuple[int, int]], control: Sequence[tuple[int, int]]
+) -> Iterator[tuple[Sequence[tuple[int, int]], bool]]:
+    """What was read in offset order: record batches with no control batch between them, or (True) control batches."""
+    if not control:
+        yield batches, False
+        return
+    order = sorted([(first, last, False) for first, last in batches] + [(first, last, True) for first, last in control])
+    for is_control, run in groupby(order, key=itemgetter(2)):
+        yield [(first, last) for first, last, _ in run], is_control
 
 
 def _batch_at_or_below(batches: Sequence[tuple[int, int]], offset: int) -> int:

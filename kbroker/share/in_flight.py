@@ -1,7 +1,7 @@
 """The in-flight window of a share-partition: what is known of each offset from the SPSO to the SPEO, in four columns.
 
     offset        base   ...   start_offset (SPSO)               ...               end_offset (SPEO)
-    states        2 2 4  ...   1  1  1  0  0  8+2  8+2  5  5  1  ...  1            RecordState or HOLE, and flags (record_state.py)
+    states        2 2 4  ...   1  1  1  0  0  8+2  8+2  5  5  1  ...  1            RecordState, HOLE or CONTROL, and flags (record_state.py)
     counts        1 1 5  ...   1  1  2  1  1  1    1    0  0  1  ...  1            deliveries so far
     marks         1 0 0  ...   0  0  1  0  0  0    0    1  0  1  ...  0            1: a cached batch, or a hole, begins here
     lock_numbers  . . .  ...   7  7  9  .  .  7    7    .  .  8  ...  8            the Lock that holds (or last held) the offset
@@ -27,6 +27,7 @@ from itertools import groupby
 from kbroker.share.effects import AckBatch, StateBatch
 from kbroker.share.locks import Lock, Locks
 from kbroker.share.record_state import (
+    CONTROL,
     COUNT_UP,
     HOLE,
     PENDING,
@@ -45,7 +46,8 @@ MAX_SPAN = 1 << 20
 
 _ACQUIRED_BYTE = bytes([ACQUIRED])
 _HOLE_BYTE = bytes([HOLE])
-_PASSABLE = TERMINAL_CODES + _HOLE_BYTE
+_CONTROL_BYTE = bytes([CONTROL])
+_PASSABLE = TERMINAL_CODES + _HOLE_BYTE + _CONTROL_BYTE
 _SINGLE = tuple(bytes([code]) for code in range(256))
 _STRIP_CHUNK = 512
 _TRIM_FROM = 512
@@ -97,8 +99,10 @@ class InFlightWindow:
 
     @property
     def in_flight(self) -> int:
-        """Offsets from SPSO to SPEO, terminal ones and holes included (this is what the lock limit counts)."""
-        return self.end_offset - self.start_offset + 1 if self.states else 0
+        """Offsets from SPSO to SPEO, terminal ones and holes included, control batches not (this is what the lock limit counts)."""
+        if not self.states:
+            return 0
+        return self.end_offset - self.start_offset + 1 - self.states.count(CONTROL, self.start_offset - self.base)
 
     @property
     def gap_open(self) -> bool:
@@ -237,6 +241,33 @@ class InFlightWindow:
         if j < len(self.states) and self.states[j] == HOLE:
             self.marks[j] = 1
 
+    def pass_over(self, first: int, last: int) -> None:
+        """Control batches at first..last: what of it is a hole, or behind the SPEO, is CONTROL. Nothing else is known to be between the
+        SPEO and `first`. The window does not grow beyond MAX_SPAN."""
+        if not self.states:
+            if last >= self.start_offset:
+                self.clear(last + 1)
+            return
+        i, j = max(first, self.start_offset) - self.base, min(last, self.end_offset) + 1 - self.base
+        while i < j and (i := self.states.find(HOLE, i, j)) >= 0:
+            size = len(self.states[i:j]) - len(self.states[i:j].lstrip(_HOLE_BYTE))
+            self.states[i : i + size] = _CONTROL_BYTE * size
+            self.marks[i] = 1
+            i += size
+            if i < len(self.states):
+                self.marks[i] = 1
+        if first <= self.gap_start <= last:
+            self.gap_start = last + 1
+        last = min(last, self.start_offset + MAX_SPAN - 1)
+        if last > self.end_offset:
+            first = max(first, self.end_offset + 1)
+            missing, size = first - self.end_offset - 1, last - first + 1
+            self.states += _HOLE_BYTE * missing + _CONTROL_BYTE * size
+            self.counts += bytes(missing + size)
+            self.marks += (b"\1" + bytes(missing - 1) if missing else b"") + b"\1" + bytes(size - 1)
+            self.lock_numbers.frombytes(bytes(4 * (missing + size)))
+            self.end_offset = last
+
     def cached_below(self, offset: int) -> bool:
         """True if anything from the SPSO to `offset` - 1 is known."""
         i, j = self.start_offset - self.base, offset - self.base
@@ -331,8 +362,8 @@ class InFlightWindow:
     # ---- moving ----------------------------------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Move the SPSO past terminal offsets and natural holes, but not past the start of an open gap window. If nothing else
-        is left the window is empty and begins after its last offset."""
+        """Move the SPSO past terminal offsets, control batches and natural holes, but not past the start of an open gap window. If
+        nothing else is left the window is empty and begins after its last offset."""
         states, head = self.states, self.start_offset - self.base
         if not states or states[head] not in _PASSABLE:
             return
@@ -349,7 +380,7 @@ class InFlightWindow:
         if i == len(states):
             self.clear(self.end_offset + 1)
             return
-        self.complete -= i - head - states.count(HOLE, head, i)
+        self.complete -= i - head - states.count(HOLE, head, i) - states.count(CONTROL, head, i)
         self._start_at(self.base + i)
 
     def drop_below(self, new_start_offset: int) -> None:

@@ -11,10 +11,10 @@ from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 from kbroker.share.in_flight import ACQUIRED, InFlightWindow
-from kbroker.share.record_state import HOLE, PENDING, STATE, UNSAVED, RecordState
+from kbroker.share.record_state import CONTROL, HOLE, PENDING, STATE, UNSAVED, RecordState
 
-STATE_NAMES = {**{int(state): state.name.lower() for state in RecordState}, HOLE: "gap"}
-"""`gap`: nothing is known of the offset. It was not read yet, or the log has no record there."""
+STATE_NAMES = {**{int(state): state.name.lower() for state in RecordState}, HOLE: "gap", CONTROL: "gap"}
+"""`gap`: nothing is known of the offset. It was not read yet, or the log has no record there, or one of the broker's own."""
 
 _SHOWN = bytes(code & STATE | (PENDING if code & (PENDING | UNSAVED) else 0) for code in range(256))
 """bytes.translate table: flags that say why a record is ARCHIVING, and who has it then, are nobody's business here."""

@@ -63,13 +63,16 @@ TERMINAL = frozenset(state for state in RecordState if not any(before is state f
 """ACKNOWLEDGED and ARCHIVED: nothing follows, so the start offset may move past them."""
 
 
-# The states column of the in-flight window holds one byte per offset: a RecordState id or HOLE in the low three bits, and flags.
+# The states column of the in-flight window holds one byte per offset: a RecordState id, HOLE or CONTROL in the low three bits, and flags.
 
 STATE = 7
 """What of a code is the state."""
 
 HOLE = 5
 """Nothing is known of this offset: not read yet (inside the gap window), or the log has no record there."""
+
+CONTROL = 6
+"""The log has a control batch here, which nobody gets: neither in flight nor in anybody's way."""
 
 PENDING = 8
 """With the state that an ACQUIRED record will have once its Persist effect has succeeded. Until then it is neither acquirable

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kbroker.share import acknowledge, archiving
-from kbroker.share.acquire import AcquireMode, Acquisition
+from kbroker.share.acquire import AcquireMode, Acquisition, runs_of
 from kbroker.share.effects import AckBatch, AcquiredRange, DeadLetter, Persist, ShareSettings, StateBatch
 from kbroker.share.in_flight import MAX_SPAN, InFlightWindow
 from kbroker.share.in_flight_view import InFlightView, batch_count, in_flight_view
@@ -175,22 +175,38 @@ class SharePartition:
         max_records: int,
         fetch_offset: int,
         batches: Sequence[tuple[int, int]],
+        control: Sequence[tuple[int, int]] = (),
         now_ms: float,
     ) -> list[AcquiredRange]:
         """Lock records for the member. `batches` are base and last offset of the record batches that a read at `fetch_offset`
-        gave, all of them up to the last; BATCH_OPTIMIZED may give more than `max_records`. Empty: nothing for this member now."""
-        if max_records <= 0 or not batches:
-            return []
+        gave, all of them up to the last; BATCH_OPTIMIZED may give more than `max_records`. Empty: nothing for this member now.
+
+        `control`: what was read between them of control batches. Nobody gets those: they are not in flight, and next_fetch_offset()
+        is never one of them once they are told of."""
         deadline_ms = now_ms + self._settings.lock_duration_ms
-        turn = Acquisition(self._window, self._settings, member_id, mode, batch_size, max_records, deadline_ms, batches)
-        turn.run(fetch_offset)
-        if turn.discarded:
-            self._unsaved = _joined(self._unsaved + turn.discarded)
-        if not turn.ranges:  # if only discarded records hold the SPSO, no acknowledgement will move it
+        ranges: list[AcquiredRange] = []
+        room = max_records
+        for run, is_control in runs_of(batches, control):
+            if is_control:
+                for first, last in _joined(list(run)):
+                    self._window.pass_over(first, last)
+                continue
+            if room <= 0 or not run:
+                break
+            turn = Acquisition(self._window, self._settings, member_id, mode, batch_size, room, deadline_ms, run)
+            turn.run(fetch_offset)
+            if turn.discarded:
+                self._unsaved = _joined(self._unsaved + turn.discarded)
+            ranges += turn.ranges
+            room -= turn.taken
+            self._redeliveries += turn.redelivered
+            self._acquired_records += turn.taken
+            fetch_offset = run[-1][1] + 1
+            if self._window.next_fetch_offset() < fetch_offset:
+                break  # There is more of it: what comes behind is not next.
+        if not ranges:  # if only discarded records or control batches hold the SPSO, no acknowledgement will move it
             self._advance()
-        self._redeliveries += turn.redelivered
-        self._acquired_records += turn.taken
-        return turn.ranges
+        return ranges
 
     def acknowledge(self, member_id: str, batches: Sequence[AckBatch], *, now_ms: float) -> Persist | None:
         """Acknowledge records that the member holds: all batches or none. None: nothing to save, it is done.

@@ -1,0 +1,217 @@
+"""Control batches in the log (the broker's own): never acquired, not in flight, and in nobody's way, however the queue is worked on."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from kbroker.share.acquire import runs_of
+from kbroker.share.effects import AckBatch, AcquiredRange, ShareSettings, StateBatch
+from kbroker.share.in_flight import MAX_SPAN
+from kbroker.share.record_state import HOLE
+from kbroker.share.share_partition import AcquireMode, SharePartition
+from kbroker.share.state_batches import combine
+
+ACCEPT, RELEASE = 1, 2
+Batches = list[tuple[int, int]]
+
+
+class Queue:
+    """A share-partition over a log of record batches (D) and control batches (C), read from the front, `at_once` batches at a time."""
+
+    def __init__(self, log: str, *, at_once: int = 1000, locks: int = 2000, start: int = 0, batches: tuple[StateBatch, ...] = ()) -> None:
+        self.log: list[tuple[int, int, bool]] = []
+        for word in log.split():
+            self.append(word[0] == "C", int(word[1:]))
+        self.at_once = at_once
+        self.settings = ShareSettings(max_record_locks=locks)
+        self.load(start, batches)
+
+    def load(self, start: int, batches: tuple[StateBatch, ...]) -> None:
+        self.start, self.batches = start, batches
+        self.sp = SharePartition.load(self.settings, start_offset=start, state_batches=batches, state_epoch=0, leader_epoch=0)
+
+    def append(self, is_control: bool, size: int) -> None:
+        self.log.append((self.end, self.end + size - 1, is_control))
+
+    @property
+    def end(self) -> int:
+        return self.log[-1][1] + 1 if self.log else 0
+
+    def data(self) -> set[int]:
+        return {offset for first, last, is_control in self.log if not is_control for offset in range(first, last + 1)}
+
+    def fetch(self, member: str = "m", max_records: int = 500, *, by_record: bool = False) -> list[tuple[int, int, int]]:
+        """As the broker does it: read on while what was read has nothing for anybody."""
+        while self.sp.can_acquire() and (offset := self.sp.next_fetch_offset()) < self.end:
+            found = [each for each in self.log if each[1] >= offset][: self.at_once]
+            ranges: list[AcquiredRange] = self.sp.acquire(
+                member,
+                mode=AcquireMode.RECORD_LIMIT if by_record else AcquireMode.BATCH_OPTIMIZED,
+                batch_size=max_records,
+                max_records=max_records,
+                fetch_offset=offset,
+                batches=[(first, last) for first, last, is_control in found if not is_control],
+                control=[(first, last) for first, last, is_control in found if is_control],
+                now_ms=0,
+            )
+            if ranges or self.sp.next_fetch_offset() == offset:
+                return [tuple(each) for each in ranges]
+        return []
+
+    def ack(self, first: int, last: int, kind: int = ACCEPT, member: str = "m") -> None:
+        persist = self.sp.acknowledge(member, [AckBatch(first, last, (kind,))], now_ms=0)
+        assert persist is not None
+        self.start = max(self.start, persist.start_offset)
+        self.batches = combine(self.batches, persist.batches, self.start)
+        self.sp.persisted(persist.token)
+
+    def unread(self) -> list[int]:
+        """Offsets of the window of which nothing is known."""
+        window = self.sp._window
+        return [offset for offset, code in enumerate(window.states, window.base) if code == HOLE and offset >= window.start_offset]
+
+    def reload(self) -> None:
+        self.load(self.start, self.batches)
+
+
+def test_entries_end_where_a_control_batch_begins() -> None:
+    queue = Queue("D3 C1 D2 C2 D4")
+    assert queue.fetch() == [(0, 2, 1), (4, 5, 1), (8, 11, 1)]
+    statistics = queue.sp.statistics()
+    assert (statistics.in_flight, statistics.acquired, statistics.end_offset) == (9, 9, 11)
+
+
+def test_nothing_but_control_batches_is_nothing_to_do() -> None:
+    """Reading goes on behind them, so that they are not read again with every fetch."""
+    queue = Queue("C1 C1 C3")
+    assert queue.fetch() == []
+    assert (queue.sp.next_fetch_offset(), queue.sp.start_offset, queue.sp.statistics().in_flight) == (5, 5, 0)
+    assert queue.sp.is_settled
+
+
+def test_trailing_ones_are_not_waited_for() -> None:
+    queue = Queue("D2 C1 C1")
+    assert queue.fetch(max_records=2) == [(0, 1, 1)]
+    assert queue.fetch() == []
+    assert queue.sp.next_fetch_offset() == queue.end
+    queue.ack(0, 1)
+    assert (queue.sp.start_offset, queue.sp.delivery_complete_count) == (4, 0)
+
+
+def test_the_start_moves_past_them() -> None:
+    queue = Queue("D1 C1 D1 C1 D1")
+    queue.fetch()
+    queue.ack(2, 2)
+    assert (queue.sp.start_offset, queue.sp.delivery_complete_count) == (0, 1)
+    queue.ack(0, 0)
+    assert (queue.sp.start_offset, queue.sp.delivery_complete_count) == (4, 0)
+
+
+def test_they_take_no_room() -> None:
+    """Kafka counts what lies between SPSO and SPEO; 20 groups would then leave a queue a 20th of its locks."""
+    queue = Queue("D1 C30 " * 120, locks=100)
+    assert len(queue.fetch()) == 100
+    assert queue.sp.statistics().in_flight == 100
+    assert queue.fetch() == []
+    queue.ack(0, 0)
+    assert queue.fetch() == [(3100, 3100, 1)]
+
+
+@pytest.mark.parametrize("by_record", [False, True])
+def test_a_limit_ends_between_them(by_record: bool) -> None:
+    queue = Queue("D2 C1 D2 C1 D2")
+    assert queue.fetch(max_records=3, by_record=by_record) == [(0, 1, 1), (3, 3 if by_record else 4, 1)]
+    assert queue.sp.next_fetch_offset() == (4 if by_record else 6)
+    assert queue.fetch() == ([(4, 4, 1), (6, 7, 1)] if by_record else [(6, 7, 1)])
+
+
+def test_what_comes_back_is_delivered_around_them() -> None:
+    queue = Queue("D3 C1 D3 C1 D2")
+    queue.fetch()
+    queue.ack(1, 2, RELEASE)
+    queue.ack(4, 4, RELEASE)
+    assert queue.fetch("n") == [(1, 2, 2), (4, 4, 2)]
+    assert queue.fetch("n") == []
+
+
+def test_after_a_restart() -> None:
+    """The loaded state does not mention them: they are holes of the gap window until they are read."""
+    queue = Queue("D2 C1 D2 C1 D2")
+    queue.fetch()
+    queue.ack(0, 0)
+    queue.ack(3, 4)
+    queue.reload()
+    assert (queue.sp.start_offset, queue.sp.end_offset) == (1, 4)
+    assert queue.fetch() == [(1, 1, 1), (6, 7, 1)]
+    assert queue.sp.statistics().in_flight == 5
+    queue.ack(1, 1)
+    queue.ack(6, 7)
+    assert queue.sp.start_offset == 8
+    queue.reload()
+    assert queue.fetch() == []
+    assert queue.sp.next_fetch_offset() == 8
+
+
+def test_the_window_does_not_grow_without_end() -> None:
+    """One record that is held for ever, and a million of others' acknowledgements behind it."""
+    queue = Queue(f"D1 C{MAX_SPAN - 1} C{MAX_SPAN} D1")
+    assert queue.fetch() == [(0, 0, 1)]
+    assert queue.fetch() == []
+    assert queue.sp.end_offset == MAX_SPAN - 1
+    queue.ack(0, 0)
+    assert queue.fetch() == [(2 * MAX_SPAN, 2 * MAX_SPAN, 1)]
+
+
+def test_runs_of_what_was_read() -> None:
+    assert list(runs_of([(0, 1), (2, 3)], [])) == [([(0, 1), (2, 3)], False)]
+    mixed = list(runs_of([(0, 1), (3, 4), (5, 6), (9, 9)], [(2, 2), (7, 7), (8, 8)]))
+    assert mixed == [([(0, 1)], False), ([(2, 2)], True), ([(3, 4), (5, 6)], False), ([(7, 7), (8, 8)], True), ([(9, 9)], False)]
+    assert list(runs_of([], [(2, 2)])) == [([(2, 2)], True)]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_work(seed: int) -> None:
+    """Appends, fetches, acknowledgements and restarts in any order: each record ends acknowledged, no control batch is ever touched."""
+    rng = random.Random(seed)
+    queue = Queue("", at_once=rng.choice((1, 2, 3, 1000)), locks=rng.choice((100, 2000)))
+    held: dict[int, str] = {}
+    delivered: Counter[int] = Counter()
+    accepted: set[int] = set()
+    for step in range(260):
+        kind = rng.choice(("data", "control", "control", "fetch", "fetch", "ack", "ack", "ack", "reload"))
+        if step >= 200:
+            kind = rng.choice(("fetch", "ack"))
+        if kind in ("data", "control"):
+            queue.append(kind == "control", rng.choice((1, 1, 2, 5)))
+        elif kind == "reload" and rng.random() < 0.2:
+            queue.reload()
+            held.clear()
+        elif kind == "fetch":
+            member = rng.choice("mn")
+            for first, last, _ in queue.fetch(member, rng.choice((1, 3, 500)), by_record=rng.random() < 0.5):
+                for offset in range(first, last + 1):
+                    assert offset in queue.data()
+                    assert offset not in held
+                    assert offset not in accepted
+                    held[offset] = member
+                    delivered[offset] += 1
+        elif held:
+            offset = rng.choice(list(held))
+            release = rng.random() < 0.3 and delivered[offset] < 3
+            queue.ack(offset, offset, RELEASE if release else ACCEPT, held.pop(offset))
+            if not release:
+                accepted.add(offset)
+        unread = len(queue.unread())  # after a restart these may be either
+        assert queue.sp.statistics().in_flight - unread <= len([each for each in queue.data() if each >= queue.sp.start_offset])
+    while held:
+        offset, member = held.popitem()
+        queue.ack(offset, offset, ACCEPT, member)
+    while ranges := queue.fetch():
+        for first, last, _ in ranges:
+            queue.ack(first, last)
+    assert queue.sp.next_fetch_offset() == queue.end
+    assert queue.unread() == []
+    assert queue.sp.statistics().available == queue.sp.statistics().acquired == 0
