@@ -50,8 +50,8 @@ class _Batch:
     end: int
     base_offset: int
     last_offset: int
-
     is_control: bool
+
 
 class ShareFetching:
     def __init__(self, broker: Broker, connection: Connection, group_id: str, member_id: str, limits: ShareLimits) -> None:
@@ -198,6 +198,7 @@ class ShareFetching:
                 return True
             if engine.next_fetch_offset() == fetch_offset:
                 return False
+            await trio.lowlevel.checkpoint()  # There were control batches alone, and there may be many.
         return False
 
     def _take(
@@ -215,7 +216,6 @@ class ShareFetching:
             control=[(batch.base_offset, batch.last_offset) for batch in batches if batch.is_control],
             now_ms=now_ms(),
         )
-            await trio.lowlevel.checkpoint()  # There were control batches alone, and there may be many.
         if not ranges:
             return False
         self._broker.share_groups.acquired(loaded)
