@@ -180,9 +180,7 @@ class ShareStateCoordinator:
         entries = self._entries.values()
         return [entry.key for entry in entries if entry.state and is_cold(entry.state, now_ms=now_ms, interval_ms=interval_ms)]
 
-    def snapshot_cold(
-        self, share_partitions: Iterable[SharePartitionKey], *, now_ms: int, interval_ms: int
-    ) -> ShareStateOutcome[Result]:
+    def snapshot_cold(self, share_partitions: Iterable[SharePartitionKey], *, now_ms: int, interval_ms: int) -> ShareStateOutcome[Result]:
         """Cold snapshots of those that still need one, with a result for each of these: what is there, and when it was created, stays."""
         decision: _Decision[Result] = _Decision()
         for key in share_partitions:
@@ -377,9 +375,7 @@ class ShareStateCoordinator:
         decision.change(entry, state.updates, value)
         self._updates += 1
 
-    def _put_snapshot(
-        self, decision: _Decision[R], entry: _Entry, state: ShareState, now_ms: int, *, create_ms: int | None = None
-    ) -> None:
+    def _put_snapshot(self, decision: _Decision[R], entry: _Entry, state: ShareState, now_ms: int, *, create_ms: int | None = None) -> None:
         state.create_timestamp = now_ms if create_ms is None else create_ms
         state.write_timestamp = now_ms
         snapshot = ShareSnapshot(

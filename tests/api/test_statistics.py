@@ -55,7 +55,7 @@ async def test_the_brokers_statistics_count_what_is_there(connect: Connect) -> N
         assert (found.topics.topics, found.topics.partitions, found.topics.unfinished_deletions) == (1, 2, 0)
         assert client.partition("a").producers.statistics() == (1, 0)
         assert (found.group_coordinator.groups.groups, found.group_coordinator.groups.members) == (1, 1)
-        assert (found.group_coordinator.initializations, found.group_coordinator.being_deleted) == (0, 0)
+        assert (found.group_coordinator.initializations, found.group_coordinator.in_administration) == (0, 0)
         assert (found.share_state.loaded, found.share_state.unsaved) == (2, 0)
         assert (found.share_groups.share_partitions, found.share_sessions.sessions, found.deadlines.scheduled) == (0, 0, 0)
         assert found.log_commits.entries == 1
