@@ -242,7 +242,7 @@ class DeadLetters:
             self._nursery.start_soon(self._run, work)
 
     def _close(self, work: _Work) -> None:
-        """Its group or its topic is gone."""
+        """There is nothing more to be done for it; its cursor goes."""
         work.closed = True
         self._remove_cursor(work)
         if self._works.get(work.key) is work:

@@ -79,10 +79,10 @@ class Rounds:
 
     def calls_of_one(self) -> int:
         """How many calls a round has from the first fetch to the end, when nobody kills."""
-        round_ = self._begin()
+        round_ = self.begin()
         self.faults.arm_kill(NEVER)
-        self._work(round_)
-        self._wait_for_cursors()
+        self.work(round_)
+        self.wait_for_cursors()
         calls = self.faults.passed
         self.faults.disarm()
         return calls
@@ -98,7 +98,7 @@ class Rounds:
 
     def run(self, first: int, second: int | None) -> None:
         """Kill in front of call `first` of the flow, then perhaps in front of call `second` from the start on; judge."""
-        round_ = self._begin()
+        round_ = self.begin()
         self.faults.arm_kill(first)
         self._work_until_killed(round_, "flow")
         if second is not None:
@@ -106,9 +106,9 @@ class Rounds:
             self._start("start")
             self._work_until_killed(round_, "recovery")
         self._start()
-        self._work(round_)
+        self.work(round_)
 
-    def _begin(self) -> Round:
+    def begin(self) -> Round:
         with self.broker.connect() as connection:
             number = len(self.rounds)
             names = Round(number, UUID(int=0))
@@ -135,8 +135,8 @@ class Rounds:
         before = self.faults.fired
         try:
             if self.broker.is_running:
-                self._work(round_)
-                self._wait_for_cursors()
+                self.work(round_)
+                self.wait_for_cursors()
         except BrokerUnreachable:
             pass
         if self.faults.fired > before:
@@ -155,7 +155,7 @@ class Rounds:
                 raise
             self.kills[where] += 1
 
-    def _work(self, round_: Round) -> None:
+    def work(self, round_: Round) -> None:
         """Consume until the group is done with its records and each poison one is in the queue. Raises BrokerUnreachable."""
         deadline = time.monotonic() + PATIENCE_S
         with self.broker.connect() as connection:
@@ -169,7 +169,7 @@ class Rounds:
         with self.broker.connect() as connection:
             for round_ in self.rounds:
                 assert found(connection, round_) == dict.fromkeys(POISON, 1), round_
-        self._wait_for_cursors()
+        self.wait_for_cursors()
         self.broker.stop()
         with self._state() as store:
             for round_ in self.rounds:
@@ -179,7 +179,7 @@ class Rounds:
                 done = {offset for batch in final for offset in range(batch.first_offset, batch.last_offset + 1)}
                 assert set(range(state.start_offset, RECORDS)) <= done, round_
 
-    def _wait_for_cursors(self) -> None:
+    def wait_for_cursors(self) -> None:
         """Some time after the last dead letter they go. Returns early if the broker does."""
         deadline = time.monotonic() + PATIENCE_S
         while self.broker.is_running:

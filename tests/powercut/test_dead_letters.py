@@ -1,0 +1,61 @@
+"""Power cuts in the dead letter flow: on whatever a cut leaves of both stores, each poison record is in the queue exactly once."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.testing.broker import RunningBroker
+from tests.crash.dead_letter_rounds import CONFIG, Rounds, rounds_on
+from tests.crash.tally import Progress
+from tests.crash.test_crash import ENGINES
+from tests.powercut.disk import Disk, save
+from tests.powercut.recording import Entry, read_log
+
+
+def engines(quick: str) -> list[Any]:
+    return [pytest.param(engine, 3, marks=() if engine in ("segment", quick) else pytest.mark.full) for engine in ENGINES]
+
+
+def record(home: Path, engine: str) -> tuple[Rounds, list[Entry], int]:
+    """A broker through one round; everything it did to its files, and how much of that came before the first fetch."""
+    with rounds_on(home, engine, seed=0) as rounds:
+        round_ = rounds.begin()
+        before = len(list(read_log(home / "record.log")))
+        rounds.work(round_)
+        rounds.wait_for_cursors()
+    return rounds, list(read_log(home / "record.log")), before
+
+
+def judge(recorded: Rounds, home: Path) -> None:
+    """Start a broker on what is in `home` and go on."""
+    broker = RunningBroker(home, storage=recorded.engine, config=CONFIG)
+    broker.start()
+    try:
+        rounds = Rounds(broker, recorded.faults, recorded.engine, recorded.chooser, recorded.rounds)
+        rounds.work(recorded.rounds[0])
+        rounds.judge()
+    finally:
+        broker.kill9()
+
+
+@pytest.mark.parametrize(("engine", "count"), [*engines("lmdb"), *(pytest.param(each, 60, marks=pytest.mark.full) for each in ENGINES)])
+def test_poison_is_in_the_queue_once_after_a_power_cut(engine: str, count: int, home: Path, progress: Progress) -> None:
+    """DLQ-32"""
+    progress.begin(f"dead letters, {engine}", "cut", count)
+    rounds, entries, before = record(home, engine)
+    chooser = random.Random(count)
+    positions = sorted(chooser.randint(before, len(entries)) for _ in range(count))
+    disk, done = Disk(names_by_fsync=lambda path: "rocksdb/" in path), 0
+    for number, position in enumerate(positions):
+        for entry in entries[done:position]:
+            disk.apply(entry)
+        done = position
+        place = home / f"cut-{number}"
+        place.mkdir()
+        save(disk.survivor(random.Random(number)), place / "data")
+        judge(rounds, place)
+        progress.step()
