@@ -10,9 +10,10 @@ import pytest
 import trio
 import trio.testing
 
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, NoSpace
 from kbroker.share.persister import InitializeRequest, ReadRequest, Result, SummaryResult, TopicPartition
 from tests.api.conftest import Client, Connect, versions
+from tests.api.dead_letter_queues import all_done, letters_of, offsets_of, prepare_dead_letters, reject
 from tests.api.share_consumers import ACCEPT, GROUP, Member, acquired, prepare, rows, set_up_group
 from tests.api.test_live_group_configs import heartbeat
 
@@ -161,6 +162,21 @@ class TestAltering:
             assert await alter(client, -5) == [NONE]
             assert await starts(client) == {0: (-5, 8)}
             assert acquired(await Member(client, "m").fetch([key], wait_ms=5000)) == [(1, 2, 1)]
+
+    async def test_makes_dead_letters_of_records_that_were_some_before(self, connect: Connect) -> None:  # OFF-13
+        """After a restart, too: what an earlier state left in the queue is not the dead letter of this one."""
+        async with connect(engine="segment") as client:
+            key = await prepare_dead_letters(client, 2)
+            for _ in range(2):
+                assert await alter(client, 0) == [NONE]
+                await reject(client, key, 0)
+                await all_done(client)
+            assert offsets_of(letters_of(client)) == [0, 0]
+        async with connect(engine="segment") as client:
+            assert await alter(client, 0) == [NONE]
+            await reject(client, key, 0)
+            await all_done(client)
+            assert offsets_of(letters_of(client)) == [0, 0, 0]
 
     async def test_is_durable(self, connect: Connect, every_engine: str) -> None:  # OFF-13, OFF-17, GRP-41
         async with connect(engine=every_engine) as client:
@@ -319,3 +335,27 @@ async def test_nobody_else_changes_the_group_meanwhile(connect: Connect, monkeyp
             assert (await client.call("delete_groups", 2, groups_names=[GROUP])).results[0].error_code == again
             persister.hold.set()
         assert (await heartbeat(client, "m", 0, "orders")).error_code == NONE
+
+
+async def test_a_full_disk_changes_nothing(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:  # OFF-27
+    """Everything is as it was, in memory too, and works when there is space again."""
+
+    def full(changes: object) -> None:
+        raise NoSpace("no space left on device")
+
+    async with connect() as client:
+        key = await known(client, 3)
+        with monkeypatch.context() as patched:
+            patched.setattr(client.broker.state, "_write", full)
+            assert await alter(client, 2) == [ErrorCode.coordinator_not_available]
+            assert await alter(client, 2, group="new") == [ErrorCode.coordinator_not_available]
+            assert await delete(client, "orders") == [ErrorCode.coordinator_not_available]
+            deleted = await client.call("delete_groups", 2, groups_names=[GROUP])
+            assert deleted.results[0].error_code == ErrorCode.coordinator_not_available
+        assert await starts(client) == {0: (0, 3)}
+        assert [group.group_id for group in (await client.call("list_groups", 5, states_filter=(), types_filter=())).groups] == [GROUP]
+        assert acquired(await Member(client, "m").fetch([key], wait_ms=5000)) == [(0, 2, 1)]
+        assert await alter(client, 2) == [NONE]
+        assert await delete(client, "orders") == [NONE]
+        deleted = await client.call("delete_groups", 2, groups_names=[GROUP])
+        assert deleted.results[0].error_code == NONE

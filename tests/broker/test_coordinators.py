@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
+from uuid import UUID
 
 import trio
 import trio.testing
@@ -21,7 +22,7 @@ from kbroker.share.effects import ShareSettings
 from kbroker.share.persister import InitializeRequest, Result, TopicPartition
 from kbroker.storage.memory_store import MemoryStateStore
 from kbroker.storage.spi import Change
-from tests.coordinator.group_world import Topics
+from tests.coordinator.group_world import Topics as NamedTopics
 
 GROUP = "g"
 
@@ -54,6 +55,11 @@ class SlowPersister:
 
     async def delete(self, group_id: str, partitions: Sequence[TopicPartition]) -> list[Result]:
         return [Result(partition) for partition in partitions]
+
+
+class Topics(NamedTopics):
+    def partition(self, topic_id: UUID, index: int) -> None:
+        """Their logs do not matter here."""
 
 
 class World:
@@ -141,3 +147,27 @@ async def test_a_group_is_not_deleted_while_its_share_state_is_being_made(autoju
         await w.persister.answered.wait()
         await trio.testing.wait_all_tasks_blocked()
         assert await w.coordinator.delete_group(GROUP) is ErrorCode.none
+
+
+async def test_offsets_are_not_changed_while_share_state_is_being_made(autojump_clock: trio.testing.MockClock) -> None:
+    """It would take the place of what was altered, or come to life behind the deletion."""
+    async with world(JOIN_PATIENCE_S + 1) as w:
+        await w.heartbeat(0, "orders")
+        await w.heartbeat(-1)
+        again = ErrorCode.coordinator_load_in_progress
+        assert (await w.coordinator.alter_offsets(GROUP, {"orders": {0: 1}})).error_code is again
+        assert (await w.coordinator.delete_offsets(GROUP, ["orders"])).error_code is again
+        await w.persister.answered.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await w.coordinator.alter_offsets(GROUP, {"orders": {0: 1}})).error_code is ErrorCode.none
+        assert (await w.coordinator.delete_offsets(GROUP, ["orders"])).error_code is ErrorCode.none
+
+
+async def test_an_administrator_who_hangs_up_leaves_the_group_as_it_can_be_used(autojump_clock: trio.testing.MockClock) -> None:
+    """What it had not before is Initializing still, and made for the next member."""
+    async with world(1) as w:
+        with trio.move_on_after(0.5) as scope:
+            await w.coordinator.alter_offsets(GROUP, {"orders": {0: 1}})
+        assert scope.cancelled_caught
+        assert w.coordinator.statistics().in_administration == 0
+        assert partitions(await w.heartbeat(0, "orders")) == [0, 1]
