@@ -295,8 +295,8 @@ class ShareGroups:
             results.update(await self._save(group_id, saves))
         metrics = self.metrics.get(group_id)
         if metrics is not None:
-            for partition, acks in batches:
-                if results[partition] is None:
+            for (_, acks), refused in zip(batches, results.values(), strict=True):
+                if refused is None:
                     metrics.count_acknowledged(acks)
         return results
 
@@ -343,7 +343,7 @@ class ShareGroups:
             if error.code in FENCING_CODES:
                 self._forget(loaded)
         loaded.waiters.wake_all()
-        if engine.has_dead_letters or engine.has_unsaved_archiving or persist.archiving:
+        if persist.archiving:
             self.dead_letters.wake(loaded)
         self.retire(loaded)
         return error
