@@ -23,7 +23,7 @@ from kbroker.clock import wall_clock_ms
 from kbroker.compression import CorruptPayload
 from kbroker.config import BrokerConfig
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
-from kbroker.records import NO_TIMESTAMP, BatchHeader, Record, build_batch, encoded_size, iter_records
+from kbroker.records import BatchHeader, Record, build_batch, encoded_size, iter_records
 from kbroker.share.dead_letter import Contents, Origin, letter_of, offsets_found, pack
 
 READ_BYTES: Final = 1 << 20
@@ -109,7 +109,7 @@ class DeadLetterWriter:
             record = records.get(origin.offset)
             timestamp_ms = now_ms if record is None or not contents.timestamp else _allowed(record.timestamp_ms, rules, now_ms)
             letters.append(letter_of(origin, record, contents, timestamp_ms))
-        packed = pack(letters, rules.max_message_bytes)
+        packed = pack(letters, min(rules.max_message_bytes, rules.segment_bytes))
         unread = sum(1 for origin in origins if origin.offset not in records) if contents.key_and_value else 0
         written = Written(set(), set(packed.too_large), len(packed.batches), packed.cut + unread)
         under_way: list[tuple[list[Record], Decision]] = []
@@ -135,10 +135,12 @@ class NotYet(Exception):
 
 
 def _allowed(timestamp_ms: int, rules: BatchRules, now_ms: int) -> int:
-    """A record's own time if the topic takes it, else the present."""
+    """A record's own time if the topic takes it, else the present. A producer may claim times before 1970 and after the last one of 64
+    bits; between such records there may be more milliseconds than fit into a batch."""
+    is_time = 0 <= timestamp_ms <= UNLIMITED_MS
     too_old = rules.timestamp_before_max_ms != UNLIMITED_MS and timestamp_ms < now_ms - rules.timestamp_before_max_ms
     too_new = rules.timestamp_after_max_ms != UNLIMITED_MS and timestamp_ms > now_ms + rules.timestamp_after_max_ms
-    return now_ms if timestamp_ms == NO_TIMESTAMP or too_old or too_new else timestamp_ms
+    return timestamp_ms if is_time and not too_old and not too_new else now_ms
 
 
 async def read_records(source: Partition, offsets: Sequence[int]) -> Portion:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import struct
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -220,6 +222,30 @@ async def test_kept_headers_and_timestamps(connect: Connect) -> None:
         assert [len(each.headers) for each in (second, third)] == [6, 6]
 
 
+async def test_timestamps_that_are_no_time_are_not_kept(connect: Connect) -> None:
+    """Nobody looks at the single records of a produced batch: such times were no dead letters, and the queue stood still."""
+    first, last = -(1 << 63), (1 << 63) - 1
+    async with connect() as client:
+        queue = {**ENABLED, "message.timestamp.after.max.ms": str(last)}
+        key = await prepare_dead_letters(client, queue=queue, configs={KEEP_TIMESTAMP: "true"})
+        before_ms = wall_clock_ms()
+        for times in ([last, last + 1], [first, first - 1], [-1]):
+            await client.append_raw("orders", build_batch_of_times(times))
+        await reject(client, key, *range(5))
+        await all_done(client)
+        assert offsets_of(letters_of(client)) == [0, 1, 2, 3, 4]
+        times = [each.timestamp_ms for each in letters_of(client)]
+        assert times[0] == last
+        assert all(before_ms <= each <= wall_clock_ms() for each in times[1:])
+
+
+def build_batch_of_times(times: Sequence[int]) -> bytes:
+    """The header names the first of them, and 0 as the greatest."""
+    batch = bytearray(build_batch([Record(0, each - times[0], None, None) for each in times]))
+    batch[27:43] = struct.pack(">qq", times[0], 0)
+    return reframed(bytes(batch), bytes(batch[HEADER_SIZE:]))
+
+
 async def test_a_queue_may_stamp_its_own_time(connect: Connect) -> None:
     async with connect() as client:
         key = await prepare_dead_letters(
@@ -278,6 +304,20 @@ async def test_packing(connect: Connect) -> None:
         assert [len(batch) for batch in batches_of(client)] == [2, 2, 2, 2, 2]
         assert offsets_of(letters_of(client)) == list(range(10))
         assert counters_of(client).produce_requests == 5
+
+
+async def test_no_batch_is_larger_than_a_segment(connect: Connect) -> None:
+    """DLQ-28: what max.message.bytes allows is refused where segment.bytes is less."""
+    async with connect() as client:
+        queue = {**ENABLED, "segment.bytes": str(1 << 20), "max.message.bytes": "3000000"}
+        key = await prepare_dead_letters(client, queue=queue, configs={COPY: "true"})
+        sizes = [600_000, 600_000, 2_000_000]
+        await produce(client, *[Record(0, 1, None, bytes(size)) for size in sizes], codec=Codec.GZIP)
+        await reject(client, key, 0, 1, 2)
+        await all_done(client)
+        assert offsets_of(letters_of(client)) == [0, 1, 2]
+        assert [each.value and len(each.value) for each in letters_of(client)] == [600_000, 600_000, None]
+        assert counters_of(client).without_copy == 1
 
 
 async def test_many_are_written_in_portions(connect: Connect) -> None:
