@@ -123,15 +123,6 @@ class TopicMetrics:
         if error_code:
             self.failed_fetch_requests += 1
 
-    def share_fetched(self, size_bytes: int, *, has_failed: bool) -> None:
-        self.share_fetch_requests += 1
-        self.bytes_out += size_bytes
-        self.failed_share_fetch_requests += has_failed
-
-    def share_acknowledged(self, *, has_failed: bool) -> None:
-        self.share_acknowledge_requests += 1
-        self.failed_share_acknowledge_requests += has_failed
-
     def produce_failed(self, rejected_bytes: int) -> None:
         """`rejected_bytes`: the size of a batch that was refused for its size."""
         self.failed_produce_requests += 1

@@ -17,7 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import NoSpace, StoreFailed
 from kbroker.metrics import SECONDS, Histogram, ShareGroupMetrics
-from kbroker.metrics_export import exposition, share_numbers
+from kbroker.metrics_export import scrape as scrape_module
+from kbroker.metrics_export import share_numbers
 from kbroker.metrics_export.scrape import Scrape
 from kbroker.metrics_export.table import METRICS
 from kbroker.records import Record, build_batch
@@ -347,7 +348,7 @@ async def test_lag_of_many_share_partitions_of_which_few_are_in_memory(tmp_path:
         rows = [{"partition": index, "state_epoch": 100, "start_offset": 0} for index in range(partitions)]
         topics = [{"topic_id": topic.topic_id, "partitions": rows}]
         await world.client.call("initialize_share_group_state", 0, group_id=GROUP, topics=topics)
-        await Member(world.client, "M").fetch([(topic.topic_id, 1), (topic.topic_id, 70)], wait_ms=5000)
+        await Member(world.client, "M").fetch([(topic.topic_id, 1), (topic.topic_id, partitions - 1)], wait_ms=5000)
         lags = (await world.scrape())["kbroker_share_partition_lag"]
         assert lags == {tuple(sorted(place(partition=index).items())): index % 5 + 1 for index in range(partitions)}
         assert len(world.broker.share_groups.loaded()) == 2
@@ -363,7 +364,7 @@ def test_a_histogram_counts_up_to_and_with_its_bounds() -> None:
     assert (histogram.counts, histogram.total) == ([2, 2, 2], 113.5)
     scrape = Scrape()
     scrape.add_histogram("kbroker_commit_seconds", histogram, {"store": "log"})
-    (family,) = [each for each in scrape.families() if each.samples]
+    (family,) = [each for each, _ in scrape.pieces() if each.samples]
     buckets = {sample.labels["le"]: sample.value for sample in family.samples if sample.name.endswith("_bucket")}
     assert buckets == {"1.0": 2, "5.0": 4, "+Inf": 6}
 
@@ -377,7 +378,7 @@ def test_acknowledged_records_by_type() -> None:
 @pytest.mark.parametrize("accept", ["", "text/plain;version=1.0.0", "application/openmetrics-text; version=1.0.0", "*/*"])
 async def test_many_samples_are_one_text_in_small_pieces(tmp_path: Path, accept: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """HELP and TYPE once for each metric, and an end only at the end, as the library's own parsers demand."""
-    monkeypatch.setattr(exposition, "SAMPLES_AT_ONCE", 10)
+    monkeypatch.setattr(scrape_module, "SAMPLES_AT_ONCE", 10)
     async with opened(tmp_path) as world:
         await world.client.create_topic("orders", 45)
         given = await world.export.scrape(accept)

@@ -6,12 +6,13 @@ sent when what was taken is saved. Rows without acknowledgement batches say NONE
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
 from kbroker.broker.connection import Raw, Request
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.metrics import TopicMetrics
 from kbroker.protocol.hot import ShareAcknowledgeRow, share_acknowledge_response
 from kbroker.share.ack_validation import check_ack_batches
 from kbroker.share.effects import AckBatch
@@ -74,17 +75,20 @@ async def acknowledge(request: Request, topics: Sequence[Any], *, is_renew_ack: 
         if results[partition] is None and batches:
             valid.append((partition, batches))
     results.update(await request.broker.share_groups.acknowledge(body.group_id, body.member_id, valid))
-    _count(request, {partition: results[partition] for partition, batches in listed.items() if batches})
+    _count(request, zip(listed.values(), results.items(), strict=True))
     return results
 
 
-def _count(request: Request, results: Mapping[TopicPartition, KafkaError | None]) -> None:
-    """Each topic counts once for a request, as in Kafka."""
-    failed = {partition.topic_id for partition, error in results.items() if error is not None}
-    for topic_id in {partition.topic_id for partition in results}:
-        topic = request.broker.topics.by_id(topic_id)
+def _count(request: Request, results: Iterable[tuple[list[AckBatch], tuple[TopicPartition, KafkaError | None]]]) -> None:
+    """Each topic counts once for a request, as in Kafka, if there was something to acknowledge."""
+    failed: dict[TopicMetrics, bool] = {}
+    for batches, (partition, error) in results:
+        topic = request.broker.topics.by_id(partition.topic_id) if batches else None
         if topic is not None:
-            topic.metrics.share_acknowledged(has_failed=topic_id in failed)
+            failed[topic.metrics] = failed.get(topic.metrics, False) or error is not None
+    for metrics, has_failed in failed.items():
+        metrics.share_acknowledge_requests += 1
+        metrics.failed_share_acknowledge_requests += has_failed
 
 
 def _check(request: Request, partition: TopicPartition, batches: Sequence[AckBatch], *, is_renew_ack: bool) -> KafkaError | None:

@@ -50,7 +50,6 @@ async def handle(request: Request) -> Raw:
         if limits.max_records > 0 and limits.max_bytes != 0:
             fetching = ShareFetching(request.broker, request.connection, body.group_id, body.member_id, limits)
             rows = _due_rows(plan, await fetching.run(plan.partitions, lambda: share_groups.sessions.is_current(plan)))
-            _count(request, plan, rows)
     if plan.is_overtaken:
         return _refusal(request, KafkaError(ErrorCode.invalid_share_session_epoch), _lock_duration_ms(request))
     return Raw(_answer(request, rows, results), _errors(rows))
@@ -119,19 +118,6 @@ def _due_rows(plan: FetchPlan, rows: dict[TopicPartition, ShareFetchRow]) -> dic
         for partition, row in rows.items()
         if plan.session.answer_row(partition, has_records=bool(row.acquired), has_error=row.error_code != 0) or plan.is_new
     }
-
-
-def _count(request: Request, plan: FetchPlan, rows: Mapping[TopicPartition, ShareFetchRow]) -> None:
-    """Each topic counts once for a fetch, as in Kafka."""
-    sizes = dict.fromkeys((partition.topic_id for partition in plan.partitions), 0)
-    for partition, row in rows.items():
-        if row.records:
-            sizes[partition.topic_id] += sum(map(len, row.records))
-    failed = {partition.topic_id for partition, row in rows.items() if row.error_code}
-    for topic_id, size_bytes in sizes.items():
-        topic = request.broker.topics.by_id(topic_id)
-        if topic is not None:
-            topic.metrics.share_fetched(size_bytes, has_failed=topic_id in failed)
 
 
 def _errors(rows: Mapping[TopicPartition, ShareFetchRow]) -> list[int]:

@@ -18,6 +18,7 @@ from kbroker.broker.share_groups import LoadedSharePartition
 from kbroker.broker.stored_batches import iter_possible
 from kbroker.broker.waiting import Waiter
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
+from kbroker.metrics import TopicMetrics
 from kbroker.protocol.hot import ShareFetchRow
 from kbroker.share.effects import AcquiredRange
 from kbroker.share.persister import TopicPartition
@@ -64,6 +65,7 @@ class ShareFetching:
         self._budget = limits.max_records
         self._has_failed_load = False
         self._usable = 0
+        self._failed: set[TopicMetrics] = set()
 
     async def run(self, partitions: Sequence[TopicPartition], is_current: Callable[[], bool]) -> dict[TopicPartition, ShareFetchRow]:
         """A row for every partition that is loaded or failed. Raises PeerGone without holding anything.
@@ -93,12 +95,26 @@ class ShareFetching:
                 with waits:
                     await self._connection.park(waiter, until)
         finally:
-            metrics = self._broker.share_groups.metrics.get(self._group_id)
-            if metrics is not None and partitions:
-                metrics.fetch_ratio.observe(100 * self._usable / len(partitions))
+            self._count(watched, len(partitions))
             for loaded in watched.values():
                 _unwatch(loaded, waiter)
                 self._broker.share_groups.retire(loaded)
+
+    def _count(self, watched: dict[TopicPartition, LoadedSharePartition], wanted: int) -> None:
+        """Each topic counts once for a fetch, as in Kafka."""
+        for topic in {loaded.partition.metrics for loaded in watched.values()} | self._failed:
+            topic.share_fetch_requests += 1
+            topic.failed_share_fetch_requests += topic in self._failed
+        group = self._broker.share_groups.metrics.get(self._group_id)
+        if group is not None and wanted:
+            group.fetch_ratio.observe(100 * self._usable / wanted)
+
+    def _fail(self, partition: TopicPartition, error: KafkaError) -> None:
+        """An error row: without a message, as in Kafka, where only rows of acknowledgements have one."""
+        self._rows[partition] = ShareFetchRow(partition.partition, int(error.code))
+        topic = self._broker.topics.by_id(partition.topic_id)
+        if topic is not None:
+            self._failed.add(topic.metrics)
 
     def _find(self, partitions: Sequence[TopicPartition], waiter: Waiter, watched: dict[TopicPartition, LoadedSharePartition]) -> bool:
         """Watch what can be watched, note an error row for the rest. True if a partition is gone that was waited for: the client
@@ -112,7 +128,7 @@ class ShareFetching:
                 _unwatch(loaded, waiter)
                 del watched[partition]
                 if loaded.error is not None:
-                    self._rows[partition] = _error_row(partition, loaded.error)
+                    self._fail(partition, loaded.error)
                     self._has_failed_load = True
                     continue
                 lost_one |= loaded.partition.deleted
@@ -121,7 +137,7 @@ class ShareFetching:
             try:
                 loaded = self._broker.share_groups.find_or_load(self._group_id, partition)
             except KafkaError as error:
-                self._rows[partition] = _error_row(partition, error)
+                self._fail(partition, error)
                 continue
             loaded.waiters.add(waiter)
             loaded.partition.waiters.add(waiter)
@@ -140,7 +156,7 @@ class ShareFetching:
                 acquirable.append((partition, loaded, loaded.engine.next_fetch_offset()))
         if self._limits.max_bytes < 0:  # Kafka finds out with the first read, even at the log's end.
             for partition, _, _ in acquirable:
-                self._rows[partition] = _error_row(partition, KafkaError(ErrorCode.unknown_server_error))
+                self._fail(partition, KafkaError(ErrorCode.unknown_server_error))
             return bool(acquirable)
         usable = [(partition, loaded) for partition, loaded, offset in acquirable if offset < loaded.partition.high_watermark]
         self._usable = len(usable)
@@ -156,7 +172,7 @@ class ShareFetching:
             try:
                 acquired_any |= await self._acquire(partition, loaded, share_bytes)
             except KafkaError as error:  # It cannot be read: heard of at once beside others' records, else after MaxWaitMs.
-                self._rows[partition] = _error_row(partition, error)
+                self._fail(partition, error)
         return acquired_any
 
     def _follow_log_start(self, loaded: LoadedSharePartition, engine: SharePartition) -> None:
@@ -223,18 +239,15 @@ class ShareFetching:
             for acquired in ranges:
                 loaded.metrics.acquired_ranges.observe(acquired.last_offset - acquired.first_offset + 1)
         self._budget -= sum(acquired.last_offset - acquired.first_offset + 1 for acquired in ranges)
-        self._rows[partition] = ShareFetchRow(partition.partition, records=_slices(batches, ranges), acquired=ranges)
+        records = _slices(batches, ranges)
+        loaded.partition.metrics.bytes_out += sum(map(len, records))
+        self._rows[partition] = ShareFetchRow(partition.partition, records=records, acquired=ranges)
         return True
 
 
 def _unwatch(loaded: LoadedSharePartition, waiter: Waiter) -> None:
     loaded.waiters.discard(waiter)
     loaded.partition.waiters.discard(waiter)
-
-
-def _error_row(partition: TopicPartition, error: KafkaError) -> ShareFetchRow:
-    """Without a message, as in Kafka: only rows of acknowledgements have one."""
-    return ShareFetchRow(partition.partition, int(error.code))
 
 
 def _walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset: int) -> list[_Batch]:

@@ -6,7 +6,8 @@ reads this is mostly on the same machine, and the broker's time is dearer.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable
+from itertools import chain
 from time import perf_counter
 from typing import NamedTuple
 
@@ -16,10 +17,9 @@ from prometheus_client.exposition import choose_encoder
 
 from kbroker.broker.broker import Broker
 from kbroker.metrics_export.broker_numbers import add_broker
-from kbroker.metrics_export.scrape import Pace, Scrape
+from kbroker.metrics_export.scrape import Scrape
 from kbroker.metrics_export.share_numbers import SharePartitionNumbers, add_groups
 
-SAMPLES_AT_ONCE = 200
 _END = b"# EOF\n"
 """Of an OpenMetrics text, after each piece of it that the library makes."""
 
@@ -48,7 +48,7 @@ class MetricsExport:
         await self._share_partitions.add(scrape)
         scrape.add("kbroker_scrape_seconds", perf_counter() - began)
         encoder, content_type = choose_encoder(accept)
-        return Exposition(content_type, _pieces([*scrape.families(), *self._process.collect()], encoder, scrape.pace))
+        return Exposition(content_type, _text(scrape, self._process.collect(), encoder))
 
 
 class _Registry:
@@ -61,18 +61,14 @@ class _Registry:
         yield self._metric
 
 
-async def _pieces(families: Sequence[Metric], encoder: Callable[[_Registry], bytes], pace: Pace) -> AsyncGenerator[bytes, None]:
+async def _text(scrape: Scrape, process: Iterable[Metric], encoder: Callable[[_Registry], bytes]) -> AsyncGenerator[bytes, None]:
     end = b""
-    for family in families:
-        samples = family.samples
-        for first in range(0, max(1, len(samples)), SAMPLES_AT_ONCE):
-            piece = Metric(family.name, family.documentation, family.type)
-            piece.samples = samples[first : first + SAMPLES_AT_ONCE]
-            text = encoder(_Registry(piece))
-            if text.endswith(_END):
-                text, end = text.removesuffix(_END), _END
-            yield text if not first else _without_head(text)
-            await pace.rest()
+    for metric, is_first in chain(scrape.pieces(), ((metric, True) for metric in process)):
+        text = encoder(_Registry(metric))
+        if text.endswith(_END):
+            text, end = text.removesuffix(_END), _END
+        yield text if is_first else _without_head(text)
+        await scrape.pace.rest()
     yield end
 
 

@@ -28,7 +28,7 @@ from kbroker.share.share_partition import SharePartition, SharePartitionStatisti
 
 logger = logging.getLogger(__name__)
 
-SUMMARIES_AT_ONCE = 50
+SUMMARIES_AT_ONCE = 20
 PATIENCE_S = 5.0
 """How long a scrape waits for the persister, in all: Prometheus gives up after ten seconds."""
 
