@@ -403,7 +403,7 @@ class ShareGroups:
             loaded = self._loaded.get((group_id, partition))
             if loaded is None or loaded.engine is None:
                 continue
-            persist = loaded.engine.release_member(member_id, now_ms=now_ms())
+            persist = loaded.engine.release_member(member_id)
             self.save_later(loaded, persist)
             loaded.waiters.wake_all()
 

@@ -202,7 +202,7 @@ class SharePartition:
             self._redeliveries += turn.redelivered
             self._acquired_records += turn.taken
             fetch_offset = run[-1][1] + 1
-            if self._window.next_fetch_offset() < fetch_offset:
+            if control and self._window.next_fetch_offset() < fetch_offset:
                 break  # There is more of it: what comes behind is not next.
         if not ranges:  # if only discarded records or control batches hold the SPSO, no acknowledgement will move it
             self._advance()
@@ -217,7 +217,7 @@ class SharePartition:
         pending = acknowledge.apply(self._window, self._settings, member_id, checked, now_ms=now_ms)
         return self._persist(pending) if pending else None
 
-    def release_member(self, member_id: str, *, now_ms: float) -> Persist | None:
+    def release_member(self, member_id: str) -> Persist | None:
         """The member's session is over (or it forgot the partition): what it holds comes back, with its delivery count."""
         window = self._window
         by_count = given_back_pending(self._settings.delivery_count_limit, self._settings.dead_letter_queue)

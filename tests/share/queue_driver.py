@@ -100,7 +100,7 @@ class Queue:
         self.sp.persist_failed(persist.token, now_ms=self.now_ms)
 
     def release(self, member: str) -> Persist | None:
-        return self.save(self.sp.release_member(member, now_ms=self.now_ms))
+        return self.save(self.sp.release_member(member))
 
     def expire(self, now_ms: float) -> Persist | None:
         self.now_ms = now_ms

@@ -282,7 +282,7 @@ class CheckedQueue:
     def release(self) -> None:
         member = self.rnd.choice(MEMBERS)
         held = [offset for offset, rec in self.known.items() if rec.state == ACQUIRED and rec.member == member and rec.target is None]
-        persist = self.sp.release_member(member, now_ms=self.now_ms)
+        persist = self.sp.release_member(member)
         assert (persist is None) == (not held)
         for offset in held:
             self.known[offset].target = self._given_back(self.known[offset])

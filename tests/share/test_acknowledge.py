@@ -372,7 +372,7 @@ class TestRelease:
 
     def test_saved_before_it_is_available(self) -> None:  # ACK-28
         q = one_batch()
-        asked = q.sp.release_member("m", now_ms=0)
+        asked = q.sp.release_member("m")
         assert q.fetch("n") == []
         q.fail(asked)
         assert q.shown() == "0-9 H1 m"
@@ -388,5 +388,5 @@ class TestRelease:
         assert q.sp.start_offset == 5
 
     def test_nothing_held(self) -> None:
-        assert one_batch().sp.release_member("n", now_ms=0) is None
-        assert Queue().sp.release_member("m", now_ms=0) is None
+        assert one_batch().sp.release_member("n") is None
+        assert Queue().sp.release_member("m") is None

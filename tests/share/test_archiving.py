@@ -39,7 +39,7 @@ def let_go(q: Queue) -> Persist | None:
 
 
 def end_session(q: Queue) -> Persist | None:
-    return q.sp.release_member("m", now_ms=q.now_ms)
+    return q.sp.release_member("m")
 
 
 def time_out(q: Queue) -> Persist | None:
