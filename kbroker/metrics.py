@@ -165,8 +165,9 @@ class ShareGroupMetrics:
             if len(types) == 1:
                 acknowledged[types[0]] += last - first + 1
             else:
+                codes = bytes(types)
                 for each in range(len(acknowledged)):
-                    acknowledged[each] += types.count(each)
+                    acknowledged[each] += codes.count(each)
 
     def keep(self, partition: tuple[UUID, int], statistics: object) -> None:
         """A share-partition leaves the memory: what it counted stays."""
