@@ -34,7 +34,8 @@ class StateHousekeepingStatistics:
 
 
 class StateHousekeeping:
-    """`interval_ms` is share.coordinator.cold.partition.snapshot.interval.ms: how old a snapshot becomes, and how often that is looked at."""
+    """`interval_ms` is share.coordinator.cold.partition.snapshot.interval.ms: how old a snapshot becomes, and how often that is
+    looked at."""
 
     def __init__(self, persister: LocalPersister, store: StateReader, topics: Topics, *, interval_ms: int) -> None:
         self._persister = persister
