@@ -19,11 +19,12 @@ from kbroker.broker.partition import Partition
 from kbroker.broker.share_groups import LoadedSharePartition
 from kbroker.clock import wall_clock_ms
 from kbroker.coordinator.share_group_api import PartitionOffset
+from kbroker.coordinator.share_group_offsets import described
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metrics import ACK_TYPES, ENGINE_COUNTERS
 from kbroker.metrics_export.scrape import Labels, Scrape
 from kbroker.records import NO_TIMESTAMP, read_header
-from kbroker.share.persister import TopicPartition
+from kbroker.share.persister import SummaryResult, TopicPartition
 from kbroker.share.share_partition import SharePartition, SharePartitionStatistics
 
 logger = logging.getLogger(__name__)
@@ -151,8 +152,8 @@ class _Turn:
             ("done", found.acknowledged + found.archived),
         ):
             self._scrape.add("kbroker_share_partition_records", count, {**labels, "state": state})
-        lag = place.partition.high_watermark - found.start_offset - found.delivery_complete_count
-        await self._add_position(place, found.start_offset, lag)
+        position = SummaryResult(place.key, start_offset=found.start_offset, delivery_complete_count=found.delivery_complete_count)
+        await self._add_position(place, found.start_offset, described(position, place.partition.high_watermark).lag)
 
     async def _add_unloaded(self, group_id: str, places: Sequence[_Place]) -> None:
         """Some share-partitions that are not in memory."""
