@@ -21,6 +21,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from itertools import islice
 from typing import NamedTuple
 
@@ -54,6 +55,15 @@ CURSOR_LAG = 10_000
 _REPORT_EVERY_S = 60.0
 
 
+class _Trouble(Enum):
+    """What is reported, each once in a while: a disk that was full must not hide that records are lost for the queue now."""
+
+    NOT_YET = auto()
+    DELAYED = auto()
+    REFUSED = auto()
+    WITHOUT_COPY = auto()
+
+
 @dataclass(slots=True)
 class GroupDeadLetters:
     """Counters of one group, since the start of the broker or the group's first dead letter. `records` were written; batches were
@@ -65,14 +75,14 @@ class GroupDeadLetters:
     failed_requests: int = 0
     refused: int = 0
     without_copy: int = 0
-    _next_report_s: float = field(default=-math.inf, repr=False, compare=False)
+    _next_report_s: dict[_Trouble, float] = field(default_factory=dict, repr=False, compare=False)
 
-    def may_report(self) -> bool:
+    def may_report(self, trouble: _Trouble) -> bool:
         """True now and then: what goes wrong for one record does so for thousands."""
         now_s = trio.current_time()
-        if now_s < self._next_report_s:
+        if now_s < self._next_report_s.get(trouble, -math.inf):
             return False
-        self._next_report_s = now_s + _REPORT_EVERY_S
+        self._next_report_s[trouble] = now_s + _REPORT_EVERY_S
         return True
 
 
@@ -90,10 +100,11 @@ class _Work:
     `uncertain`: a record may be ARCHIVING on disk that has its dead letter, because a save has failed.
     """
 
-    __slots__ = ("closed", "cursor", "is_running", "key", "known", "saved", "uncertain", "woken")
+    __slots__ = ("closed", "cursor", "is_running", "key", "known", "saved", "topic", "uncertain", "woken")
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: Key, topic: str) -> None:
         self.key = key
+        self.topic = topic
         self.cursor: DeadLetterCursor | None = None
         self.saved = Decision()
         self.known: SharePartition | None = None
@@ -108,8 +119,7 @@ class _Work:
         return DeadLetterKey(topic_id, partition, group_id).encode()
 
     def __str__(self) -> str:
-        group_id, (topic_id, partition) = self.key
-        return f"{group_id}:{topic_id}-{partition}"
+        return f"{self.key[0]}:{self.topic}-{self.key[1].partition}"
 
 
 class DeadLetters:
@@ -231,7 +241,8 @@ class DeadLetters:
     def _work(self, key: Key) -> _Work:
         work = self._works.get(key)
         if work is None:
-            work = self._works[key] = _Work(key)
+            topic = self._topics.by_id(key[1].topic_id)
+            work = self._works[key] = _Work(key, str(key[1].topic_id) if topic is None else topic.name)
         return work
 
     def _start(self, work: _Work) -> None:
@@ -380,25 +391,38 @@ class DeadLetters:
         counters.records += len(written.offsets)
         counters.produce_requests += written.batches
         counters.failed_requests += written.failed_batches
-        if written.error is None:
+        if written.error is None and written.without_copy:
             counters.without_copy += written.without_copy
+            self._report_missing_copies(work, written.without_copy, counters, target)
         if written.too_large:
             self._refused(work, f"max.message.bytes of topic {target.topic_name} is too little for a dead letter", len(written.too_large))
 
+    @staticmethod
+    def _report_missing_copies(work: _Work, count: int, counters: GroupDeadLetters, target: Partition) -> None:
+        if counters.may_report(_Trouble.WITHOUT_COPY):
+            what = "share-partition %s: %d dead letters are without the copy that they should have (%d of the group so far)"
+            why = ", since the records cannot be read, or are too large for topic %s"
+            logger.warning(what + why, work, count, counters.without_copy, target.topic_name)
+
     def _counters(self, work: _Work) -> GroupDeadLetters:
+        if work.closed:  # Its group may be deleted: what is under way still must not bring the counters back.
+            return GroupDeadLetters()
         return self._groups.setdefault(work.key[0], GroupDeadLetters())
 
     def _refused(self, work: _Work, reason: str, count: int) -> None:
         counters = self._counters(work)
         counters.refused += count
-        if counters.may_report():
-            logger.warning("share-partition %s: %d records are archived without a dead letter: %s", work, count, reason)
+        if counters.may_report(_Trouble.REFUSED):
+            what = "share-partition %s: %d records (%d of the group so far) are archived without a dead letter: %s"
+            logger.warning(what, work, count, counters.refused, reason)
 
     def _report_delay(self, work: _Work, error: Exception, retry_s: float) -> None:
         if not isinstance(error, KafkaError | NoSpace | StoreFailed | NotYet):
             logger.exception("dead letters of share-partition %s have to wait", work)
-        elif self._counters(work).may_report():
-            logger.warning("dead letters of share-partition %s have to wait, the next try is in %.0f s: %s", work, retry_s, error)
+            return
+        trouble, level = (_Trouble.NOT_YET, logging.INFO) if isinstance(error, NotYet) else (_Trouble.DELAYED, logging.WARNING)
+        if self._counters(work).may_report(trouble):
+            logger.log(level, "dead letters of share-partition %s have to wait, the next try is in %.0f s: %s", work, retry_s, error)
 
 
 def _cursor_at(target: Partition) -> DeadLetterCursor:

@@ -10,9 +10,10 @@ from typing import Any, NoReturn
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.broker import dead_letters
+from kbroker.broker.dead_letter_writer import DeadLetterWriter
 from kbroker.broker.dead_letters import FIRST_RETRY_S, LAST_RETRY_S
 from kbroker.broker.group_commit import GroupCommit
 from kbroker.errors import NoSpace
@@ -24,6 +25,7 @@ from tests.api.dead_letter_queues import (
     ENABLED,
     NAME,
     QUEUE,
+    all_done,
     counters_of,
     is_done,
     letters_of,
@@ -86,6 +88,20 @@ async def test_a_full_disk_is_waited_for(connect: Connect, autojump_clock: MockC
         assert "the next try is in 1 s: the disk is full" in lines[0]
         await trio.sleep(LAST_RETRY_S + 1)
         assert (offsets_of(letters_of(client)), archiving(client)) == ([0], 0)
+
+
+async def test_what_waits_does_not_hide_what_is_given_up(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    """DLQ-15: of either kind the log says something, although they follow each other closely."""
+    async with connect(durability="os") as client:
+        key = await prepare_dead_letters(client, 3)
+        with full(client.broker.logs) as refused:
+            await reject(client, key, 0)
+            await until(lambda: refused)
+            await set_up_group(client, {NAME: ""})
+        await all_done(client)
+        waits, given_up = [record.getMessage() for record in caplog.records if record.name == dead_letters.__name__]
+        assert waits.startswith("dead letters of share-partition g1:orders-0 have to wait, the next try is in 1 s: the disk is full")
+        assert given_up.startswith("share-partition g1:orders-0: 1 records (1 of the group so far) are archived without a dead letter: ")
 
 
 async def test_archiving_that_was_not_saved_is_saved_first(connect: Connect, autojump_clock: MockClock) -> None:
@@ -301,6 +317,24 @@ async def test_the_group_is_deleted(connect: Connect) -> None:
         assert cursors_of(client) == []
         found = client.broker.dead_letters.statistics()
         assert (found.share_partitions, found.groups) == (0, {})
+
+
+async def test_a_deleted_groups_counters_do_not_come_back(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it is deleted while a dead letter is appended."""
+    async with connect() as client:
+        append, ended = DeadLetterWriter.append, trio.Event()
+
+        async def deleted_meanwhile(*arguments: Any) -> Any:
+            client.broker.share_groups.forget_group(GROUP)
+            ended.set()
+            return await append(*arguments)
+
+        monkeypatch.setattr(DeadLetterWriter, "append", deleted_meanwhile)
+        await reject(client, await prepare_dead_letters(client, 1), 0)
+        await ended.wait()
+        await until(lambda: letters_of(client))
+        await wait_all_tasks_blocked()
+        assert client.broker.dead_letters.statistics() == (0, {})
 
 
 async def test_the_log_start_moves_past_them(connect: Connect) -> None:

@@ -430,6 +430,20 @@ async def test_log_lines_are_few(connect: Connect, caplog: pytest.LogCaptureFixt
         assert sum("without a dead letter" in record.getMessage() for record in caplog.records) == 1
 
 
+async def test_a_missing_copy_is_logged(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    """DLQ-27: once in a while, as many as there are."""
+    async with connect() as client:
+        key = await prepare_dead_letters(client, queue={**ENABLED, "max.message.bytes": "500"}, configs={COPY: "true"})
+        await produce(client, Record(0, 1, None, bytes(1900)), Record(0, 1, None, b"small"), Record(0, 1, None, bytes(1900)))
+        member = await reject(client, key, 0, 1)
+        await all_done(client)
+        await member.acknowledge({key: [(2, 2, [REJECT])]})
+        await all_done(client)
+        assert counters_of(client).without_copy == 2
+        (line,) = [record.getMessage() for record in caplog.records if "without the copy" in record.getMessage()]
+        assert line.startswith("share-partition g1:orders-0: 1 dead letters are without the copy that they should have (1 of the group")
+
+
 async def test_a_dead_letter_in_a_group_of_its_own(connect: Connect) -> None:
     """Dead letters are records: a group may read them, reject one, and have a queue for that."""
     async with connect() as client:
