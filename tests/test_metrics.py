@@ -212,7 +212,7 @@ async def test_every_metric_is_there_and_moves(tmp_path: Path, monkeypatch: pyte
     assert wrong_labels(samples) == set()
 
 
-async def never(*_: object) -> None:
+async def never(*_: object, **__: object) -> None:
     await trio.sleep_forever()
 
 
@@ -352,6 +352,20 @@ async def test_lag_of_many_share_partitions_of_which_few_are_in_memory(tmp_path:
         lags = (await world.scrape())["kbroker_share_partition_lag"]
         assert lags == {tuple(sorted(place(partition=index).items())): index % 5 + 1 for index in range(partitions)}
         assert len(world.broker.share_groups.loaded()) == 2
+
+
+async def test_what_is_not_answered_in_time_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_numbers, "PATIENCE_S", 0)
+    async with opened(tmp_path) as world:
+        key = await prepare(world.client, 3)
+        await Member(world.client, "M1").fetch([key], wait_ms=5000)
+        with monkeypatch.context() as cold:
+            cold.setattr(world.client.partition("orders"), "read", never)
+            found = await world.scrape()
+        assert total(found, "kbroker_share_partition_lag") == 3
+        assert "kbroker_share_partition_oldest_unprocessed_seconds" not in found
+        assert total(found, "kbroker_scrape_unanswered_share_partitions") == 1
+        assert await world.value("kbroker_share_partition_oldest_unprocessed_seconds", **place()) > 0
 
 
 # -- how it is given -----------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ class MetricsExport:
         began = perf_counter()
         scrape = Scrape()
         await add_broker(scrape, self._broker)
-        add_groups(scrape, self._broker)
+        await add_groups(scrape, self._broker)
         await self._share_partitions.add(scrape)
         scrape.add("kbroker_scrape_seconds", perf_counter() - began)
         encoder, content_type = choose_encoder(accept)

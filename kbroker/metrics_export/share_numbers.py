@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 SUMMARIES_AT_ONCE = 20
 PATIENCE_S = 5.0
-"""How long a scrape waits for the persister, in all: Prometheus gives up after ten seconds."""
+"""How long a scrape waits for the persister, and for cold parts of logs, in all: Prometheus gives up after ten seconds."""
 
 _COUNTERS = {
     "acquired_records": "kbroker_share_partition_deliveries_total",
@@ -46,15 +47,16 @@ _RecordId: TypeAlias = tuple[UUID, int, int]
 """Topic id, partition, offset."""
 
 
-def add_groups(scrape: Scrape, broker: Broker) -> None:
+async def add_groups(scrape: Scrape, broker: Broker) -> None:
     """What groups count, apart from their share-partitions."""
-    for group_id, counted in broker.share_groups.metrics.items():
+    for group_id, counted in list(broker.share_groups.metrics.items()):
         labels = {"group": group_id}
         for name, count in zip(ACK_TYPES, counted.acknowledged, strict=True):
             scrape.add("kbroker_share_group_acknowledged_records_total", count, {**labels, "type": name})
         scrape.add_histogram("kbroker_share_group_load_seconds", counted.load_seconds, labels)
         scrape.add_histogram("kbroker_share_group_fetch_percent", counted.fetch_ratio, labels)
         scrape.add_histogram("kbroker_share_group_acquired_records", counted.acquired_ranges, labels)
+        await scrape.pace.rest()
     dead_letters = broker.dead_letters.statistics()
     scrape.add("kbroker_dead_letter_partitions", dead_letters.share_partitions)
     for group_id, letters in dead_letters.groups.items():
@@ -64,6 +66,7 @@ def add_groups(scrape: Scrape, broker: Broker) -> None:
         scrape.add("kbroker_share_group_dead_letter_failures_total", letters.failed_requests, labels)
         scrape.add("kbroker_share_group_dead_letters_refused_total", letters.refused, labels)
         scrape.add("kbroker_share_group_dead_letters_without_copy_total", letters.without_copy, labels)
+        await scrape.pace.rest()
 
 
 class _Place(NamedTuple):
@@ -91,7 +94,11 @@ class SharePartitionNumbers:
 
     async def add(self, scrape: Scrape) -> None:
         turn = _Turn(self._broker, scrape, self._timestamps)
-        await turn.run()
+        try:
+            await turn.run()
+        except BaseException:  # Whoever asked has left: what was read need not be read again.
+            self._timestamps = self._timestamps | turn.timestamps
+            raise
         self._timestamps = turn.timestamps
 
 
@@ -171,17 +178,23 @@ class _Turn:
         wanted: dict[str, list[int]] = {}
         for place in places:
             wanted.setdefault(place.topic, []).append(place.key.partition)
-        began = trio.current_time()
         rows: dict[TopicPartition, PartitionOffset] = {}
-        with trio.move_on_after(self._patience_s):
+        with self._patience():
             try:
                 for topic in await self._broker.group_coordinator.describe_offsets(group_id, wanted):
                     if topic.topic_id is not None:
                         rows |= {TopicPartition(topic.topic_id, row.partition_index): row for row in topic.partitions}
             except KafkaError as error:
                 logger.warning("a scrape could not ask where group %s stands: %s", group_id, error)
-        self._patience_s = max(0.0, self._patience_s - (trio.current_time() - began))
         return {key: row for key, row in rows.items() if row.error_code is ErrorCode.none}
+
+    @contextmanager
+    def _patience(self) -> Iterator[trio.CancelScope]:
+        """What is waited for inside is given up when the scrape has waited long enough, all in all."""
+        began = trio.current_time()
+        with trio.move_on_after(self._patience_s) as scope:
+            yield scope
+        self._patience_s = max(0.0, self._patience_s - (trio.current_time() - began))
 
     def _add_counters(self, place: _Place, statistics: SharePartitionStatistics | None) -> None:
         """Nothing for a share-partition that was not loaded since the start."""
@@ -209,8 +222,10 @@ class _Turn:
         record = (partition.log.topic_id, partition.log.partition, offset)
         timestamp_ms = self.timestamps.get(record, self._known.get(record))
         if timestamp_ms is None:
-            timestamp_ms = await _read_timestamp(partition, offset)
-        if timestamp_ms == NO_TIMESTAMP:
+            with self._patience() as scope:
+                timestamp_ms = await _read_timestamp(partition, offset)
+            self._unanswered += scope.cancelled_caught
+        if timestamp_ms is None or timestamp_ms == NO_TIMESTAMP:
             return None
         self.timestamps[record] = timestamp_ms
         return timestamp_ms

@@ -271,7 +271,7 @@ SCRAPE = Section(
         _gauge("scrape_seconds", "", "", "Time that was spent on gathering what this answer says, others' turns included."),
         _gauge(
             "scrape_unanswered_share_partitions", "", "",
-            "Share-partitions without lag in this answer, since the persister did not say where they stand in time.",
+            "Share-partitions without lag or age in this answer, since the persister or the disk did not answer in time.",
         ),
     ),
 )  # fmt: skip

@@ -33,8 +33,9 @@ What is acquired or waits for its dead letter counts as not done. A group's lag 
 `sum by (group) (kbroker_share_partition_lag)`.
 
 It is there for every share-partition that a group has state for, also when nobody consumes. Those in memory are asked themselves; for the
-others the persister is asked where they stand, 20 at a time and for at most five seconds in one scrape; those that it did not answer
-for are counted in `kbroker_scrape_unanswered_share_partitions`. A scrape never loads a share-partition.
+others the persister is asked where they stand, 20 at a time. For that, and for reading timestamps where a log is cold, a scrape waits five
+seconds at most, all in all; what was not answered is left out and counted in `kbroker_scrape_unanswered_share_partitions`. A scrape
+never loads a share-partition.
 
 **Age** of the oldest unprocessed record is the time since the timestamp of the record at the start offset, which is the producer's or, with
 message.timestamp.type=LogAppendTime, the broker's. It is taken from the header of the record's batch: where the record is not the first of
