@@ -52,7 +52,8 @@ _HEADER_ERRORS = "surrogateescape"  # Names of headers are text by agreement onl
 _CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
-_CONTROL = 0x20
+CONTROL = 0x20
+"""The attribute of control batches, which clients never see."""
 
 _STAMP_OFFSET = struct.Struct(">q")
 _STAMP_EPOCH = struct.Struct(">i")
@@ -100,7 +101,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        return bool(self.attributes & _CONTROL)
+        return bool(self.attributes & CONTROL)
 
     @property
     def is_log_append_time(self) -> bool:

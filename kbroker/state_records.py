@@ -14,6 +14,7 @@ below is length (2) and UTF-8. Negative numbers do not occur in keys.
     share/         topic id (16), partition (4), group str,          number 0: ShareSnapshot
                    number (8)                                        number > 0: ShareUpdate
     dead_letter/   topic id (16), partition (4), group str           DeadLetterCursor: JSON
+    share_control/ topic id (16), partition (4)                      ControlHint: JSON
 
 JSON is compact UTF-8; readers ignore members that they do not know, and skip keys of namespaces, meta names and group record
 types that they do not know (`parse_key` gives None): later formats add them. A value that cannot be read is a ValueError.
@@ -188,6 +189,26 @@ class DeadLetterCursor(JsonValue):
     def __post_init__(self) -> None:
         if self.topic_id is not None:
             object.__setattr__(self, "topic_id", UUID(str(self.topic_id)))
+
+
+class ControlChain(NamedTuple):
+    """Where a group's newest SHARE_CHECKPOINT is, and its newest control record, that one or a SHARE_DELTA after it."""
+
+    checkpoint: int
+    newest: int
+
+
+@dataclass(frozen=True, slots=True)
+class ControlHint(JsonValue):
+    """Where a log has share state in control records (control_records.py): `groups` as of `offset`, all below it included. From `offset` on
+    there may be more if `is_open`, and none if not. A log without a hint has none at all."""
+
+    offset: int
+    is_open: bool
+    groups: Mapping[str, ControlChain]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "groups", {group_id: ControlChain(*chain) for group_id, chain in self.groups.items()})
 
 
 # --- keys ---
@@ -413,14 +434,59 @@ def dead_letter_topic_prefix(topic_id: UUID) -> bytes:
     return DeadLetterKey.namespace + topic_id.bytes
 
 
+@dataclass(frozen=True, slots=True)
+class ControlHintKey:
+    """A log that has share state in control records."""
+
+    topic_id: UUID
+    partition: int
+    namespace: ClassVar[bytes] = b"share_control/"
+
+    def encode(self) -> bytes:
+        return self.namespace + _LOG.pack(self.topic_id.bytes, self.partition)
+
+    @classmethod
+    def parse(cls, body: bytes) -> ControlHintKey:
+        topic_id, partition = _LOG.unpack(body)
+        return cls(UUID(bytes=topic_id), partition)
+
+    def decode_value(self, value: bytes) -> ControlHint:
+        return ControlHint.decode(value)
+
+
+def control_hint_topic_prefix(topic_id: UUID) -> bytes:
+    """Scan this for the hints of all partitions of one topic."""
+    return ControlHintKey.namespace + topic_id.bytes
+
+
 StateKey: TypeAlias = (
-    MetaKey | TopicKey | ConfigKey | LogStartKey | LeaderEpochKey | ProducerSnapshotKey | GroupKey | ShareStateKey | DeadLetterKey
+    MetaKey
+    | TopicKey
+    | ConfigKey
+    | LogStartKey
+    | LeaderEpochKey
+    | ProducerSnapshotKey
+    | GroupKey
+    | ShareStateKey
+    | DeadLetterKey
+    | ControlHintKey
 )
 StateValue: TypeAlias = JsonValue | Message
 
 _PARSERS: Final[dict[bytes, Callable[[bytes], StateKey | None]]] = {
     each.namespace: each.parse
-    for each in (MetaKey, TopicKey, ConfigKey, LogStartKey, LeaderEpochKey, ProducerSnapshotKey, GroupKey, ShareStateKey, DeadLetterKey)
+    for each in (
+        MetaKey,
+        TopicKey,
+        ConfigKey,
+        LogStartKey,
+        LeaderEpochKey,
+        ProducerSnapshotKey,
+        GroupKey,
+        ShareStateKey,
+        DeadLetterKey,
+        ControlHintKey,
+    )
 }
 
 

@@ -57,7 +57,7 @@ def fill(directory: Path, engine: str, partitions: Sequence[TopicPartition], upd
             store.write(written.changes)
             coordinator.confirm(written)
             if not number:
-                cold = coordinator.snapshot_cold([SharePartitionKey(GROUP, partition) for partition in some], now_ms=1, interval_ms=0)
+                cold = coordinator.snapshot([SharePartitionKey(GROUP, partition) for partition in some], now_ms=1)
                 store.write(cold.changes)
                 coordinator.confirm(cold)
             store.sync()

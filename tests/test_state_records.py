@@ -25,6 +25,9 @@ from kbroker.state_records import (
     PRODUCER_IDS,
     Config,
     ConfigKey,
+    ControlChain,
+    ControlHint,
+    ControlHintKey,
     DeadLetterCursor,
     DeadLetterKey,
     Generation,
@@ -68,6 +71,7 @@ KEYS_AND_BYTES = [
     (GroupKey(RecordType.SHARE_GROUP_MEMBER, "g1", "m"), b"group/\x00\x02g1\x00\x0a\x00\x01m"),
     (ShareStateKey(TOPIC, 3, "g1", 7), b"share/" + bytes.fromhex(TOPIC_HEX + "00000003") + b"\x00\x02g1" + bytes(7) + b"\x07"),
     (DeadLetterKey(TOPIC, 3, "g1"), b"dead_letter/" + bytes.fromhex(TOPIC_HEX + "00000003") + b"\x00\x02g1"),
+    (ControlHintKey(TOPIC, 3), b"share_control/" + bytes.fromhex(TOPIC_HEX + "00000003")),
 ]
 
 VALUES = [
@@ -100,6 +104,11 @@ VALUES = [
         DeadLetterKey(TOPIC, 0, "g"),
         DeadLetterCursor(None, "dlq.orders", 0, 0),
         b'{"offset":0,"partition":0,"topic":"dlq.orders","topic_id":null}',
+    ),
+    (
+        ControlHintKey(TOPIC, 0),
+        ControlHint(90, True, {"g": ControlChain(7, 80)}),
+        b'{"groups":{"g":[7,80]},"is_open":true,"offset":90}',
     ),
 ]
 
@@ -144,6 +153,7 @@ def test_what_a_later_format_knows_is_skipped(key: bytes) -> None:
         b"share/x",
         b"meta/\xff",
         b"dead_letter/x",
+        b"share_control/x",
     ],
 )
 def test_a_broken_key_is_a_value_error(key: bytes) -> None:

@@ -104,10 +104,11 @@ class Broker:
             updates_per_snapshot=self.config["share.coordinator.snapshot.update.records.per.snapshot"],
         )
         self.share_state = LocalPersister(share_state, self.state)
-        cold_ms = self.config["share.coordinator.cold.partition.snapshot.interval.ms"]
-        self.state_housekeeping = StateHousekeeping(self.share_state, state_store, self.topics, interval_ms=cold_ms)
-        persister = plugins.persister_factory(self.config["kbroker.persister"])(PersisterContext(self.share_state, self.config))
+        context = PersisterContext(self.share_state, self.config, self.topics, self.logs, self.state, state_store)
+        persister = plugins.persister_factory(self.config["kbroker.persister"])(context)
         self.persister: Persister = persister
+        cold_ms = self.config["share.coordinator.cold.partition.snapshot.interval.ms"]
+        self.state_housekeeping = StateHousekeeping(self.share_state, state_store, self.topics, interval_ms=cold_ms, other=persister)
         self.share_groups = ShareGroups(
             self.topics,
             persister,

@@ -12,11 +12,13 @@ from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from kbroker.broker.group_commit import GroupCommit
+from kbroker.broker.topics import Topics
 from kbroker.broker.waiting import Pending
 from kbroker.clock import wall_clock_ms
 from kbroker.config import BrokerConfig
 from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateOutcome, ShareStateStatistics
-from kbroker.coordinator.share_state_housekeeping import SharePartitionKey
+from kbroker.coordinator.share_state_housekeeping import SharePartitionKey, is_cold
+from kbroker.coordinator.share_state_load import ShareState
 from kbroker.metrics import SECONDS, Histogram
 from kbroker.share.persister import (
     InitializeRequest,
@@ -28,16 +30,20 @@ from kbroker.share.persister import (
     TopicPartition,
     WriteRequest,
 )
-from kbroker.storage.spi import Change
+from kbroker.storage.spi import Change, StampedBatch, StateReader
 
 R = TypeVar("R", bound=Result)
 
 
 class PersisterContext(NamedTuple):
-    """What an entry point of the group `kbroker.persister` is called with to make a Persister."""
+    """What an entry point of the group `kbroker.persister` is called with to make a Persister. The topics are not loaded yet."""
 
     local: Persister
     config: BrokerConfig
+    topics: Topics
+    logs: GroupCommit[StampedBatch]
+    state: GroupCommit[Change]
+    state_store: StateReader
 
 
 class LocalPersister:
@@ -73,7 +79,11 @@ class LocalPersister:
 
     async def snapshot_cold(self, share_partitions: Sequence[SharePartitionKey], *, now_ms: int, interval_ms: int) -> list[Result]:
         """Cold snapshots of those that still need one; a result for each of these."""
-        return await self._save(self.coordinator.snapshot_cold(share_partitions, now_ms=now_ms, interval_ms=interval_ms))
+
+        def wanted(state: ShareState) -> bool:
+            return is_cold(state, now_ms=now_ms, interval_ms=interval_ms)
+
+        return await self._save(self.coordinator.snapshot(share_partitions, now_ms=now_ms, wanted=wanted))
 
     async def aclose(self) -> None:
         """Nothing of its own to close: the state store is the broker's."""

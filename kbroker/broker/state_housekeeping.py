@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import trio
 
@@ -18,7 +19,7 @@ from kbroker.broker.topics import Topics
 from kbroker.clock import wall_clock_ms
 from kbroker.coordinator.share_state_housekeeping import SharePartitionKey, state_prefix, with_updates
 from kbroker.errors import ErrorCode, StoreFailed
-from kbroker.share.persister import TopicPartition
+from kbroker.share.persister import Persister, Result, TopicPartition
 from kbroker.storage.spi import StateReader
 
 logger = logging.getLogger(__name__)
@@ -33,12 +34,20 @@ class StateHousekeepingStatistics:
     failures: int
 
 
-class StateHousekeeping:
-    """`interval_ms` is share.coordinator.cold.partition.snapshot.interval.ms: how old a snapshot becomes, and how often that is
-    looked at."""
+@runtime_checkable
+class KeepsHouse(Protocol):
+    """A persister that has something to do now and then. A result for each share-partition that it concerned; raises nothing."""
 
-    def __init__(self, persister: LocalPersister, store: StateReader, topics: Topics, *, interval_ms: int) -> None:
+    async def keep_house(self, now_ms: int, interval_ms: int) -> list[Result]: ...
+
+
+class StateHousekeeping:
+    """`interval_ms` is share.coordinator.cold.partition.snapshot.interval.ms: how old a snapshot becomes, and how often that is looked at.
+    `other` is the broker's persister, if that is not the default one."""
+
+    def __init__(self, persister: LocalPersister, store: StateReader, topics: Topics, *, interval_ms: int, other: Persister) -> None:
         self._persister = persister
+        self._other = other if isinstance(other, KeepsHouse) else None
         self._store = store
         self._topics = topics
         self._interval_ms = interval_ms
@@ -58,6 +67,8 @@ class StateHousekeeping:
         self._rounds += 1
         cold = self._persister.coordinator.cold(now_ms=now_ms, interval_ms=self._interval_ms)
         await self._snapshot(cold, now_ms)
+        if self._other is not None:
+            self._report(await self._other.keep_house(now_ms, self._interval_ms))
         if self._has_searched:
             return
         try:
@@ -75,8 +86,10 @@ class StateHousekeeping:
     async def _snapshot(self, share_partitions: Sequence[SharePartitionKey], now_ms: int) -> None:
         for first in range(0, len(share_partitions), _AT_ONCE):
             some = share_partitions[first : first + _AT_ONCE]
-            results = await self._persister.snapshot_cold(some, now_ms=now_ms, interval_ms=self._interval_ms)
-            failed = [result for result in results if result.code is not ErrorCode.none]
-            if failed:
-                self._failures += len(failed)
-                logger.warning("%d cold snapshots of share state were not saved: %s", len(failed), failed[0].message)
+            self._report(await self._persister.snapshot_cold(some, now_ms=now_ms, interval_ms=self._interval_ms))
+
+    def _report(self, results: Sequence[Result]) -> None:
+        failed = [result for result in results if result.code is not ErrorCode.none]
+        if failed:
+            self._failures += len(failed)
+            logger.warning("%d cold snapshots of share state were not saved: %s", len(failed), failed[0].message)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID, uuid4
@@ -35,6 +35,7 @@ from kbroker.state_records import (
     ResourceType,
     TopicKey,
     TopicState,
+    control_hint_topic_prefix,
     dead_letter_topic_prefix,
     share_topic_prefix,
 )
@@ -114,6 +115,8 @@ class Topics:
         self._state = state
         self.leader_epoch = leader_epoch
         self.reserve = reserve
+        self.before_log_start_moves: Callable[[Partition, int], Awaitable[None]] | None = None
+        """Whoever keeps something of the broker's own in the logs: told before it would go; raises NoSpace or StoreFailed to stop that."""
         self.version = 0
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
@@ -276,6 +279,8 @@ class Topics:
         async with partition.moving_log_start:
             if offset <= partition.log_start_offset or partition.deleted:
                 return
+            if self.before_log_start_moves is not None:
+                await self.before_log_start_moves(partition, offset)
             log = partition.log
             try:
                 await self._state.commit([(LogStartKey(log.topic_id, log.partition).encode(), LogStart(offset).encode())])
@@ -369,7 +374,7 @@ def removal_of(store: StateStore, topic_id: UUID, partitions: int) -> list[Chang
         changes.append((LogStartKey(topic_id, index).encode(), None))
         for key in (LeaderEpochKey(topic_id, index, 0).encode()[:-4], ProducerSnapshotKey(topic_id, index, 0).encode()[:-8]):
             changes += [(found, None) for found, _ in store.scan(key)]
-    for prefix in (share_topic_prefix(topic_id), dead_letter_topic_prefix(topic_id)):
+    for prefix in (share_topic_prefix(topic_id), dead_letter_topic_prefix(topic_id), control_hint_topic_prefix(topic_id)):
         changes += [(found, None) for found, _ in store.scan(prefix)]
     changes.append((TopicKey(topic_id).encode(), None))
     return changes

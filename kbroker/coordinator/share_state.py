@@ -108,7 +108,7 @@ class ShareStateOutcome(Generic[R]):
 @dataclass(frozen=True, slots=True)
 class ShareStateStatistics:
     """`loaded`: share-partitions in memory; `unsaved`: decisions neither confirmed nor failed. The others count since the start: `loads`
-    from the store, and what was decided; `cold_snapshots` are `snapshots` as well."""
+    from the store, and what was decided; `cold_snapshots` are `snapshots` as well, those that nobody's write made necessary."""
 
     loaded: int
     unsaved: int
@@ -132,7 +132,7 @@ class ShareStateCoordinator:
         self._partition_exists = partition_exists
         self._updates_per_snapshot = updates_per_snapshot
         self._entries: dict[SharePartitionKey, _Entry] = {}
-        self._loads = self._updates = self._snapshots = self._cold_snapshots = 0
+        self._loads = self._updates = self._snapshots = self._snapshots_anew = 0
 
     # --- the five verbs, and what follows from a topic's deletion ---
 
@@ -180,8 +180,10 @@ class ShareStateCoordinator:
         entries = self._entries.values()
         return [entry.key for entry in entries if entry.state and is_cold(entry.state, now_ms=now_ms, interval_ms=interval_ms)]
 
-    def snapshot_cold(self, share_partitions: Iterable[SharePartitionKey], *, now_ms: int, interval_ms: int) -> ShareStateOutcome[Result]:
-        """Cold snapshots of those that still need one, with a result for each of these: what is there, and when it was created, stays."""
+    def snapshot(
+        self, share_partitions: Iterable[SharePartitionKey], *, now_ms: int, wanted: Callable[[ShareState], bool] = lambda _: True
+    ) -> ShareStateOutcome[Result]:
+        """New snapshots of those that are `wanted`, with a result for each of these: what is there, and when it was created, stays."""
         decision: _Decision[Result] = _Decision()
         for key in share_partitions:
             if not self._partition_exists(*key.partition):
@@ -192,10 +194,10 @@ class ShareStateCoordinator:
                 decision.results.append(Result(key.partition, refusal.code, refusal.message))
                 continue
             state = entry.state
-            if state and is_cold(state, now_ms=now_ms, interval_ms=interval_ms):
+            if state and wanted(state):
                 state.snapshot_epoch += 1
                 self._put_snapshot(decision, entry, state, now_ms, create_ms=state.create_timestamp)
-                self._cold_snapshots += 1
+                self._snapshots_anew += 1
                 decision.results.append(Result(key.partition))
         return decision.outcome()
 
@@ -230,7 +232,7 @@ class ShareStateCoordinator:
             loads=self._loads,
             updates=self._updates,
             snapshots=self._snapshots,
-            cold_snapshots=self._cold_snapshots,
+            cold_snapshots=self._snapshots_anew,
         )
 
     # --- one row each; refusals in Kafka's order ---

@@ -76,7 +76,8 @@ class ReadResult(Result):
 @dataclass(frozen=True, slots=True)
 class SummaryResult(Result):
     """What is saved at this moment: nobody waits for what is on its way. `start_offset` -1: not initialised, or initialised without
-    an offset. `delivery_complete_count` -1: unknown."""
+    an offset. `delivery_complete_count` -1: unknown; offsets from the start on that the persister itself has taken in the topic
+    partition are counted as well, since they are nobody's to deliver."""
 
     state_epoch: int = 0
     leader_epoch: int = 0

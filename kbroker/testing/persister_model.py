@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kbroker.broker.broker import Broker
 from kbroker.errors import ErrorCode
@@ -39,6 +39,7 @@ class Asked:
 
     def __init__(self, broker: Broker) -> None:
         self.persister: Persister = broker.persister
+        self._topics = broker.topics
         topic = broker.topics.by_name(TOPIC_NAME)
         assert topic is not None
         self.partitions = [TopicPartition(topic.topic_id, number) for number in range(PARTITIONS)]
@@ -71,8 +72,13 @@ class Asked:
         return result.code
 
     async def summary(self, *, at: TopicPartition | None = None, group: str = GROUP) -> SummaryResult:
+        """Without the offsets that the persister itself has taken in the log, which it counts as done with: there are no others here."""
         (result,) = await self.persister.read_summary(group, [ReadRequest(at or self.P, 0)])
-        return result
+        partition = self._topics.partition(*result.partition)
+        if partition is None or min(result.start_offset, result.delivery_complete_count) < 0:
+            return result
+        own = max(0, partition.high_watermark - result.start_offset)
+        return replace(result, delivery_complete_count=result.delivery_complete_count - own)
 
     async def begin(self, *, at: TopicPartition | None = None, group: str = GROUP) -> None:
         """State epoch 5, start offset 100, read by LEADER."""

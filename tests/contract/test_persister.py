@@ -16,3 +16,9 @@ for _engine in plugins.names(plugins.STATE_STORE):
     _storage = "memory" if _engine == "memory" else "segment"
     _name = f"TestDefaultOn{_engine.title()}"
     globals()[_name] = type(_name, (PersisterContract,), {"state_storage": _engine, "storage": _storage, "__module__": __name__})
+
+for _engine in plugins.names(plugins.LOG_STORE):
+    _state = "memory" if _engine == "memory" else "segment"
+    _name = f"TestControlRecordsOn{_engine.title()}"
+    _settings = {"name": "control-records", "state_storage": _state, "storage": _engine, "__module__": __name__}
+    globals()[_name] = type(_name, (PersisterContract,), _settings)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from kbroker.coordinator.share_state import ShareStateCoordinator
-from kbroker.coordinator.share_state_housekeeping import SharePartitionKey, state_prefix, with_updates
+from kbroker.coordinator.share_state_housekeeping import SharePartitionKey, is_cold, state_prefix, with_updates
+from kbroker.coordinator.share_state_load import ShareState
 from kbroker.coordinator_records import ShareSnapshot
 from kbroker.errors import ErrorCode
 from kbroker.share.effects import StateBatch
@@ -22,8 +23,12 @@ def key(partition: TopicPartition) -> SharePartitionKey:
     return SharePartitionKey("g", partition)
 
 
+def cold_at(now_ms: int) -> Callable[[ShareState], bool]:
+    return lambda state: is_cold(state, now_ms=now_ms, interval_ms=INTERVAL_MS)
+
+
 def snapshot_cold(share: Share, now_ms: int, *share_partitions: SharePartitionKey) -> list[Result]:
-    return list(share.save(share.coordinator.snapshot_cold(share_partitions, now_ms=now_ms, interval_ms=INTERVAL_MS)).results)
+    return list(share.save(share.coordinator.snapshot(share_partitions, now_ms=now_ms, wanted=cold_at(now_ms))).results)
 
 
 def stored(share: Share, partition: TopicPartition = P) -> ShareSnapshot:
@@ -104,7 +109,7 @@ def test_an_update_after_it_is_number_1_again() -> None:
 def test_a_failed_save_leaves_it_as_it_was() -> None:
     share = busy(P)
     before = share.read(7)
-    outcome = share.coordinator.snapshot_cold([key(P)], now_ms=WRITTEN_MS + INTERVAL_MS, interval_ms=INTERVAL_MS)
+    outcome = share.coordinator.snapshot([key(P)], now_ms=WRITTEN_MS + INTERVAL_MS)
     assert [result.code for result in share.coordinator.failed(outcome)] == [ErrorCode.coordinator_not_available]
     assert share.read(7) == before
     assert len(with_updates(share.store.scan(b"share/"))) == 1

@@ -183,9 +183,9 @@ class ShareStateMachine(RuleBasedStateMachine):
         assert not outcome.must_wait
 
     @rule()
-    def snapshot_cold(self) -> None:  # SC-51: nobody sees a difference
+    def snapshot(self) -> None:  # SC-51: nobody sees a difference
         keys = [SharePartitionKey(group, partition) for group in GROUPS for partition in PARTITIONS]
-        outcome = self.coordinator.snapshot_cold(keys, now_ms=4, interval_ms=0)
+        outcome = self.coordinator.snapshot(keys, now_ms=4)
         assert {result.code for result in outcome.results} <= {ErrorCode.none}
         assert self.coordinator.cold(now_ms=4, interval_ms=0) == []
         self.fly(outcome)

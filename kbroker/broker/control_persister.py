@@ -1,0 +1,388 @@
+"""The `control-records` persister (kbroker.persister=control-records): share state in the topic partition itself, as control records.
+
+The design of an early draft of KIP-932 (control_records.py has the format, docs/persisters.md the comparison). What the five verbs do is
+decided by the same share coordinator as with the default persister; what it changes becomes SHARE_CHECKPOINT and SHARE_DELTA records,
+appended with the log's own group commit: an acknowledgement is one append and one sync, shared with whatever is produced at that time.
+
+    verb ─▶ control_partition: load, open ─▶ share coordinator decides ─▶ control_chains: records ─▶ Partition.append_control
+                                              └────────── no await between ──────────┘
+
+A log's start does not move past a checkpoint before a newer one is written behind it. `read_summary` counts the control records from the
+start offset on as done with, so that they are not lag. What is answered with code none counts as far as --durability goes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from kbroker.broker.control_partition import ControlPartition
+from kbroker.broker.local_persister import PersisterContext
+from kbroker.broker.partition import Partition
+from kbroker.broker.waiting import Pending
+from kbroker.clock import wall_clock_ms
+from kbroker.coordinator.control_chains import ShareChange
+from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateOutcome, ShareStateStatistics
+from kbroker.coordinator.share_state_housekeeping import SharePartitionKey, is_cold
+from kbroker.coordinator.share_state_load import ShareState
+from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
+from kbroker.share.persister import (
+    InitializeRequest,
+    Persister,
+    ReadRequest,
+    ReadResult,
+    Result,
+    SummaryResult,
+    TopicPartition,
+    WriteRequest,
+)
+from kbroker.state_records import ControlChain, ShareStateKey, parse_key, share_state_number
+
+logger = logging.getLogger(__name__)
+R = TypeVar("R", bound=Result)
+
+
+class _Request(Protocol):
+    @property
+    def partition(self) -> TopicPartition: ...
+
+
+Q = TypeVar("Q", bound=_Request)
+Q_in = TypeVar("Q_in", bound=_Request, contravariant=True)
+
+
+class _Decide(Protocol[Q_in, R]):
+    def __call__(self, group_id: str, requests: Sequence[Q_in], /, *, now_ms: int) -> ShareStateOutcome[R]: ...
+
+
+_STOPPING = KafkaError(ErrorCode.coordinator_not_available, "the broker is stopping")
+_ANY_NUMBER = share_state_number(0)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRecordsStatistics:
+    """`logs`: topic partitions whose control records are known; `scanned`: offsets that were looked through to know them."""
+
+    state: ShareStateStatistics
+    logs: int
+    groups: int
+    scanned: int
+
+
+class ControlRecordsPersister:
+    def __init__(self, context: PersisterContext) -> None:
+        self._topics = context.topics
+        self._logs = context.logs
+        self._state = context.state
+        self._store = context.state_store
+        self._controls: dict[TopicPartition, ControlPartition] = {}
+        self._read_ahead: dict[SharePartitionKey, tuple[ControlChain, list[tuple[int, bytes]]]] = {}
+        self._asked: set[SharePartitionKey] = set()
+        self._is_closed = False
+        self._coordinator = ShareStateCoordinator(
+            self._stored,
+            lambda topic_id, index: self._partition(TopicPartition(topic_id, index)) is not None,
+            updates_per_snapshot=context.config["share.coordinator.snapshot.update.records.per.snapshot"],
+        )
+
+    def statistics(self) -> ControlRecordsStatistics:
+        controls = self._controls.values()
+        groups = sum(len(control.chains.groups) for control in controls)
+        return ControlRecordsStatistics(self._coordinator.statistics(), len(controls), groups, sum(each.scanned for each in controls))
+
+    # -- the five verbs -----------------------------------------------------------------------------------------------
+
+    async def initialize(self, group_id: str, requests: Sequence[InitializeRequest]) -> list[Result]:
+        return await self._ask(group_id, requests, Result, self._coordinator.initialize, opens=True)
+
+    async def read(self, group_id: str, requests: Sequence[ReadRequest]) -> list[ReadResult]:
+        """`written_in` is never told: state cannot be ahead of the log that it lies in."""
+        rows = await self._ask(group_id, requests, ReadResult, self._coordinator.read)
+        return [replace(row, written_in=None) for row in rows]
+
+    async def write(self, group_id: str, requests: Sequence[WriteRequest]) -> list[Result]:
+        return await self._ask(group_id, requests, Result, self._coordinator.write)
+
+    async def delete(self, group_id: str, partitions: Sequence[TopicPartition]) -> list[Result]:
+        def decide(group_id: str, wanted: Sequence[ReadRequest], *, now_ms: int) -> ShareStateOutcome[Result]:
+            return self._coordinator.delete(group_id, [request.partition for request in wanted])
+
+        return await self._ask(group_id, [ReadRequest(partition, 0) for partition in partitions], Result, decide)
+
+    async def read_summary(self, group_id: str, requests: Sequence[ReadRequest]) -> list[SummaryResult]:
+        """What is saved, and what is counted, at the moment of the answer."""
+        partitions = [request.partition for request in requests]
+        refused = await self._prepare(group_id, partitions)
+        wanted = [request for request in requests if request.partition not in refused]
+        for row in self._coordinator.read_summary(group_id, wanted).results:
+            if row.start_offset >= 0:
+                try:
+                    await self.know_control_offsets(row.partition, row.start_offset)
+                except KafkaError as error:
+                    refused[row.partition] = error
+        wanted = [request for request in requests if request.partition not in refused]
+        done = [self._without_control(row) for row in self._coordinator.read_summary(group_id, wanted).results]
+        return _merged(group_id, partitions, refused, done, SummaryResult)
+
+    def _without_control(self, row: SummaryResult) -> SummaryResult:
+        if row.start_offset < 0 or row.delivery_complete_count < 0:
+            return row
+        count = self.count_control_offsets(row.partition, row.start_offset)
+        return replace(row, delivery_complete_count=row.delivery_complete_count + count)
+
+    async def aclose(self) -> None:
+        """After everything that was asked: what is on its way is saved, and the next start need not look for it."""
+        try:
+            await self._logs.commit([])
+            self._is_closed = True
+            hints = [control.closed_hint() for control in self._controls.values()]
+            await self._state.commit([hint for hint in hints if hint is not None])
+        except (NoSpace, StoreFailed) as error:
+            self._is_closed = True
+            logger.warning("the next start has to look for control records: %s", error)
+
+    # -- how it is done -----------------------------------------------------------------------------------------------
+
+    def _partition(self, key: TopicPartition) -> Partition | None:
+        partition = self._topics.partition(*key)
+        return None if partition is None or partition.deleted else partition
+
+    def _control(self, partition: Partition) -> ControlPartition:
+        key = TopicPartition(*partition.log)
+        control = self._controls.get(key)
+        if control is None or control.partition is not partition:
+            control = self._controls[key] = ControlPartition(partition, self._store, self._state)
+        return control
+
+    async def _ask(
+        self, group_id: str, requests: Sequence[Q], result: type[R], decide: _Decide[Q, R], *, opens: bool = False
+    ) -> list[R]:
+        partitions = [request.partition for request in requests]
+        refused = await self._prepare(group_id, partitions, opens=opens)
+        wanted = [request for request in requests if request.partition not in refused]
+        outcome = decide(group_id, wanted, now_ms=wall_clock_ms())
+        for partition in partitions:
+            self._read_ahead.pop(SharePartitionKey(group_id, partition), None)
+        return _merged(group_id, partitions, refused, await self._save(outcome), result)
+
+    async def _prepare(
+        self, group_id: str, partitions: Iterable[TopicPartition], *, opens: bool = False
+    ) -> dict[TopicPartition, KafkaError]:
+        """Have everything in memory that the coordinator will ask for, and every log opened that it may want to append to. What could
+        not be done, by partition."""
+        refused: dict[TopicPartition, KafkaError] = {}
+        to_open: list[ControlPartition] = []
+        for key in dict.fromkeys(partitions):
+            partition = self._partition(key)
+            if partition is None:
+                continue  # The coordinator knows what to say.
+            control = self._control(partition)
+            try:
+                await control.load()
+                await self._read_group_ahead(SharePartitionKey(group_id, key), control)
+            except KafkaError as error:
+                refused[key] = error
+            except ValueError as error:
+                refused[key] = KafkaError(ErrorCode.unknown_server_error, f"The stored state cannot be read: {error}")
+            else:
+                if not control.is_open and (opens or control.chains.chain(group_id) is not None):
+                    to_open.append(control)
+        try:
+            await self._open(to_open)
+        except (NoSpace, StoreFailed) as error:
+            message = str(error)
+            refused |= {TopicPartition(*each.partition.log): KafkaError(ErrorCode.coordinator_not_available, message) for each in to_open}
+        return refused
+
+    async def _open(self, controls: Sequence[ControlPartition]) -> None:
+        """Before the first append to a log in this broker life. Durable, with durability `os` as well. Raises NoSpace, StoreFailed."""
+        if controls:
+            await self._state.commit([control.open_hint() for control in controls])
+            await self._state.flush()
+            for control in controls:
+                control.is_open = True
+
+    async def _read_group_ahead(self, key: SharePartitionKey, control: ControlPartition) -> None:
+        """The first time that a share-partition is asked for: what is far back may lie on a disk that is slow."""
+        chain = control.chains.chain(key.group_id)
+        if key not in self._asked and chain is not None:
+            self._read_ahead[key] = chain, await control.entries(key.group_id)
+            self._asked.add(key)
+
+    def _stored(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The share coordinator's scan of a share-partition. (It also scans a topic, for those that it has not in memory: there are none
+        that a store would have to be told of.)"""
+        parsed = _parsed(prefix)
+        if parsed is None:
+            return
+        control = self._controls.get(parsed.partition)
+        if control is None:
+            return
+        chain, entries = self._read_ahead.pop(parsed, (None, []))
+        if chain != control.chains.chain(parsed.group_id):  # It has grown meanwhile, or nothing was read ahead.
+            try:
+                entries = control.entries_now(parsed.group_id)
+            except StoreFailed as error:
+                raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
+        for number, value in entries:
+            yield prefix + share_state_number(number), value
+
+    async def _save(self, outcome: ShareStateOutcome[R]) -> list[R]:
+        if not outcome.must_wait:
+            return list(outcome.results)
+        results = list(outcome.results)
+        pending = Pending(1)
+        left = 0
+        failure: Exception | None = None
+
+        def done(error: Exception | None) -> None:
+            nonlocal left, failure
+            left, failure = left - 1, failure or error
+            if left:
+                return
+            if failure is None:
+                self._coordinator.confirm(outcome)
+            else:
+                results[:] = self._coordinator.failed(outcome, message=str(failure))
+            pending.part_done()
+
+        try:
+            changes = self._by_log(outcome)
+        except KafkaError as error:
+            return list(self._coordinator.failed(outcome, error.code, error.message))
+        for control, wanted in changes:
+            left += control.append(wanted, done)
+        if not left:  # What is answered may rest on what is on its way already.
+            left = 1
+            self._logs.submit((), done)
+        await pending.wait()
+        return results
+
+    def _by_log(self, outcome: ShareStateOutcome[R]) -> list[tuple[ControlPartition, list[ShareChange]]]:
+        """Raises KafkaError while nothing is appended yet."""
+        changes: dict[TopicPartition, list[ShareChange]] = {}
+        for encoded, value in outcome.changes:
+            if value is None and encoded[-8:] != _ANY_NUMBER:
+                continue  # A checkpoint removes its deltas without a word.
+            key = parse_key(encoded)
+            assert isinstance(key, ShareStateKey)
+            changes.setdefault(TopicPartition(key.topic_id, key.partition), []).append((key.group_id, key.number, value))
+        if self._is_closed:
+            raise _STOPPING
+        if self._logs.failed:
+            raise KafkaError(ErrorCode.coordinator_not_available, "the log store has failed; restart the broker")
+        found = [(self._controls[key], wanted) for key, wanted in changes.items()]
+        if any(control.partition.deleted for control, _ in found):
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        return found
+
+    # -- lag ----------------------------------------------------------------------------------------------------------
+
+    async def know_control_offsets(self, key: TopicPartition, start_offset: int) -> None:
+        """So that `count_control_offsets` from there on is right. Raises KafkaError for a log that cannot be read."""
+        partition = self._partition(key)
+        if partition is not None:
+            await self._control(partition).know_offsets(start_offset)
+
+    def count_control_offsets(self, key: TopicPartition, start_offset: int) -> int:
+        """How many offsets from there on to the log's end are this persister's own."""
+        control = self._controls.get(key)
+        return 0 if control is None else control.count_offsets(start_offset)
+
+    # -- retention and housekeeping -----------------------------------------------------------------------------------
+
+    async def before_log_start_moves(self, partition: Partition, offset: int) -> None:
+        """Checkpoints that would go are written anew, behind. Raises NoSpace and StoreFailed: then the log start must stay.
+
+        A full disk must not keep retention from making room: what is set aside for deletions is used."""
+        control = self._control(partition)
+        if not control.has_state:
+            return
+        try:
+            await control.load()
+        except KafkaError as error:
+            logger.error("%s-%d: share state is lost where it cannot be read: %s", partition.topic_name, partition.log.partition, error)
+            return
+        group_ids = control.chains.below(offset)
+        try:
+            await self._write_anew(control, group_ids)
+        except NoSpace:
+            self._topics.reserve.give_up()
+            await self._write_anew(control, group_ids)
+
+    async def _write_anew(self, control: ControlPartition, group_ids: Sequence[str]) -> None:
+        if not group_ids:
+            return
+        await self._open([] if control.is_open else [control])
+        key = TopicPartition(*control.partition.log)
+        keys = [SharePartitionKey(group_id, key) for group_id in group_ids]
+        for each in keys:
+            await self._prepare(each.group_id, [key])
+        for result in await self._save(self._coordinator.snapshot(keys, now_ms=wall_clock_ms())):
+            if result.code is ErrorCode.coordinator_not_available:
+                raise NoSpace(result.message)
+            if result.code is not ErrorCode.none:
+                logger.error("%s: share state that cannot be read goes with the log: %s", control.partition.topic_name, result.message)
+
+    async def keep_house(self, now_ms: int, interval_ms: int) -> list[Result]:
+        """Cold snapshots, fresh hints, and nothing of topics that are gone."""
+        for key, control in list(self._controls.items()):
+            if control.partition.deleted:
+                self._forget(key)
+        cold = self._coordinator.cold(now_ms=now_ms, interval_ms=interval_ms)
+        results = await self._snapshot_cold(cold, now_ms, interval_ms)
+        hints = [control.renewed_hint(1) for control in self._controls.values()]
+        changes = [hint for hint in hints if hint is not None]
+        if changes:
+            try:
+                await self._state.commit(changes)
+            except (NoSpace, StoreFailed) as error:
+                logger.warning("hints to control records were not saved: %s", error)
+        return results
+
+    async def _snapshot_cold(self, keys: Sequence[SharePartitionKey], now_ms: int, interval_ms: int) -> list[Result]:
+        def wanted(state: ShareState) -> bool:
+            return is_cold(state, now_ms=now_ms, interval_ms=interval_ms)
+
+        results: list[Result] = []
+        for key in keys:
+            results += await self._save(self._coordinator.snapshot([key], now_ms=now_ms, wanted=wanted))
+        return results
+
+    def _forget(self, key: TopicPartition) -> None:
+        del self._controls[key]
+        self._asked = {each for each in self._asked if each.partition != key}
+        for each in [each for each in self._read_ahead if each.partition == key]:
+            del self._read_ahead[each]
+        outcome = self._coordinator.topic_deleted(key.topic_id)
+        self._coordinator.confirm(outcome)  # The log went, and what was in it.
+
+
+def _parsed(prefix: bytes) -> SharePartitionKey | None:
+    try:
+        key = parse_key(prefix + _ANY_NUMBER)
+    except ValueError:
+        return None
+    assert isinstance(key, ShareStateKey)
+    return SharePartitionKey(key.group_id, TopicPartition(key.topic_id, key.partition))
+
+
+def _merged(
+    group_id: str, partitions: Sequence[TopicPartition], refused: dict[TopicPartition, KafkaError], done: Sequence[R], result: type[R]
+) -> list[R]:
+    """One row for each that was asked for, in that order; none at all where the group id is empty, as in Kafka."""
+    if not group_id:
+        return []
+    rest = iter(done)
+    return [result(each, refused[each].code, refused[each].message) if each in refused else next(rest) for each in partitions]
+
+
+def open_control_records(context: PersisterContext) -> Persister:
+    persister = ControlRecordsPersister(context)
+    context.topics.before_log_start_moves = persister.before_log_start_moves
+    return persister
+
+
+PERSISTER = open_control_records
