@@ -12,7 +12,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from kbroker.api.metadata import NOT_REQUESTED, TOPIC_OPERATIONS, topic_row
+from kbroker.api.authorized_operations import NOT_REQUESTED, TOPIC_OPERATIONS
+from kbroker.api.metadata import topic_row
 from kbroker.broker.connection import Message, Request
 from kbroker.broker.topics import Topic, check_name
 from kbroker.errors import ErrorCode, KafkaError

@@ -12,17 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+from kbroker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from kbroker.api.replica_assignments import check_batch_size
 from kbroker.broker.connection import Message, Request
 from kbroker.broker.topics import INTERNAL_TOPICS, Topic, check_name
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 
-NOT_REQUESTED = -(1 << 31)
-CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
-"""All that can be done with a cluster, as bits by Kafka's numbers: create, alter, describe, cluster action, describe and alter configs,
-idempotent write. Everybody may do everything: there is no authorizer."""
-TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
-"""Read, write, create, delete, alter, describe, describe and alter configs."""
 _BY_ID = 12
 
 

@@ -1,22 +1,15 @@
-"""ShareGroupDescribe (77), v1 (KIP-932): groups with their members and assignments.
-
-Authorized operations, where asked for, are all that a group has: there is no authorizer, so everybody may do everything.
-"""
+"""ShareGroupDescribe (77), v1 (KIP-932): groups with their members and assignments."""
 
 from __future__ import annotations
 
-from kbroker.api.metadata import NOT_REQUESTED
+from kbroker.api.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from kbroker.broker.connection import Message, Request
 from kbroker.coordinator.share_group_api import DescribedGroup
 from kbroker.errors import ErrorCode
 
-_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS = 3, 6, 8, 10, 11
-_ALL_OPERATIONS = sum(1 << operation for operation in (_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS))
-"""Kafka's AclOperation codes as bits: those that a group knows."""
-
 
 def handle(request: Request) -> Message:
-    operations = _ALL_OPERATIONS if request.body.include_authorized_operations else NOT_REQUESTED
+    operations = GROUP_OPERATIONS if request.body.include_authorized_operations else NOT_REQUESTED
     groups = request.broker.group_coordinator.coordinator.describe(request.body.group_ids)
     return {"groups": [_row(group, operations) for group in groups]}
 
