@@ -45,12 +45,13 @@ async def handle(request: Request) -> Message:
     for each, count in well_formed.items():
         if count > 1:
             rows.append(_refused(each, _invalid(f"Duplicate topic {'name' if each.topic_id is None else 'id'}.")))
-    wanted = {each for each, count in well_formed.items() if count == 1}
+    wanted = {each: None for each, count in well_formed.items() if count == 1}  # a set, but in the order of the request
     for by_id in [each for each in well_formed if each.topic_id is not None]:
         topic = broker.topics.by_id(by_id.topic_id)
         if topic is not None and (by_name := _Asked(topic.name, None)) in wanted:
             rows.append(_refused(topic, _invalid("The provided topic name maps to an ID that was already supplied.")))
-            wanted -= {by_name, by_id}
+            del wanted[by_name]
+            wanted.pop(by_id, None)
     return {"responses": rows + [await _delete(broker, each) for each in wanted]}
 
 
@@ -70,20 +71,18 @@ def _refused(which: _Asked | Topic, error: KafkaError) -> Message:
 
 async def _delete(broker: Broker, asked: _Asked) -> Message:
     try:
-        topic = await delete_topic(broker, asked.name, asked.topic_id)
+        topic = await _delete_topic(broker, asked)
     except KafkaError as error:
         return _refused(asked, error)
     return {"name": topic.name, "topic_id": topic.topic_id, "error_code": ErrorCode.none, "error_message": None}
 
 
-async def delete_topic(broker: Broker, name: str | None, topic_id: UUID | None) -> Topic:
+async def _delete_topic(broker: Broker, asked: _Asked) -> Topic:
     """Delete one topic and let go of everything that depends on it. Raises KafkaError."""
-    if not broker.config["delete.topic.enable"]:
-        raise KafkaError(ErrorCode.topic_deletion_disabled)
     async with broker.configs.altering:
-        topic = broker.topics.by_name(name) if name is not None else broker.topics.by_id(topic_id)
+        topic = broker.topics.by_name(asked.name) if asked.name is not None else broker.topics.by_id(asked.topic_id)
         if topic is None:
-            if name is None:
+            if asked.name is None:
                 raise KafkaError(ErrorCode.unknown_topic_id, "This server does not host this topic ID.")
             raise KafkaError(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
         try:

@@ -66,6 +66,20 @@ async def test_a_name_listed_twice_does_not_spoil_its_id(connect: Connect) -> No
         assert {(row.topic_id, row.error_code) for row in rows} == {(None, ErrorCode.invalid_request), (topic_id, ErrorCode.none)}
 
 
+async def test_answers_come_in_the_order_of_the_request(connect: Connect) -> None:
+    async with connect() as client:
+        names = [f"t{i}" for i in range(20)]
+        assert [row.name for row in await delete(client, *((name, None) for name in names))] == names
+
+
+async def test_an_id_listed_twice_beside_its_name(connect: Connect) -> None:  # BASE-18
+    async with connect() as client:
+        topic_id = (await client.create_topic("a")).topic_id
+        rows = await delete(client, (None, topic_id), (None, topic_id), ("a", None))
+        assert [(row.name, row.error_code) for row in rows] == [(None, ErrorCode.invalid_request), ("a", ErrorCode.invalid_request)]
+        assert client.broker.topics.by_name("a") is not None
+
+
 @pytest.mark.parametrize(("version", "code"), [(2, ErrorCode.invalid_request), (3, 73), (6, 73)])
 async def test_where_deletion_is_disabled(connect: Connect, version: int, code: int) -> None:
     async with connect(config={"delete.topic.enable": "false"}) as client:
