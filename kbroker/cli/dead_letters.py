@@ -86,7 +86,7 @@ def list_letters(topic: str, most: int | None, as_json: bool, bootstrap: Address
 
     with connect(bootstrap) as connection:
         found = find_topic(connection, topic)
-        redriven = {place: each.name for each in Notes(connection).of_topic(found.topic_id) for place in each.sent}
+        redriven = Notes(connection).redriven(found.topic_id)
         letters = islice(client.read_dead_letters(connection, found, bounds(connection, found), choice_of(chosen)), most)
         if as_json:
             print_json([letter_as_json(letter, redriven) for letter in letters])
@@ -139,7 +139,7 @@ def show(topic: str, place: tuple[int, int], as_json: bool, bootstrap: Address) 
             raise CommandFailed(f"there is no dead letter at {place[0]}:{place[1]} of {topic}")
         topics = {each.name: each for each in admin.topics(connection)}
         original = client.Originals(connection, topics).get(letter)
-        redriven = {place: each.name for each in Notes(connection).of_topic(found.topic_id) for place in each.sent}
+        redriven = Notes(connection).redriven(found.topic_id)
     values = letter_as_json(letter, redriven)
     values["headers"] = _headers(letter.record)
     values["original"] = original and {

@@ -36,9 +36,8 @@ def inflight(group: str, topic: str | None, watch: bool, interval_ms: int, as_js
     """
     moments = _moments(admin, group, topic, interval_ms / 1000 if watch else None)
     if as_json:
-        print_json(next(moments))
         for document in moments:
-            click.echo(json.dumps(document, ensure_ascii=False))
+            print_json(document)
     else:
         _show(moments, in_place=watch and sys.stdout.isatty())
 

@@ -85,10 +85,10 @@ def list_groups(states: tuple[str, ...] | None, as_json: bool, bootstrap: Addres
 @json_option
 @bootstrap_option
 def delete(group: tuple[str, ...], as_json: bool, bootstrap: Address) -> None:
-    """Delete each GROUP with its offsets.
+    """Delete each GROUP with its offsets and configs.
 
-    All that is stored of it is lost but its configs. A group that has members is refused, and so is a name that is no share
-    group's; the others are deleted nevertheless, and the exit code is 1.
+    A group that has members is refused, and so is a name that is no share group's; the others are deleted nevertheless, and the
+    exit code is 1.
 
     \b
     Examples:

@@ -7,11 +7,11 @@ will get records end. Every record that it sends has a header with its dead lett
 
 so that, begun again under its name, it reads those topics from the noted ends on and leaves out what is there. What a dead process
 has sent may still be on its way then: hence all processes of one redrive send with one producer id, and sequence numbers go on
-where what was found ends. The broker takes a batch of a sequence once (KIP-98), whoever of them is first, and who is
-second looks again.
+where what was found ends. The broker takes a batch of a sequence once (KIP-98), whoever of them is first, and who is second looks
+again.
 
-Here is what is decided before anything is sent; the work itself is in redrive_sending.py. It prints nothing; the caller is told
-of progress.
+Here is what is decided before anything is sent; the work itself is in redrive_sending.py. It prints nothing; the caller is told of
+progress.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Plan(NamedTuple):
 def plan(connection: Connection, notes: Notes, topic: Topic, wish: Wish) -> Plan:
     """Without sending or noting anything. Raises RedriveRefused, KafkaError."""
     width = _width(connection, wish)
-    redriven = notes.redriven(topic.topic_id) if not wish.again else set()
+    redriven = {} if wish.again else notes.redriven(topic.topic_id)
     targets: Counter[Target] = Counter()
     skipped = 0
     for letter in read_dead_letters(connection, topic, bounds(connection, topic), wish.choice):

@@ -4,9 +4,8 @@
     progress    these dead letters are surely sent
     finished    all are
 
-A redrive is known by its name among those of one dead letter topic. Notes are durable
-when they are added, and the same for whoever asks, from whatever machine; nothing of a redrive is kept anywhere else.
-It must not know how records are chosen or sent.
+A redrive is known by its name among those of one dead letter topic. Notes are durable when they are added, and the same for whoever
+asks, from whatever machine; nothing of a redrive is kept anywhere else. It must not know how records are chosen or sent.
 """
 
 from __future__ import annotations
@@ -134,9 +133,9 @@ class Notes:
         """In the order in which they were started."""
         return [each for each in self.redrives.values() if each.topic_id == topic_id]
 
-    def redriven(self, topic_id: UUID, *, but: Redrive | None = None) -> set[Place]:
-        """Dead letters of a topic that redrives have sent, all `but` this one."""
-        return {place for each in self.of_topic(topic_id) if each is not but for place in each.sent}
+    def redriven(self, topic_id: UUID, *, but: Redrive | None = None) -> dict[Place, str]:
+        """Dead letters of a topic that redrives have sent, all `but` this one, and the name of the last of them."""
+        return {place: each.name for each in self.of_topic(topic_id) if each is not but for place in each.sent}
 
     def start(self, started: Started) -> Redrive:
         """The redrive of that name: this one, unless somebody else has just started one."""

@@ -114,7 +114,7 @@ class Sending:
         """By reason and partition."""
         noted = started.targets.get(started.wish.to_topic or "")
         self._width = len(noted[1]) if noted else 0
-        self._redriven = set() if started.wish.again else notes.redriven(topic.topic_id, but=redrive)
+        self._redriven = {} if started.wish.again else notes.redriven(topic.topic_id, but=redrive)
         self._offsets = self._offsets_done = 0
         self.summary = Summary(redrive.name)
 
