@@ -1,4 +1,4 @@
-"""Documents say what is there: links lead somewhere, every exit code and every decision is listed."""
+"""Documents say what is there: links lead somewhere, every exit code, every decision and every Kafka API is listed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.api import APIS
 from kbroker.cli import exits
 
 ROOT = Path(__file__).parents[2]
@@ -31,3 +32,12 @@ def test_decisions_are_listed() -> None:
     files = sorted(path.name for path in folder.glob("[0-9]*.md"))
     assert LINK.findall(index) == files
     assert [file[:4] for file in files] == [f"{number:04}" for number in range(1, len(files) + 1)]
+
+
+def test_served_apis_are_listed() -> None:
+    listed = re.findall(r"(\w+) \((\d+): ([\d-]+)\)", (ROOT / "docs" / "clients.md").read_text())
+    served = [
+        (api.module.title().replace("_", ""), str(api.key), f"{api.first}-{api.last}" if api.first < api.last else str(api.last))
+        for api in APIS.values()
+    ]
+    assert sorted(listed) == sorted(served)
