@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.broker.dead_letters import GroupDeadLetters
 from kbroker.records import Record, iter_headers, iter_records
@@ -17,6 +18,7 @@ QUEUE = "dlq.orders"
 ENABLED = {"errors.deadletterqueue.group.enable": "true"}
 NAME = "errors.deadletterqueue.topic.name"
 COPY = "errors.deadletterqueue.copy.record.enable"
+_STEP_S = 0.05
 
 
 async def prepare_dead_letters(
@@ -72,6 +74,16 @@ async def until(condition: Callable[[], object]) -> None:
     """Something that happens by itself has happened."""
     with trio.fail_after(20):
         while not condition():
+            await trio.lowlevel.checkpoint()
+
+
+async def pass_time(client: Client, clock: MockClock, seconds: float) -> None:
+    """In small steps, after each of which everybody does what there is to do: a clock that jumps by itself runs away from the
+    threads that commit."""
+    for _ in range(round(seconds / _STEP_S)):
+        clock.jump(_STEP_S)
+        await wait_all_tasks_blocked()
+        while any(commits._idle_task is None for commits in (client.broker.logs, client.broker.state)):
             await trio.lowlevel.checkpoint()
 
 

@@ -30,6 +30,7 @@ from tests.api.dead_letter_queues import (
     is_done,
     letters_of,
     offsets_of,
+    pass_time,
     prepare_dead_letters,
     reject,
     until,
@@ -71,13 +72,13 @@ def archiving(client: Client) -> int:
 # -- the disk ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_full_disk_is_waited_for(connect: Connect, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_full_disk_is_waited_for(connect: Connect, jump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
     """DLQ-21, DLQ-15: 1 s to 30 s between two tries, as often as it takes; the queue waits behind the record."""
     async with connect(durability="os") as client:
         key = await prepare_dead_letters(client, 3)
         with full(client.broker.logs) as refused, caplog.at_level(logging.WARNING):
             await reject(client, key, 0)
-            await trio.sleep(250)
+            await pass_time(client, jump_clock, 250)
         gaps = [round(after - before) for before, after in pairwise(refused)]
         assert gaps[:6] == [FIRST_RETRY_S, 2, 4, 8, 16, LAST_RETRY_S]
         assert gaps.count(LAST_RETRY_S) > 4
@@ -86,7 +87,7 @@ async def test_a_full_disk_is_waited_for(connect: Connect, autojump_clock: MockC
         lines = [record.getMessage() for record in caplog.records if "have to wait" in record.getMessage()]
         assert 2 < len(lines) < 6, "one a minute"
         assert "the next try is in 1 s: the disk is full" in lines[0]
-        await trio.sleep(LAST_RETRY_S + 1)
+        await pass_time(client, jump_clock, LAST_RETRY_S + 1)
         assert (offsets_of(letters_of(client)), archiving(client)) == ([0], 0)
 
 
@@ -104,7 +105,7 @@ async def test_what_waits_does_not_hide_what_is_given_up(connect: Connect, caplo
         assert given_up.startswith("share-partition g1:orders-0: 1 records (1 of the group so far) are archived without a dead letter: ")
 
 
-async def test_archiving_that_was_not_saved_is_saved_first(connect: Connect, autojump_clock: MockClock) -> None:
+async def test_archiving_that_was_not_saved_is_saved_first(connect: Connect, jump_clock: MockClock) -> None:
     """DLQ-17: a lock ran out at the limit and the state store is full. The dead letter waits for it: it could come twice otherwise."""
     async with connect(durability="os", config=FAST) as client:
         key = await prepare_dead_letters(client, 1, configs={"share.delivery.count.limit": "2"})
@@ -113,16 +114,14 @@ async def test_archiving_that_was_not_saved_is_saved_first(connect: Connect, aut
         await member.acknowledge({key: [(0, 0, [RELEASE])]})
         assert acquired(await member.fetch(wait_ms=5000)) == [(0, 0, 2)]
         with full(client.broker.state) as refused:
-            await trio.sleep(100)
+            await pass_time(client, jump_clock, 100)
         assert len(refused) > 5
         assert (archiving(client), letters_of(client)) == (1, [])
-        await trio.sleep(LAST_RETRY_S + 1)
+        await pass_time(client, jump_clock, LAST_RETRY_S + 1)
         assert (offsets_of(letters_of(client)), archiving(client)) == ([0], 0)
 
 
-async def test_archived_that_was_not_saved_is_saved_later(
-    connect: Connect, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_archived_that_was_not_saved_is_saved_later(connect: Connect, jump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """DLQ-16: and the cursor stays until then, so that a crash does no harm."""
     async with connect(durability="os") as client:
         key = await prepare_dead_letters(client, 2)
@@ -135,21 +134,21 @@ async def test_archived_that_was_not_saved_is_saved_later(
 
         monkeypatch.setattr(client.broker.persister, "write", no_archived)
         await reject(client, key, 0)
-        await trio.sleep(100)
+        await pass_time(client, jump_clock, 100)
         assert (offsets_of(letters_of(client)), archiving(client)) == ([0], 0)
         (loaded,) = client.broker.share_groups.loaded()
         assert loaded.engine is not None
         assert (loaded.engine.start_offset, loaded.engine.has_archiving) == (1, True), "in memory it goes on"
         assert len(cursors_of(client)) == 1
         failing = False
-        await trio.sleep(LAST_RETRY_S + 1)
+        await pass_time(client, jump_clock, LAST_RETRY_S + 1)
         assert not loaded.engine.has_archiving
         assert cursors_of(client) == []
         assert offsets_of(letters_of(client)) == [0]
 
 
 async def test_a_cursor_that_cannot_be_saved_holds_the_dead_letter_back(
-    connect: Connect, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, jump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a persister of its own ARCHIVING may be saved where the cursor is not."""
     async with connect(durability="os") as client:
@@ -164,24 +163,24 @@ async def test_a_cursor_that_cannot_be_saved_holds_the_dead_letter_back(
 
         monkeypatch.setattr(client.broker.state, "submit", no_cursors)
         await reject(client, key, 0)
-        await trio.sleep(100)
+        await pass_time(client, jump_clock, 100)
         assert (letters_of(client), archiving(client)) == ([], 1)
         refuse = False
-        await trio.sleep(LAST_RETRY_S + 1)
+        await pass_time(client, jump_clock, LAST_RETRY_S + 1)
         assert (offsets_of(letters_of(client)), archiving(client), cursors_of(client)) == ([0], 0, [])
 
 
 async def test_a_bug_concerns_one_queue(
-    connect: Connect, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    connect: Connect, jump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with connect(durability="os") as client:
         key = await prepare_dead_letters(client, 2)
         with monkeypatch.context() as broken:
             broken.setattr(client.partition(QUEUE), "append", None)
             await reject(client, key, 0)
-            await trio.sleep(3)
+            await pass_time(client, jump_clock, 3)
         assert "TypeError" in caplog.text
-        await trio.sleep(LAST_RETRY_S)
+        await pass_time(client, jump_clock, LAST_RETRY_S)
         assert offsets_of(letters_of(client)) == [0]
 
 
@@ -385,18 +384,18 @@ async def test_a_cursor_is_moved_up_where_it_lags(connect: Connect, monkeypatch:
         assert offsets_of(letters_of(client)) == list(range(8))
 
 
-async def test_a_cursor_goes_when_nothing_needs_it(connect: Connect, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cursor_goes_when_nothing_needs_it(connect: Connect, jump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letters, "LINGER_S", 1.0)
     async with connect(durability="os") as client:
         key = await prepare_dead_letters(client, 3)
         member = await reject(client, key, 0)
-        await trio.sleep(0.5)
+        await pass_time(client, jump_clock, 0.5)
         assert [cursor.offset for cursor in cursors_of(client)] == [0]
         await member.acknowledge({key: [(1, 1, [REJECT])]})
-        await trio.sleep(0.9)
+        await pass_time(client, jump_clock, 0.9)
         assert [cursor.offset for cursor in cursors_of(client)] == [0]
-        await trio.sleep(0.3)
+        await pass_time(client, jump_clock, 0.3)
         assert cursors_of(client) == []
         await member.acknowledge({key: [(2, 2, [REJECT])]})
-        await trio.sleep(0.1)
+        await pass_time(client, jump_clock, 0.1)
         assert [cursor.offset for cursor in cursors_of(client)] == [2]
