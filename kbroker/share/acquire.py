@@ -173,7 +173,8 @@ class Acquisition:
         first, last = window.base + i, window.base + j - 1
         window.take(i, j, window.new_lock(self._member_id, first, last, self._deadline_ms))
         self.taken += j - i
-        self.redelivered += j - i
+        if window.counts[i] > 1:  # Else it was only read before, with a batch of which others got a part (record_limit).
+            self.redelivered += j - i
         self._entry(first, last, window.counts[i])
 
     def _entry(self, first: int, last: int, delivery_count: int) -> None:

@@ -441,6 +441,14 @@ class TestStatistics:
         assert (statistics.acquired_records, statistics.redeliveries) == (22, 2)
         assert (statistics.writes_under_way, statistics.locks) == (1, 2)
 
+    def test_what_was_only_read_is_not_delivered_again(self) -> None:
+        q = Queue((0, 9))
+        q.fetch("m", 5, by_record=True)
+        q.ack("m", ack(3, 4, RELEASE))
+        assert q.fetch("n", 4, by_record=True) == [(3, 4, 2), (5, 6, 1)]
+        statistics = q.sp.statistics()
+        assert (statistics.acquired_records, statistics.redeliveries) == (9, 2)
+
     def test_holders(self) -> None:
         q = Queue((0, 9))
         q.now_ms = 5.0
