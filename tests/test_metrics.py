@@ -321,6 +321,30 @@ async def test_a_share_partition_in_memory_and_out_of_it(tmp_path: Path) -> None
         assert found["kbroker_share_group_load_seconds"][("group", GROUP),] == 2
 
 
+async def test_what_leaves_the_memory_during_a_scrape_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(tmp_path, FAST) as world:
+        topic_id, _ = await prepare(world.client, 3, partitions=2)
+        await world.client.append("orders", 1, partition=1)
+        heartbeat = {"group_id": GROUP, "member_id": "M0", "member_epoch": 0, "rack_id": None, "subscribed_topic_names": ["orders"]}
+        await world.client.call("share_group_heartbeat", 1, **heartbeat)
+        another = world.client.another(1002)
+        for partition in range(2):
+            await Member(another, f"M{partition}").fetch([(topic_id, partition)], wait_ms=5000)
+        before = await world.scrape()
+
+        add_loaded = share_numbers._Turn._add_loaded
+
+        async def add_and_leave(self: share_numbers._Turn, *arguments: Any) -> None:
+            await add_loaded(self, *arguments)
+            another.disconnect()
+            await queues.until(lambda: not world.broker.share_groups.loaded())
+
+        monkeypatch.setattr(share_numbers._Turn, "_add_loaded", add_and_leave)
+        name = "kbroker_share_partition_deliveries_total"
+        assert (await world.scrape())[name] == before[name]
+        assert sorted(before[name].values()) == [1, 3]
+
+
 async def test_what_is_done_has_no_age_and_what_is_deleted_no_samples(tmp_path: Path) -> None:
     async with opened(tmp_path) as world:
         key = await prepare(world.client, 3)

@@ -17,7 +17,6 @@ import trio
 
 from kbroker.broker.broker import Broker
 from kbroker.broker.partition import Partition
-from kbroker.broker.share_groups import LoadedSharePartition
 from kbroker.clock import wall_clock_ms
 from kbroker.coordinator.share_group_api import PartitionOffset
 from kbroker.coordinator.share_group_offsets import described
@@ -115,9 +114,9 @@ class _Turn:
         self.timestamps: dict[_RecordId, int] = {}
 
     async def run(self) -> None:
-        loaded: dict[str, list[LoadedSharePartition]] = {}
+        loaded: dict[str, list[TopicPartition]] = {}
         for each in self._broker.share_groups.loaded():
-            loaded.setdefault(each.key[0], []).append(each)
+            loaded.setdefault(each.key[0], []).append(each.key[1])
         group_ids = [group.group_id for group in self._broker.group_coordinator.coordinator.list_groups()]
         for group_id in dict.fromkeys([*group_ids, *loaded]):
             unloaded = await self._add_loaded_of(group_id, loaded.get(group_id, ()))
@@ -125,15 +124,15 @@ class _Turn:
                 await self._add_unloaded(group_id, unloaded[first : first + SUMMARIES_AT_ONCE])
         self._scrape.add("kbroker_scrape_unanswered_share_partitions", self._unanswered)
 
-    async def _add_loaded_of(self, group_id: str, loaded: Sequence[LoadedSharePartition]) -> list[_Place]:
-        """Those of a group that are in memory; what is left."""
+    async def _add_loaded_of(self, group_id: str, loaded: Sequence[TopicPartition]) -> list[_Place]:
+        """Those of a group that are in memory; what is left, those included that have left the memory a moment ago."""
         places = {place.key: place for place in self._initialized(group_id)}
-        for each in loaded:
-            engine = each.engine
-            if engine is None or each.partition.deleted:
+        for key in loaded:
+            each = self._broker.share_groups.find(group_id, key)  # Now: what has left the memory is counted among the unloaded.
+            if each is None or each.engine is None or each.partition.deleted:
                 continue
-            place = places.pop(each.key[1], None) or _Place(group_id, each.partition.topic_name, each.partition)
-            await self._add_loaded(place, engine)
+            place = places.pop(key, None) or _Place(group_id, each.partition.topic_name, each.partition)
+            await self._add_loaded(place, each.engine)
             await self._scrape.pace.rest()
         return list(places.values())
 
@@ -169,7 +168,7 @@ class _Turn:
             self._add_counters(place, None)
             row = rows.get(place.key)
             if row is None:
-                self._unanswered += 1
+                self._unanswered += not place.partition.deleted
             elif row.start_offset >= 0:
                 await self._add_position(place, row.start_offset, row.lag)
             await self._scrape.pace.rest()
