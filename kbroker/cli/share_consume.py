@@ -82,10 +82,10 @@ def share_consume(
 
 def begin_new_group(connection: Connection, group: str, start: str | None) -> None:
     """Make a group that does not exist yet begin at `start` (None: earliest, unless the group's config says otherwise)."""
-    from kbroker.client import admin
+    from kbroker.client import admin, group_admin
 
     try:
-        admin.describe_share_group(connection, group)
+        group_admin.describe_share_group(connection, group)
     except KafkaError as error:
         if error.code is not ErrorCode.group_id_not_found:
             raise

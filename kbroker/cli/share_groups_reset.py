@@ -129,11 +129,11 @@ def _check_group(connection: Connection, group: str) -> None:
 
 def _partitions(connection: Connection, group: str, topics: Sequence[tuple[str, tuple[int, ...] | None]]) -> list[TopicPartition]:
     """What is to be reset; without topics all that the group has."""
-    from kbroker.client import admin
+    from kbroker.client import admin, group_admin
     from kbroker.client.group_admin import TopicPartition
 
     if not topics:
-        found = admin.describe_share_group_offsets(connection, group)
+        found = group_admin.describe_share_group_offsets(connection, group)
         if not found:
             raise CommandFailed(f"share group {group} has no offset information: name topics with --topic")
         return [TopicPartition(each.topic, each.partition) for each in found]
@@ -153,7 +153,7 @@ def _check_partitions(connection: Connection, partitions: Collection[TopicPartit
 
 
 def _offsets(connection: Connection, group: str, partitions: Sequence[TopicPartition], target: Target) -> Offsets:
-    from kbroker.client import admin
+    from kbroker.client import admin, group_admin
 
     if target.offset is not None:
         return _clamped(connection, dict.fromkeys(partitions, target.offset))
@@ -164,7 +164,7 @@ def _offsets(connection: Connection, group: str, partitions: Sequence[TopicParti
     if target.at_ms is not None:
         found = _log_offsets(connection, partitions, target.at_ms)
         return _or_latest(connection, found, lambda place: f"{place} has no record from that time on")
-    start = {(each.topic, each.partition): each.start_offset for each in admin.describe_share_group_offsets(connection, group)}
+    start = {(each.topic, each.partition): each.start_offset for each in group_admin.describe_share_group_offsets(connection, group)}
     current = {place: start.get(place) for place in partitions}
     return _or_latest(connection, current, lambda place: f"share group {group} has no offset of {place} yet")
 
@@ -208,10 +208,10 @@ def _log_offsets(connection: Connection, partitions: Collection[TopicPartition],
 
 
 def _execute(connection: Connection, group: str, offsets: Offsets) -> dict[TopicPartition, KafkaError]:
-    from kbroker.client import admin
+    from kbroker.client import group_admin
 
     try:
-        return admin.alter_share_group_offsets(connection, group, offsets)
+        return group_admin.alter_share_group_offsets(connection, group, offsets)
     except KafkaError as error:
         if error.code is not ErrorCode.non_empty_group:
             raise

@@ -1,7 +1,7 @@
-"""What the command line and tests ask of a broker, as plain functions over a Connection: topics, their offsets, configs, groups.
+"""What the command line and tests ask of a broker, as plain functions over a Connection: topics, their offsets, configs.
 
 Each sends one or two requests, turns rows into small values of ours and an error code into KafkaError. No printing, no retry.
-The functions for groups are at home in `group_admin`.
+What is asked of groups is in group_admin.py.
 """
 
 from __future__ import annotations
@@ -11,12 +11,6 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from kbroker.client.answers import check, reason
-from kbroker.client.group_admin import alter_share_group_offsets as alter_share_group_offsets
-from kbroker.client.group_admin import delete_groups as delete_groups
-from kbroker.client.group_admin import delete_share_group_offsets as delete_share_group_offsets
-from kbroker.client.group_admin import describe_share_group as describe_share_group
-from kbroker.client.group_admin import describe_share_group_offsets as describe_share_group_offsets
-from kbroker.client.group_admin import groups as groups
 from kbroker.client.rpc import Connection
 from kbroker.errors import ErrorCode
 from kbroker.state_records import ResourceType as ResourceType

@@ -1,7 +1,7 @@
 """What the command line and tests ask of a broker about groups: list, describe, delete, and the offsets of share groups.
 
-As in `admin`, which offers most of them too: plain functions over a Connection that send one request, turn rows into small values
-of ours and an error code of the whole answer into KafkaError. Where rows are refused one by one, the refusals are returned.
+As in admin.py: plain functions over a Connection that send one request, turn rows into small values of ours and an error code of the
+whole answer into KafkaError. Where rows are refused one by one, the refusals are returned.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.client import admin, group_admin
+from kbroker.client import group_admin
 from kbroker.client.group_admin import ShareOffset, TopicPartition
 from kbroker.client.rpc import Connection
 from kbroker.errors import ErrorCode, KafkaError
@@ -46,7 +46,7 @@ def test_offsets_by_topic_and_partition() -> None:
         return offsets_answer(offset_row(1, 5, 3), offset_row(0, 0, 0))
 
     with answering(DESCRIBE_OFFSETS, answer) as (connection, broker):
-        found = admin.describe_share_group_offsets(connection, "g")
+        found = group_admin.describe_share_group_offsets(connection, "g")
     assert found == [ShareOffset("orders", 0, 0, 4, 0, None), ShareOffset("orders", 1, 5, 4, 3, None)]
     assert broker.requests[-1][:2] == (DESCRIBE_OFFSETS, 1)
 
@@ -58,14 +58,14 @@ def test_offsets_of_some_partitions() -> None:
         return offsets_answer(offset_row(2, 1, 1))
 
     with answering(DESCRIBE_OFFSETS, answer) as (connection, _):
-        assert [each.partition for each in admin.describe_share_group_offsets(connection, "g", {"orders": [2, 3]})] == [2]
+        assert [each.partition for each in group_admin.describe_share_group_offsets(connection, "g", {"orders": [2, 3]})] == [2]
 
 
 def test_an_offset_that_nobody_knows() -> None:
     """Kafka leaves start offset 0 in a row with an error; -1 elsewhere is a share-partition that nobody has used."""
     rows = (offset_row(0, -1, -1), offset_row(1, 0, -1, **NO_TOPIC), offset_row(2, 9, -1))
     with answering(DESCRIBE_OFFSETS, lambda _: offsets_answer(*rows)) as (connection, _):
-        unused, refused, without_lag = admin.describe_share_group_offsets(connection, "g")
+        unused, refused, without_lag = group_admin.describe_share_group_offsets(connection, "g")
     assert unused == ShareOffset("orders", 0, None, None, None, None)
     assert (refused.start_offset, refused.lag) == (None, None)
     assert refused.error is not None
@@ -78,7 +78,7 @@ def test_version_0_has_no_lag() -> None:
         connection,
         broker,
     ):
-        assert admin.describe_share_group_offsets(connection, "g") == [ShareOffset("orders", 0, 5, 4, None, None)]
+        assert group_admin.describe_share_group_offsets(connection, "g") == [ShareOffset("orders", 0, 5, 4, None, None)]
     assert broker.requests[-1][:2] == (DESCRIBE_OFFSETS, 0)
 
 
@@ -86,7 +86,7 @@ def test_a_group_whose_offsets_are_refused() -> None:
     refusal = {"error_code": ErrorCode.group_authorization_failed, "error_message": "no"}
     refused = pytest.raises(KafkaError, match="group_authorization_failed: no")
     with answering(DESCRIBE_OFFSETS, lambda _: offsets_answer(**refusal)) as (connection, _), refused:
-        admin.describe_share_group_offsets(connection, "g")
+        group_admin.describe_share_group_offsets(connection, "g")
 
 
 def test_altering_offsets_of_several_topics() -> None:
@@ -98,7 +98,7 @@ def test_altering_offsets_of_several_topics() -> None:
 
     wanted = {TopicPartition("orders", 0): 5, TopicPartition("orders", 1): 6, TopicPartition("returns", 0): 7}
     with answering(ALTER_OFFSETS, answer) as (connection, _):
-        refused = admin.alter_share_group_offsets(connection, "g", wanted)
+        refused = group_admin.alter_share_group_offsets(connection, "g", wanted)
     assert {str(place): error.code for place, error in refused.items()} == {"orders-1": ErrorCode.unknown_topic_or_partition}
 
 
@@ -107,9 +107,9 @@ def test_nothing_is_done_for_a_group_with_members() -> None:
     both = serving({ALTER_OFFSETS: lambda _: answer, DELETE_OFFSETS: lambda _: answer})
     with fake_broker(both) as broker, Connection("127.0.0.1", broker.port) as connection:
         with pytest.raises(KafkaError, match="non_empty_group"):
-            admin.alter_share_group_offsets(connection, "g", {TopicPartition("orders", 0): 5})
+            group_admin.alter_share_group_offsets(connection, "g", {TopicPartition("orders", 0): 5})
         with pytest.raises(KafkaError, match="non_empty_group"):
-            admin.delete_share_group_offsets(connection, "g", ["orders"])
+            group_admin.delete_share_group_offsets(connection, "g", ["orders"])
 
 
 def test_deleting_offsets() -> None:
@@ -119,7 +119,7 @@ def test_deleting_offsets() -> None:
         return {**OK, "responses": [{"topic_name": name, "topic_id": topic_id, **code} for name, topic_id, code in rows]}
 
     with answering(DELETE_OFFSETS, answer) as (connection, _):
-        refused = admin.delete_share_group_offsets(connection, "g", ["orders", "other"])
+        refused = group_admin.delete_share_group_offsets(connection, "g", ["orders", "other"])
     assert {topic: error.message for topic, error in refused.items()} == {"other": "unknown topic or partition"}
 
 
@@ -131,7 +131,7 @@ def test_groups_by_state_and_type() -> None:
         return {"error_code": ErrorCode.none, "groups": rows}
 
     with answering(LIST_GROUPS, answer) as (connection, _):
-        assert [each.group_id for each in admin.groups(connection, states=["Empty"])] == ["a", "b"]
+        assert [each.group_id for each in group_admin.groups(connection, states=["Empty"])] == ["a", "b"]
 
 
 def test_deleting_groups() -> None:
@@ -140,7 +140,7 @@ def test_deleting_groups() -> None:
         return {"results": [{"group_id": name, "error_code": codes[name]} for name in request.groups_names]}
 
     with answering(DELETE_GROUPS, answer) as (connection, _):
-        refused = admin.delete_groups(connection, ["a", "b"])
+        refused = group_admin.delete_groups(connection, ["a", "b"])
     assert {name: (error.code, error.message) for name, error in refused.items()} == {"b": (ErrorCode.non_empty_group, "non empty group")}
 
 
@@ -155,7 +155,7 @@ def test_describing_several_groups_one_of_them_missing() -> None:
     with answering(SHARE_GROUP_DESCRIBE, lambda _: {"groups": [described("b", **missing), described("a")]}) as (connection, _):
         first, second = group_admin.describe_share_groups(connection, ["a", "b"])
         with pytest.raises(KafkaError, match=r"Group b not found\."):
-            admin.describe_share_group(connection, "b")
+            group_admin.describe_share_group(connection, "b")
     assert isinstance(first, group_admin.ShareGroup)
     assert isinstance(second, KafkaError)
     assert (first.group_id, second.code) == ("a", ErrorCode.group_id_not_found)

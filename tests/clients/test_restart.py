@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kbroker.client import admin
+from kbroker.client import admin, group_admin
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from tests.clients.conftest import DURABLE_ENGINES, require_engine
 from tests.clients.drivers import Driver
@@ -75,7 +75,7 @@ def look(broker: RunningBroker) -> Visible:
             name: {entry.name: entry.value for entry in admin.describe_configs(connection, kind, name) if not entry.is_default}
             for kind, name in resources
         }
-        groups = [(group.group_id, group.type) for group in admin.groups(connection)]
+        groups = [(group.group_id, group.type) for group in group_admin.groups(connection)]
         cluster = connection.call("describe_cluster", include_cluster_authorized_operations=False, include_fenced_brokers=False)
     return Visible(topics, offsets, configs, groups, cluster.cluster_id)
 

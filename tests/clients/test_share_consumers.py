@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import pytest
 from confluent_kafka import Message, Producer, ShareConsumer
 
-from kbroker.client import admin
+from kbroker.client import admin, group_admin
 from kbroker.errors import ErrorCode
 from kbroker.testing.broker import RunningBroker
 from tests.clients.conftest import ENGINES
@@ -241,7 +241,7 @@ def test_records_of_a_member_that_leaves_come_back_at_once(crew: Crew, broker: R
 
 def members_assigned(broker: RunningBroker, group: str) -> set[tuple[str, int]]:
     with broker.connect() as connection:
-        described = admin.describe_share_group(connection, group)
+        described = group_admin.describe_share_group(connection, group)
     return {(topic, index) for member in described.members for topic, indexes in member.assignment.items() for index in indexes}
 
 

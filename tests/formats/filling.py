@@ -13,7 +13,7 @@ from typing import Any
 
 from confluent_kafka import AcknowledgeType, Consumer, Message, Producer, ShareConsumer, TopicPartition
 
-from kbroker.client import admin
+from kbroker.client import admin, group_admin
 from kbroker.client.rpc import Connection
 from kbroker.testing.broker import RunningBroker
 
@@ -96,7 +96,7 @@ def look(broker: RunningBroker) -> dict[str, Any]:
             "offsets": {topic.name: _bounds(connection, topic) for topic in topics},
             "configs": {topic.name: _configs(connection, admin.ResourceType.TOPIC, topic.name) for topic in topics}
             | {GROUP: _configs(connection, admin.ResourceType.GROUP, GROUP)},
-            "groups": [group.group_id for group in admin.groups(connection)],
+            "groups": [group.group_id for group in group_admin.groups(connection)],
             "records": {topic.name: _records(broker, topic.name, _bounds(connection, topic)) for topic in topics},
         }
 
