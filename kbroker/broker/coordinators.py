@@ -73,8 +73,8 @@ class SessionClock:
 
 @dataclass(frozen=True, slots=True)
 class GroupCoordinatorStatistics:
-    """`initializations`: those that the persister has not answered; `in_administration`: groups that are being deleted or whose
-    offsets are."""
+    """`initializations`: those that are decided and that the persister has not answered; `in_administration`: groups that are being
+    deleted or whose offsets are altered or deleted."""
 
     groups: ShareGroupStatistics
     initializations: int
@@ -104,7 +104,7 @@ class GroupCoordinator:
         self._clock = SessionClock()
         self._initialized: dict[str, trio.Event] = {}
         self._in_administration: set[str] = set()
-        self._asking: list[str] = []  # the group of each initialisation that the persister has not answered
+        self._asking: list[str] = []  # the group of each initialisation, from the decision to the persister's answer
         self._nursery: trio.Nursery | None = None
 
     def statistics(self) -> GroupCoordinatorStatistics:
@@ -169,14 +169,10 @@ class GroupCoordinator:
         if request.group_id in self._in_administration:
             return _IN_ADMINISTRATION
         outcome = self.coordinator.heartbeat(request, now_ms=self._clock.now_ms(), topics=self._topics)
-        if not await self._save(outcome):
+        if not await self._save_and_initialize(outcome):
             return _SAVE_FAILED
         if outcome.reply is not None:
             return outcome.reply
-        for effect in outcome.effects:
-            if isinstance(effect, InitializeSharePartitions):
-                assert self._nursery is not None, "work_in() was called"
-                self._nursery.start_soon(self._initialize, effect)
         with trio.move_on_after(JOIN_PATIENCE_S):
             while self.coordinator.is_waiting(request.group_id, request.member_id):
                 await self._initialized.setdefault(request.group_id, trio.Event()).wait()
@@ -185,11 +181,27 @@ class GroupCoordinator:
             return _SAVE_FAILED
         return late.reply
 
+    async def _save_and_initialize(self, outcome: Outcome[HeartbeatReply]) -> bool:
+        """Whether it was saved. From the decision on nobody has the group alone: a member may leave before its join is on disk, and
+        state that is made behind a deletion would stay for good."""
+        initializations = [effect for effect in outcome.effects if isinstance(effect, InitializeSharePartitions)]
+        self._asking += [effect.group_id for effect in initializations]
+        saved = False
+        try:
+            saved = await self._save(outcome)
+        finally:
+            for effect in initializations:
+                if saved:
+                    assert self._nursery is not None, "work_in() was called"
+                    self._nursery.start_soon(self._initialize, effect)
+                else:
+                    self._asking.remove(effect.group_id)
+        return saved
+
     async def _initialize(self, effect: InitializeSharePartitions) -> None:
         """However long the persister takes, and whether or not anybody still waits. Cancelled only when the broker stops: the
         partitions are Initializing in the store then, and asked for again."""
         group_id = effect.group_id
-        self._asking.append(group_id)
         try:
             results = await self._initialized_by_persister(effect)
         finally:

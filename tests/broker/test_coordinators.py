@@ -28,13 +28,23 @@ GROUP = "g"
 
 
 class Commits:
-    """A group commit that is through at once."""
+    """A group commit that is through at once, or in `delay_s`, or fails with `failure`."""
 
     def __init__(self, store: MemoryStateStore) -> None:
         self._store = store
+        self.delay_s = 0.0
+        self.failure: Exception | None = None
 
     def submit(self, changes: Sequence[Change], on_done: Callable[[Exception | None], None]) -> None:
-        self._store.write(changes)
+        if self.failure is None:
+            self._store.write(changes)
+        if self.delay_s:
+            trio.lowlevel.spawn_system_task(self._later, on_done)
+        else:
+            on_done(self.failure)
+
+    async def _later(self, on_done: Callable[[Exception | None], None]) -> None:
+        await trio.sleep(self.delay_s)
         on_done(None)
 
 
@@ -68,7 +78,8 @@ class World:
         self.topic_id = self.topics.put("orders", 2)
         self.persister = SlowPersister(delay_s)
         store = MemoryStateStore({})
-        topics, persister, commits = cast(Any, self.topics), cast(Any, self.persister), cast(Any, Commits(store))
+        self.commits = Commits(store)
+        topics, persister, commits = cast(Any, self.topics), cast(Any, self.persister), cast(Any, self.commits)
         configs = Configs(BrokerConfig({}), store, commits)
         share_groups = ShareGroups(
             topics,
@@ -147,6 +158,31 @@ async def test_a_group_is_not_deleted_while_its_share_state_is_being_made(autoju
         await w.persister.answered.wait()
         await trio.testing.wait_all_tasks_blocked()
         assert await w.coordinator.delete_group(GROUP) is ErrorCode.none
+
+
+async def test_a_group_is_not_deleted_while_a_join_is_being_saved(autojump_clock: trio.testing.MockClock) -> None:
+    """The member may be gone by then, but its share state is about to be made."""
+    async with world(1) as w:
+        w.commits.delay_s = 1.0
+        async with trio.open_nursery() as clients:
+            clients.start_soon(w.heartbeat, 0, "orders")
+            await trio.testing.wait_all_tasks_blocked()
+            clients.start_soon(w.heartbeat, -1)
+            await trio.testing.wait_all_tasks_blocked()
+            assert await w.coordinator.delete_group(GROUP) is ErrorCode.coordinator_load_in_progress
+        await w.persister.answered.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert w.coordinator.statistics().initializations == 0
+        assert await w.coordinator.delete_group(GROUP) is ErrorCode.none
+
+
+async def test_a_join_that_cannot_be_saved_keeps_nobody_from_the_group(autojump_clock: trio.testing.MockClock) -> None:
+    async with world(1) as w:
+        w.commits.failure = OSError("the disk is gone")
+        assert (await w.heartbeat(0, "orders")).error_code is ErrorCode.coordinator_not_available
+        w.commits.failure = None
+        assert w.coordinator.statistics().initializations == 0
+        assert (await w.coordinator.alter_offsets(GROUP, {"orders": {0: 1}})).error_code is ErrorCode.none
 
 
 async def test_offsets_are_not_changed_while_share_state_is_being_made(autojump_clock: trio.testing.MockClock) -> None:
