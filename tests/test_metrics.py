@@ -19,7 +19,7 @@ from kbroker.errors import NoSpace, StoreFailed
 from kbroker.metrics import SECONDS, Histogram, ShareGroupMetrics
 from kbroker.metrics_export import scrape as scrape_module
 from kbroker.metrics_export import share_numbers
-from kbroker.metrics_export.scrape import Scrape
+from kbroker.metrics_export.scrape import Scrape, Turns
 from kbroker.metrics_export.table import METRICS
 from kbroker.records import Record, build_batch
 from tests.api import dead_letter_queues as queues
@@ -400,7 +400,7 @@ def test_a_histogram_counts_up_to_and_with_its_bounds() -> None:
     for value in (0, 1, 1.5, 5, 6, 100):
         histogram.observe(value)
     assert (histogram.counts, histogram.total) == ([2, 2, 2], 113.5)
-    scrape = Scrape()
+    scrape = Scrape(Turns())
     scrape.add_histogram("kbroker_commit_seconds", histogram, {"store": "log"})
     (family,) = [each for each, _ in scrape.pieces() if each.samples]
     buckets = {sample.labels["le"]: sample.value for sample in family.samples if sample.name.endswith("_bucket")}
@@ -449,6 +449,14 @@ async def test_a_scrape_leaves_the_loop_to_others(tmp_path: Path) -> None:
             await scrape_text(world.export)
             nursery.cancel_scope.cancel()
         assert turns > 10
+
+
+def test_scrapes_at_the_same_time_take_turns() -> None:
+    """However many there are, they work for half of the time; one that does not come costs the others nothing."""
+    turns, moment = Turns(), scrape_module._MOMENT_S
+    assert [turns.take(10.0) for _ in range(3)] == pytest.approx([10 + n * moment for n in (1, 3, 5)])
+    assert turns.take(10 + 2 * moment) == pytest.approx(10 + 7 * moment)
+    assert turns.take(20.0) == pytest.approx(20 + moment)
 
 
 async def test_labels_may_hold_anything(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from prometheus_client.exposition import choose_encoder
 
 from kbroker.broker.broker import Broker
 from kbroker.metrics_export.broker_numbers import add_broker
-from kbroker.metrics_export.scrape import Scrape
+from kbroker.metrics_export.scrape import Scrape, Turns
 from kbroker.metrics_export.share_numbers import SharePartitionNumbers, add_groups
 
 _END = b"# EOF\n"
@@ -32,17 +32,18 @@ class Exposition(NamedTuple):
 
 
 class MetricsExport:
-    """One for the life of the broker; scrapes may overlap."""
+    """One for the life of the broker; scrapes may overlap, and take turns then."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._share_partitions = SharePartitionNumbers(broker)
+        self._turns = Turns()
         self._process = ProcessCollector(registry=None)
 
     async def scrape(self, accept: str) -> Exposition:
         """Gather everything, then give out the text while it is being made."""
         began = perf_counter()
-        scrape = Scrape()
+        scrape = Scrape(self._turns)
         await add_broker(scrape, self._broker)
         await add_groups(scrape, self._broker)
         await self._share_partitions.add(scrape)

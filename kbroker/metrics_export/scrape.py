@@ -1,8 +1,9 @@
 """One scrape in the making: values by metric, and the pace at which they are gathered and written.
 
-A scrape may have a hundred thousand samples. It works for a moment and then lets the loop rest from it for as long, so that it takes at
-most half of the broker's time and delays no request by more than a moment. Until they are written values are kept in arrays beside
-their labels: as objects of their own they would make a garbage collection, which lets nobody else have a turn, take ever longer.
+A scrape may have a hundred thousand samples. It works for a moment and then lets the loop rest from it for as long, and scrapes at the
+same time take turns, so that all of them take at most half of the broker's time and delay no request by more than a moment. Until they
+are written values are kept in arrays beside their labels: as objects of their own they would make a garbage collection, which lets
+nobody else have a turn, take ever longer.
 """
 
 from __future__ import annotations
@@ -28,15 +29,30 @@ SAMPLES_AT_ONCE = 200
 _MOMENT_S = 0.002
 
 
-class Pace:
-    """Call `rest()` after every small piece of work; most calls return at once."""
+class Turns:
+    """Of all scrapes of a broker: each works for a moment, and behind each moment is one in which none of them does."""
 
     def __init__(self) -> None:
+        self._free = 0.0
+
+    def take(self, now: float) -> float:
+        """When who worked until `now` (seconds) may work again."""
+        begin = max(now + _MOMENT_S, self._free)
+        self._free = begin + 2 * _MOMENT_S
+        return begin
+
+
+class Pace:
+    """One scrape's. Call `rest()` after every small piece of work; most calls return at once."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
         self._began = perf_counter()
 
     async def rest(self) -> None:
-        if perf_counter() - self._began >= _MOMENT_S:
-            await trio.sleep(_MOMENT_S)
+        now = perf_counter()
+        if now - self._began >= _MOMENT_S:
+            await trio.sleep(self._turns.take(now) - now)
             self._began = perf_counter()
 
 
@@ -51,8 +67,8 @@ class _Values:
 class Scrape:
     """`pace` is the scrape's own."""
 
-    def __init__(self) -> None:
-        self.pace = Pace()
+    def __init__(self, turns: Turns) -> None:
+        self.pace = Pace(turns)
         self._values = {name: _Values() for name, each in METRICS.items() if each.kind != "histogram"}
         self._histograms: dict[str, list[Sample]] = {name: [] for name, each in METRICS.items() if each.kind == "histogram"}
 
