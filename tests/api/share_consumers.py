@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+from kbroker.errors import ErrorCode
 from kbroker.records import iter_headers
+from kbroker.share.persister import InitializeRequest, TopicPartition
 from tests.api.conftest import Client
 
 GROUP = "g1"
@@ -145,7 +147,5 @@ async def set_up_group(client: Client, configs: dict[str, str], group_id: str = 
 
 async def initialize(client: Client, topic_id: UUID, partitions: int, group_id: str = GROUP) -> None:
     """What the group coordinator does when a member subscribes."""
-    rows = [{"partition": index, "state_epoch": 0, "start_offset": -1} for index in range(partitions)]
-    topics = [{"topic_id": topic_id, "partitions": rows}]
-    answer = await client.call("initialize_share_group_state", 0, group_id=group_id, topics=topics)
-    assert all(row.error_code == 0 for topic in answer.results for row in topic.partitions)
+    rows = [InitializeRequest(TopicPartition(topic_id, index), state_epoch=0, start_offset=-1) for index in range(partitions)]
+    assert all(result.code is ErrorCode.none for result in await client.broker.persister.initialize(group_id, rows))
