@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 CAUSES = ("rejected", "exhausted")
+"""Those of kbroker.client.dead_letters, which `--help` should not have to import."""
 _PREVIEW = 40
 
 

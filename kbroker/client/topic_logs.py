@@ -7,9 +7,8 @@ Knows no commands, prints nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
-from uuid import UUID
 
 from kbroker.client.admin import EARLIEST, LATEST, Topic, list_offsets
 from kbroker.client.answers import check, reason
@@ -82,10 +81,6 @@ def new_producer_id(connection: Connection) -> int:
     answer = connection.call("init_producer_id", transactional_id=None, transaction_timeout=_TIMEOUT_MS)
     check(answer.error_code)
     return int(answer.producer_id)
-
-
-def find_topic(topics: Sequence[Topic], topic_id: UUID) -> Topic | None:
-    return next((each for each in topics if each.topic_id == topic_id), None)
 
 
 def _fetch(connection: Connection, topic: Topic, partition: int, offset: int, fetch_bytes: int) -> Entity:

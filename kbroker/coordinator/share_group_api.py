@@ -1,7 +1,8 @@
 """What the share group coordinator takes and gives: requests, replies, effects, settings, and its view of the topics.
 
-Replies carry the field names of kio's response messages (ShareGroupHeartbeat v1, ShareGroupDescribe v1, ListGroups v5), so that
-the API layer converts them without thinking. Throttling and authorized operations are the API layer's.
+Replies carry the field names of kio's response messages (ShareGroupHeartbeat v1, ShareGroupDescribe v1, ListGroups v5, Describe-, Alter-
+and DeleteShareGroupOffsets), so that the API layer converts them without thinking. Throttling and authorized operations are the API
+layer's.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class TopicsView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InitializeSharePartitions:
-    """Call Persister.initialize with this once the outcome's changes are saved, then `initialized` with the results."""
+    """Call Persister.initialize with this once the outcome's changes are saved, then give the results to `initialized`, or to
+    `offsets_altered` if `alter_offsets` asked for it."""
 
     group_id: str
     requests: tuple[InitializeRequest, ...]
@@ -81,7 +83,8 @@ class InitializeSharePartitions:
 
 @dataclass(frozen=True, slots=True)
 class DeleteShareState:
-    """Call Persister.delete with this once the outcome's changes are saved, then `deleted` with the results."""
+    """Call Persister.delete with this once the outcome's changes are saved, then give the results to `deleted`, or to `offsets_deleted`
+    if `delete_offsets` asked for it."""
 
     group_id: str
     partitions: tuple[TopicPartition, ...]

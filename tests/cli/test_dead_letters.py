@@ -10,8 +10,10 @@ import time
 
 import pytest
 
+from kbroker.cli.dead_letters import CAUSES as cli_causes
 from kbroker.cli.exits import OK, REFUSED, USAGE
 from kbroker.client import admin
+from kbroker.client.dead_letters import CAUSES as client_causes
 from kbroker.client.topic_logs import bounds
 from kbroker.records import Record
 from kbroker.share.dead_letter import Origin, headers_of
@@ -203,3 +205,7 @@ def test_two_at_the_same_time_send_nothing_twice(broker: RunningBroker, topic: s
     ends = [(each.communicate(timeout=4 * PATIENCE_S), each.returncode) for each in both]
     assert any(code == OK for _, code in ends), ends
     assert redriven(broker, topic, "both") == {(p, b"order %d of %d" % (n, p)): 1 for p in range(PARTITIONS) for n in range(400)}
+
+
+def test_the_causes_that_can_be_chosen_are_those_there_are() -> None:
+    assert cli_causes == tuple(client_causes)
