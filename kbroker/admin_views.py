@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 import trio
 
@@ -40,25 +41,32 @@ class AdminViews:
             case ("metrics",):
                 return HttpAnswer(*await self._metrics.scrape(request.accept))
             case ("v1", "share-groups", group_id, "inflight"):
-                return json_answer(await self._in_flight(group_id, request.query.get("topic")))
+                return HttpAnswer("application/json", self._in_flight(group_id, request.query.get("topic")))
         raise HttpRefusal(404, "there is nothing here; / lists what there is")
 
-    async def _in_flight(self, group_id: str, topic: str | None) -> dict[str, object]:
+    def _in_flight(self, group_id: str, topic: str | None) -> AsyncGenerator[bytes, None]:
         loaded = [each for each in self._broker.share_groups.loaded() if each.key[0] == group_id]
         if not loaded and not self._is_group(group_id):
             raise HttpRefusal(404, f"there is no share group {group_id}")
         if topic is not None and self._broker.topics.by_name(topic) is None:
             raise HttpRefusal(404, f"there is no topic {topic}")
         chosen = [each for each in loaded if topic in (None, each.partition.topic_name)]
-        rows = []
-        for each in sorted(chosen, key=lambda each: (each.partition.topic_name, each.partition.log.partition)):
-            if each.engine is not None:
-                rows.append(_share_partition(each, each.engine))
-                await trio.lowlevel.checkpoint()
-        return {"group": group_id, "now_ms": wall_clock_ms(), "share_partitions": rows}
+        return _in_flight_pieces(group_id, sorted(chosen, key=lambda each: (each.partition.topic_name, each.partition.log.partition)))
 
     def _is_group(self, group_id: str) -> bool:
         return any(group.group_id == group_id for group in self._broker.group_coordinator.coordinator.list_groups())
+
+
+async def _in_flight_pieces(group_id: str, chosen: Sequence[LoadedSharePartition]) -> AsyncGenerator[bytes, None]:
+    """One JSON object on one line, a share-partition at a time: a group may have a hundred thousand ranges."""
+    yield f'{{"group": {json.dumps(group_id)}, "now_ms": {wall_clock_ms()}, "share_partitions": ['.encode()
+    separator = ""
+    for each in chosen:
+        if each.engine is not None and not each.gone:
+            yield (separator + json.dumps(_share_partition(each, each.engine))).encode()
+            separator = ", "
+            await trio.lowlevel.checkpoint()
+    yield b"]}\n"
 
 
 def _share_partition(loaded: LoadedSharePartition, engine: SharePartition) -> dict[str, object]:

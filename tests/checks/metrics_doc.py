@@ -53,7 +53,8 @@ or topic. What is in flight is told only of share-partitions in memory: the othe
 Counting costs additions to integers; everything else happens when somebody asks. A scrape works for 2 ms, then leaves the loop to
 others for as long, and so on: with many share-partitions it takes longer, not more. Scrapes at the same time take turns. About 20
 samples for a share-partition in memory and 3 for one that is not; a sample costs about 10 microseconds of CPU, so that 1 000
-share-partitions in memory cost 0.2 s in a scrape and 10 000 about 2 s. Then a scrape interval of a minute is better than one of 15 s. The first scrape after a start reads the saved state of
+share-partitions in memory cost 0.2 s in a scrape and 10 000 about 2 s. Then a scrape interval of a minute is better than one of
+15 s. The first scrape after a start reads the saved state of
 all share-partitions, from the state store into the memory of the share coordinator (about 0.05 s and a megabyte for 1 000 of them).
 
 ## Alerts to begin with

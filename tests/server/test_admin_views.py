@@ -1,0 +1,35 @@
+"""Views of the admin endpoint, asked without a socket."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from kbroker.admin_http import HttpRequest
+from kbroker.admin_views import AdminViews
+from tests.api.share_consumers import FAST, GROUP, Member, prepare
+from tests.metrics_world import opened
+
+
+async def test_in_flight_is_given_a_share_partition_at_a_time(tmp_path: Path) -> None:
+    """So that others have their turn; one that is deleted meanwhile is left out, and what is given stays one line of JSON."""
+    async with opened(tmp_path, FAST) as world:
+        topic_id, _ = await prepare(world.client, 1, partitions=4)
+        for partition in range(1, 4):
+            await world.client.append("orders", 1, partition=partition)
+        for partition in range(4):
+            await Member(world.client, f"M{partition}").fetch([(topic_id, partition)], wait_ms=5000)
+        views = AdminViews(world.broker)
+        answer = await views(HttpRequest(("v1", "share-groups", GROUP, "inflight"), {}, ""))
+        assert not isinstance(answer.body, bytes)
+        text = b""
+        async for piece in answer.body:
+            assert piece.count(b'"ranges"') <= 1
+            text += piece
+            for loaded in world.broker.share_groups.loaded():
+                if loaded.key[1].partition in (0, 2):
+                    world.broker.share_groups.forget(GROUP, [loaded.key[1]])
+        document = json.loads(text)
+        assert (text.count(b"\n"), document["group"]) == (1, GROUP)
+        assert [row["partition"] for row in document["share_partitions"]] == [1, 3]
+        assert [row["ranges"][0]["member_id"] for row in document["share_partitions"]] == ["M1", "M3"]
