@@ -205,10 +205,17 @@ def tormented(broker: RunningBroker, home: Path, seed: int, *, one_log: Path | N
 
 
 def broker_of(
-    home: Path, storage: str, state_storage: str, *, command: Sequence[str] | None = None, durability: str = "disk"
+    home: Path,
+    storage: str,
+    state_storage: str,
+    *,
+    command: Sequence[str] | None = None,
+    durability: str = "disk",
+    persister: str = "default",
 ) -> RunningBroker:
     """`command` LAUNCHER knows the engines that are broken on purpose."""
-    return RunningBroker(home, storage=storage, state_storage=state_storage, config=BROKER_CONFIG, command=command, durability=durability)
+    config = {**BROKER_CONFIG, "kbroker.persister": persister}
+    return RunningBroker(home, storage=storage, state_storage=state_storage, config=config, command=command, durability=durability)
 
 
 def run(
@@ -220,12 +227,14 @@ def run(
     seed: int,
     command: Sequence[str] | None = None,
     durability: str = "disk",
+    persister: str = "default",
     progress: Progress | None = None,
 ) -> Report:
     """Torment a broker for some rounds and judge. `home`: an empty directory, which keeps all histories and logs."""
     progress = progress or silent()
-    progress.begin(row_of(storage, state_storage, durability), "round", rounds)
-    with tormented(broker_of(home, storage, state_storage, command=command, durability=durability), home, seed) as torment:
+    progress.begin(row_of(storage, state_storage, durability, persister), "round", rounds)
+    broker = broker_of(home, storage, state_storage, command=command, durability=durability, persister=persister)
+    with tormented(broker, home, seed) as torment:
         for _ in range(rounds):
             before = torment.kills
             torment.round()
@@ -237,7 +246,9 @@ def run(
     return report
 
 
-def row_of(storage: str, state_storage: str, durability: str = "disk") -> str:
+def row_of(storage: str, state_storage: str, durability: str = "disk", persister: str = "default") -> str:
     """How the summary names a setup."""
     engines = storage if storage == state_storage else f"{storage} + {state_storage}"
+    if persister != "default":
+        engines += f", persister {persister}"
     return engines if durability == "disk" else f"{engines}, durability {durability}"

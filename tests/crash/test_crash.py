@@ -29,6 +29,21 @@ def test_nothing_is_lost_and_nothing_undone(storage: str, state_storage: str, tm
     assert report.statistics.excused <= report.statistics.records * 0.01
 
 
+@pytest.mark.parametrize("engine", ["segment", *(pytest.param(name, marks=pytest.mark.full) for name in ENGINES if name != "segment")])
+def test_share_state_in_control_records(engine: str, tmp_path: Path, progress: Progress) -> None:
+    report = run(tmp_path, engine, engine, rounds=2 if engine == "segment" else 10, seed=2, persister="control-records", progress=progress)
+    assert report.ok, str(report)
+    assert report.statistics.lives >= 3
+    assert report.statistics.confirmed_acknowledgements > 100
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("durability", ["disk", "os"])
+def test_share_state_in_control_records_over_many_rounds(durability: str, tmp_path: Path, progress: Progress) -> None:
+    report = run(tmp_path, "segment", "segment", rounds=20, seed=4, durability=durability, persister="control-records", progress=progress)
+    assert report.ok, str(report)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("storage", "state_storage"), PAIRS)

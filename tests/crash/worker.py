@@ -235,8 +235,9 @@ def drain(name: str, bootstrap: str, history: History, seed: int, *, longest_ses
 
 
 def read(name: str, bootstrap: str, history: History, seed: int) -> None:
-    """All of every partition, with an ordinary consumer."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": name, "enable.auto.commit": False, **QUICK_RECONNECT})
+    """All of every partition, with an ordinary consumer. A log may end with what is no record."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": name, "enable.auto.commit": False, "enable.partition.eof": True}
+    consumer = Consumer({**settings, **QUICK_RECONNECT})
     ends = {}
     for partition in range(PARTITIONS):
         low, high = consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=20)
@@ -248,11 +249,12 @@ def read(name: str, bootstrap: str, history: History, seed: int) -> None:
     while left:
         assert time.monotonic() < deadline, f"the logs of partitions {left} were not read to their end in a minute"
         for message in consumer.consume(500, 0.2):
+            if message.error() is not None and message.error().code() == KafkaError._PARTITION_EOF:
+                if message.offset() >= ends[message.partition()]:
+                    left.discard(message.partition())
+                continue
             assert message.error() is None, message.error()
-            record = record_of(message)
-            history.write(LogRead(time.monotonic_ns(), record, value_of(message)))
-            if record.offset == ends[record.partition] - 1:
-                left.discard(record.partition)
+            history.write(LogRead(time.monotonic_ns(), record_of(message), value_of(message)))
     for partition in ends:
         history.write(LogReadDone(time.monotonic_ns(), TOPIC, partition))
     consumer.close()
