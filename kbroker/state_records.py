@@ -96,6 +96,13 @@ class ProducerIds(JsonValue):
     next_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class PersisterName(JsonValue):
+    """meta/persister: who has kept the share state of the groups that there are."""
+
+    name: str
+
+
 class TopicState(StrEnum):
     """LIVE, or DELETING: the tombstone that allows recovery to finish the removal of the topic's logs."""
 
@@ -233,8 +240,9 @@ class MetaKey:
         return META_VALUES[self.name].decode(value)
 
 
-META_VALUES: Final[dict[str, type[JsonValue]]] = {"generation": Generation, "producer_ids": ProducerIds}
+META_VALUES: Final[dict[str, type[JsonValue]]] = {"generation": Generation, "persister": PersisterName, "producer_ids": ProducerIds}
 GENERATION: Final = MetaKey("generation")
+PERSISTER: Final = MetaKey("persister")
 PRODUCER_IDS: Final = MetaKey("producer_ids")
 
 

@@ -22,6 +22,7 @@ from kbroker.state_records import (
     GENERATION,
     MAX_GROUP_ID_BYTES,
     MAX_KEY_BYTES,
+    PERSISTER,
     PRODUCER_IDS,
     Config,
     ConfigKey,
@@ -36,6 +37,7 @@ from kbroker.state_records import (
     LeaderEpochKey,
     LogStart,
     LogStartKey,
+    PersisterName,
     Producer,
     ProducerBatch,
     ProducerIds,
@@ -76,6 +78,7 @@ KEYS_AND_BYTES = [
 
 VALUES = [
     (GENERATION, Generation(7), b'{"number":7}'),
+    (PERSISTER, PersisterName("default"), b'{"name":"default"}'),
     (PRODUCER_IDS, ProducerIds(1000), b'{"next_id":1000}'),
     (TopicKey(TOPIC), Topic("orders", 3, 5), b'{"created_ms":5,"name":"orders","partitions":3,"state":"live"}'),
     (

@@ -8,4 +8,4 @@ from kbroker.broker.connection import Message, Request
 
 async def handle(request: Request) -> Message:
     partitions = asked(request.body, lambda partition, _: partition)
-    return answer(await request.broker.share_state.delete(request.body.group_id, partitions))
+    return answer(await request.broker.persister.delete(request.body.group_id, partitions))

@@ -1,6 +1,6 @@
 """InitializeShareGroupState (83), v0 (KIP-932): starts the state of share-partitions, or starts it anew under an epoch not lower.
 
-Served by the share coordinator in this process (coordinator/share_state.py), durable when it is answered with code 0.
+Served by the broker's persister, durable when it is answered with code 0.
 """
 
 from __future__ import annotations
@@ -12,4 +12,4 @@ from kbroker.share.persister import InitializeRequest
 
 async def handle(request: Request) -> Message:
     requests = asked(request.body, lambda partition, row: InitializeRequest(partition, row.state_epoch, row.start_offset))
-    return answer(await request.broker.share_state.initialize(request.body.group_id, requests))
+    return answer(await request.broker.persister.initialize(request.body.group_id, requests))

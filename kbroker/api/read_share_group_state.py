@@ -12,7 +12,7 @@ from kbroker.share.persister import ReadRequest, ReadResult
 
 async def handle(request: Request) -> Message:
     requests = asked(request.body, lambda partition, row: ReadRequest(partition, row.leader_epoch))
-    return answer(await request.broker.share_state.read(request.body.group_id, requests), _state)
+    return answer(await request.broker.persister.read(request.body.group_id, requests), _state)
 
 
 def _state(result: ReadResult) -> Message:

@@ -14,7 +14,7 @@ from kbroker.share.persister import ReadRequest, SummaryResult
 
 async def handle(request: Request) -> Message:
     requests = asked(request.body, lambda partition, row: ReadRequest(partition, row.leader_epoch))
-    return answer(await request.broker.share_state.read_summary(request.body.group_id, requests), _summary)
+    return answer(await request.broker.persister.read_summary(request.body.group_id, requests), _summary)
 
 
 def _summary(result: SummaryResult) -> Message:

@@ -15,7 +15,7 @@ from kbroker.share.persister import TopicPartition, WriteRequest
 
 
 async def handle(request: Request) -> Message:
-    return answer(await request.broker.share_state.write(request.body.group_id, asked(request.body, _write)))
+    return answer(await request.broker.persister.write(request.body.group_id, asked(request.body, _write)))
 
 
 def _write(partition: TopicPartition, row: Any) -> WriteRequest:

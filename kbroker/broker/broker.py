@@ -32,7 +32,7 @@ from kbroker.broker.local_persister import LocalPersister, PersisterContext
 from kbroker.broker.options import StartOptions
 from kbroker.broker.producer_ids import ProducerIds, ProducerIdsStatistics
 from kbroker.broker.producer_recovery import SNAPSHOT_BYTES, snapshot_changes
-from kbroker.broker.recovery import load_topics, raise_generation
+from kbroker.broker.recovery import load_topics, note_persister, raise_generation
 from kbroker.broker.retention import run_retention
 from kbroker.broker.share_groups import ShareGroups, ShareGroupsStatistics
 from kbroker.broker.space_reserve import SpaceReserve
@@ -247,6 +247,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _recover(options: StartOptions, cluster_id: str, log_store: LogStore, state_store: StateStore) -> Broker:
+    note_persister(state_store, options.config["kbroker.persister"])
     generation = raise_generation(state_store)
     broker = Broker(options, cluster_id, generation, log_store, state_store)
     broker.configs.load()

@@ -1,6 +1,6 @@
 """The default Persister: the share coordinator in this process, its changes in the state store's group commit.
 
-It also serves RPCs 83-87, whichever persister the broker itself uses. What it answers with code none counts as far as
+What it answers with code none counts as far as
 --durability goes. A write that is cancelled while it waits is saved all the same.
 """
 

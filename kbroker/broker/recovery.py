@@ -16,9 +16,12 @@ from kbroker.broker.topics import Topics, removal_of
 from kbroker.errors import OperatorError
 from kbroker.state_records import (
     GENERATION,
+    PERSISTER,
     Config,
     ConfigKey,
     Generation,
+    GroupKey,
+    PersisterName,
     ResourceType,
     Topic,
     TopicKey,
@@ -36,6 +39,20 @@ def raise_generation(store: StateStore) -> int:
     store.write([(GENERATION.encode(), Generation(number).encode())])
     store.sync()
     return number
+
+
+def note_persister(store: StateStore, name: str) -> None:
+    """Whatever keeps share state finds only its own. Raises OperatorError if another one has kept that of groups which are still there:
+    their records would come again, or never. The note is as durable as the generation, which is written behind it."""
+    value = store.get(PERSISTER.encode())
+    noted = name if value is None else PersisterName.decode(value).name
+    if noted != name and any(True for _ in store.scan(GroupKey.namespace)):
+        raise OperatorError(
+            f"the share state of its groups was kept with kbroker.persister={noted}, and {name} would not find it: start with "
+            f"--config kbroker.persister={noted}, and delete all groups before you change that"
+        )
+    if value is None or noted != name:
+        store.write([(PERSISTER.encode(), PersisterName(name).encode())])
 
 
 def load_topics(topics: Topics, log_store: LogStore, state_store: StateStore, *, adopt: bool) -> None:

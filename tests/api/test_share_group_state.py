@@ -159,8 +159,11 @@ async def test_a_row_twice_is_answered_once_and_nobody_gets_nothing(connect: Con
         assert await state.summary(0) == {}
 
 
-async def test_state_is_there_after_a_restart(connect: Connect, every_engine: str) -> None:  # SC-50
-    async with connect(every_engine) as client:
+@pytest.mark.parametrize("persister", ["default", "control-records"])
+async def test_state_is_there_after_a_restart(connect: Connect, every_engine: str, persister: str) -> None:  # SC-50
+    """It is the state that the broker itself goes by, whoever keeps it."""
+    config = {"kbroker.persister": persister}
+    async with connect(every_engine, config) as client:
         state = await state_of(client)
         await state.initialize(0, 1, start_offset=10)
         await state.read(0, leader_epoch=2)
@@ -168,7 +171,7 @@ async def test_state_is_there_after_a_restart(connect: Connect, every_engine: st
         await state.write(0, (16, 16, 4, 5), leader_epoch=2, start_offset=12, delivery_complete_count=4)
         await state.delete(1)
         topic_id = state.topic_id
-    async with connect(every_engine) as client:
+    async with connect(every_engine, config) as client:
         state = State(client, topic_id)
         found = await state.summary(0, 1)
         assert (found[0]["start_offset"], found[0]["leader_epoch"], found[0]["delivery_complete_count"]) == (12, 2, 4)

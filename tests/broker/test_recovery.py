@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -14,9 +15,10 @@ from kbroker import plugins
 from kbroker.broker.broker import Broker, open_broker
 from kbroker.broker.options import StartOptions
 from kbroker.config import BrokerConfig
+from kbroker.coordinator_records import RecordType, ShareGroupMetadata
 from kbroker.errors import ErrorCode, KafkaError, OperatorError
 from kbroker.records import ProducerInfo, Record, build_batch
-from kbroker.state_records import Topic, TopicKey, TopicState
+from kbroker.state_records import GroupKey, Topic, TopicKey, TopicState
 from kbroker.storage.data_dir import DataDirectory
 from kbroker.storage.spi import LogId, LogSettings, LogStore, StampedBatch, StateStore
 from tests.broker.appending import append
@@ -25,8 +27,9 @@ DURABLE = ("segment", "lmdb", "rocksdb")
 STRAY = LogId(UUID(int=77), 0)
 
 
-def options(tmp_path: Path, engine: str, **more: object) -> StartOptions:
-    return StartOptions(data_dir=tmp_path / "data", storage=engine, state_storage=engine, config=BrokerConfig({}), **more)  # type: ignore[arg-type]
+def options(tmp_path: Path, engine: str, config: Mapping[str, str] | None = None, **more: object) -> StartOptions:
+    configured = BrokerConfig(config or {})
+    return StartOptions(data_dir=tmp_path / "data", storage=engine, state_storage=engine, config=configured, **more)  # type: ignore[arg-type]
 
 
 def stores(tmp_path: Path, engine: str) -> tuple[DataDirectory, LogStore, StateStore]:
@@ -59,6 +62,27 @@ async def test_the_generation_rises_and_is_the_leader_epoch(tmp_path: Path, engi
             assert partition.leader_epoch == broker.generation
             assert [entry.start_offset for entry in partition.epochs] == list(range(life + 1))
     assert generations == sorted(set(generations))
+
+
+@pytest.mark.parametrize("engine", DURABLE)
+@pytest.mark.parametrize(("kept_by", "other"), [("default", "control-records"), ("control-records", "default"), ("default", "noop")])
+async def test_the_persister_is_changed_without_groups_only(tmp_path: Path, engine: str, kept_by: str, other: str) -> None:
+    def with_persister(name: str) -> StartOptions:
+        return options(tmp_path, engine, {"kbroker.persister": name})
+
+    group = GroupKey(RecordType.SHARE_GROUP_METADATA, "workers").encode()
+    async with open_broker(with_persister(kept_by)) as broker:
+        await broker.state.commit([(group, ShareGroupMetadata(epoch=1, metadata_hash=0).encode())])
+    with pytest.raises(OperatorError, match=f"kbroker.persister={kept_by}, and {other} would not find it"):
+        async with open_broker(with_persister(other)):
+            raise AssertionError("it has started")
+    async with open_broker(with_persister(kept_by)) as broker:
+        await broker.state.commit([(group, None)])
+    async with open_broker(with_persister(other)) as broker:
+        await broker.state.commit([(group, ShareGroupMetadata(epoch=1, metadata_hash=0).encode())])
+    with pytest.raises(OperatorError, match=f"kbroker.persister={other}, and {kept_by} would not find it"):
+        async with open_broker(with_persister(kept_by)):
+            raise AssertionError("it has started")
 
 
 @pytest.mark.parametrize("engine", DURABLE)
