@@ -308,7 +308,7 @@ BROKER_CONFIGS: Final = by_name(
         name="kbroker.persister",
         type=_STRING,
         default="default",
-        doc="Keeper of share state: default (the state storage), noop (none; for tests), or an installed plugin's name.",
+        doc="Keeper of share state: default (state storage), control-records (logs), noop (none; for tests), an installed plugin's name.",
     ),
     ConfigDef(
         name="kbroker.sync.interval.ms",
