@@ -5,8 +5,9 @@
 
 The topic lies in another store than the state, and there is no transaction over both. So a share-partition that has ARCHIVING records
 has a cursor in the state store: in which partition its dead letters are to be found, and from which offset on. With the default
-persister it goes into the commit that makes the first record ARCHIVING; in any case it covers every dead letter whose record may still be ARCHIVING on disk. Another
-cursor takes its place (another topic, more partitions, an offset that is much later) only when there is no such record.
+persister it goes into the commit that makes the first record ARCHIVING; in any case it is saved before a dead letter is appended. It
+covers every dead letter whose record may still be ARCHIVING on disk. Another cursor takes its place (another topic, more partitions, an
+offset that is much later) only when there is no such record.
 
 A share-partition that was loaded with ARCHIVING records looks from its cursor on for those that have their dead letter; one that is
 at work knows. At the broker's start those with a cursor are loaded, and need not wait for a client.
