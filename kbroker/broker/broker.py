@@ -28,7 +28,7 @@ from kbroker.broker.dead_letters import DeadLetters, DeadLettersStatistics
 from kbroker.broker.deadlines import Deadlines, DeadlinesStatistics
 from kbroker.broker.fetch_sessions import FetchSessions, FetchSessionsStatistics
 from kbroker.broker.group_commit import GroupCommit, GroupCommitStatistics
-from kbroker.broker.local_persister import LocalPersister, PersisterContext
+from kbroker.broker.local_persister import CountsShareState, LocalPersister, PersisterContext
 from kbroker.broker.options import StartOptions
 from kbroker.broker.producer_ids import ProducerIds, ProducerIdsStatistics
 from kbroker.broker.producer_recovery import SNAPSHOT_BYTES, snapshot_changes
@@ -107,6 +107,7 @@ class Broker:
         context = PersisterContext(self.share_state, self.config, self.topics, self.logs, self.state, state_store)
         persister = plugins.persister_factory(self.config["kbroker.persister"])(context)
         self.persister: Persister = persister
+        self.state_counts: CountsShareState = persister if isinstance(persister, CountsShareState) else self.share_state
         cold_ms = self.config["share.coordinator.cold.partition.snapshot.interval.ms"]
         self.state_housekeeping = StateHousekeeping(self.share_state, state_store, self.topics, interval_ms=cold_ms, other=persister)
         self.share_groups = ShareGroups(
@@ -154,7 +155,7 @@ class Broker:
             fetch_sessions=self.fetch_sessions.statistics(),
             share_groups=self.share_groups.statistics(),
             share_sessions=self.share_groups.sessions.statistics(),
-            share_state=self.share_state.statistics(),
+            share_state=self.state_counts.statistics(),
             state_housekeeping=self.state_housekeeping.statistics(),
             dead_letters=self.dead_letters.statistics(),
             group_coordinator=self.group_coordinator.statistics(),

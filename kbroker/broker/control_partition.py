@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import trio
 
 from kbroker.broker.control_offsets import ControlOffsets
-from kbroker.broker.control_scan import offsets_now, read_at, read_at_now, scan, scan_offsets
+from kbroker.broker.control_scan import offsets_now, read_at, scan, scan_offsets, walk_back, walk_back_now
 from kbroker.broker.group_commit import GroupCommit
 from kbroker.broker.partition import Partition
 from kbroker.broker.waiting import OnDone
@@ -106,8 +106,7 @@ class ControlPartition:
         if chain is None:
             return []
         walk = ChainWalk(group_id, chain)
-        while walk.offset is not None:
-            walk.take(await read_at(self.partition, walk.offset))
+        await walk_back(self.partition, walk)
         return walk.entries()
 
     def entries_now(self, group_id: str) -> list[tuple[int, bytes]]:
@@ -116,8 +115,7 @@ class ControlPartition:
         if chain is None:
             return []
         walk = ChainWalk(group_id, chain)
-        while walk.offset is not None:
-            walk.take(read_at_now(self.partition, walk.offset))
+        walk_back_now(self.partition, walk)
         return walk.entries()
 
     # -- writing ------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Protocol, TypeVar
 
 from kbroker.broker.control_partition import ControlPartition
@@ -28,6 +29,7 @@ from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateOut
 from kbroker.coordinator.share_state_housekeeping import SharePartitionKey, is_cold
 from kbroker.coordinator.share_state_load import ShareState
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
+from kbroker.metrics import SECONDS, Histogram
 from kbroker.share.persister import (
     InitializeRequest,
     Persister,
@@ -65,7 +67,6 @@ _ANY_NUMBER = share_state_number(0)
 class ControlRecordsStatistics:
     """`logs`: topic partitions whose control records are known; `scanned`: offsets that were looked through to know them."""
 
-    state: ShareStateStatistics
     logs: int
     groups: int
     scanned: int
@@ -81,16 +82,20 @@ class ControlRecordsPersister:
         self._read_ahead: dict[SharePartitionKey, tuple[ControlChain, list[tuple[int, bytes]]]] = {}
         self._asked: set[SharePartitionKey] = set()
         self._is_closed = False
+        self.write_seconds = Histogram(SECONDS)
         self._coordinator = ShareStateCoordinator(
             self._stored,
             lambda topic_id, index: self._partition(TopicPartition(topic_id, index)) is not None,
             updates_per_snapshot=context.config["share.coordinator.snapshot.update.records.per.snapshot"],
         )
 
-    def statistics(self) -> ControlRecordsStatistics:
+    def statistics(self) -> ShareStateStatistics:
+        return self._coordinator.statistics()
+
+    def control_statistics(self) -> ControlRecordsStatistics:
         controls = self._controls.values()
         groups = sum(len(control.chains.groups) for control in controls)
-        return ControlRecordsStatistics(self._coordinator.statistics(), len(controls), groups, sum(each.scanned for each in controls))
+        return ControlRecordsStatistics(len(controls), groups, sum(control.scanned for control in controls))
 
     # -- the five verbs -----------------------------------------------------------------------------------------------
 
@@ -103,7 +108,10 @@ class ControlRecordsPersister:
         return [replace(row, written_in=None) for row in rows]
 
     async def write(self, group_id: str, requests: Sequence[WriteRequest]) -> list[Result]:
-        return await self._ask(group_id, requests, Result, self._coordinator.write)
+        began = perf_counter()
+        results = await self._ask(group_id, requests, Result, self._coordinator.write)
+        self.write_seconds.observe(perf_counter() - began)
+        return results
 
     async def delete(self, group_id: str, partitions: Sequence[TopicPartition]) -> list[Result]:
         def decide(group_id: str, wanted: Sequence[ReadRequest], *, now_ms: int) -> ShareStateOutcome[Result]:
@@ -119,7 +127,7 @@ class ControlRecordsPersister:
         for row in self._coordinator.read_summary(group_id, wanted).results:
             if row.start_offset >= 0:
                 try:
-                    await self.know_control_offsets(row.partition, row.start_offset)
+                    await self.know_own_offsets(row.partition, row.start_offset)
                 except KafkaError as error:
                     refused[row.partition] = error
         wanted = [request for request in requests if request.partition not in refused]
@@ -129,7 +137,7 @@ class ControlRecordsPersister:
     def _without_control(self, row: SummaryResult) -> SummaryResult:
         if row.start_offset < 0 or row.delivery_complete_count < 0:
             return row
-        count = self.count_control_offsets(row.partition, row.start_offset)
+        count = self.count_own_offsets(row.partition, row.start_offset)
         return replace(row, delivery_complete_count=row.delivery_complete_count + count)
 
     async def aclose(self) -> None:
@@ -280,13 +288,13 @@ class ControlRecordsPersister:
 
     # -- lag ----------------------------------------------------------------------------------------------------------
 
-    async def know_control_offsets(self, key: TopicPartition, start_offset: int) -> None:
-        """So that `count_control_offsets` from there on is right. Raises KafkaError for a log that cannot be read."""
+    async def know_own_offsets(self, key: TopicPartition, start_offset: int) -> None:
+        """So that `count_own_offsets` from there on is right. Raises KafkaError for a log that cannot be read."""
         partition = self._partition(key)
         if partition is not None:
             await self._control(partition).know_offsets(start_offset)
 
-    def count_control_offsets(self, key: TopicPartition, start_offset: int) -> int:
+    def count_own_offsets(self, key: TopicPartition, start_offset: int) -> int:
         """How many offsets from there on to the log's end are this persister's own."""
         control = self._controls.get(key)
         return 0 if control is None else control.count_offsets(start_offset)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 from uuid import UUID
 
 from kbroker.broker.group_commit import GroupCommit
@@ -44,6 +44,15 @@ class PersisterContext(NamedTuple):
     logs: GroupCommit[StampedBatch]
     state: GroupCommit[Change]
     state_store: StateReader
+
+
+@runtime_checkable
+class CountsShareState(Protocol):
+    """A persister whose numbers go into statistics and metrics. `write_seconds`: how long the write verb took."""
+
+    write_seconds: Histogram
+
+    def statistics(self) -> ShareStateStatistics: ...
 
 
 class LocalPersister:

@@ -114,7 +114,7 @@ class ChainWalk:
 
     def __init__(self, group_id: str, chain: ControlChain) -> None:
         self._group_id = group_id
-        self._checkpoint = chain.checkpoint
+        self.checkpoint = chain.checkpoint
         self._found: list[bytes] = []
         self.offset: int | None = chain.newest
 
@@ -124,7 +124,7 @@ class ChainWalk:
         if control is None or control.group_id != self._group_id or control.is_deletion:
             raise ValueError(f"there is no control record of group {self._group_id} at offset {offset}")
         is_checkpoint = control.type is ControlType.SHARE_CHECKPOINT
-        if is_checkpoint is not (offset == self._checkpoint) or not (is_checkpoint or NO_OFFSET < control.back_offset < offset):
+        if is_checkpoint is not (offset == self.checkpoint) or not (is_checkpoint or NO_OFFSET < control.back_offset < offset):
             raise ValueError(f"the control record of group {self._group_id} at offset {offset} does not lead to its checkpoint")
         self._found.append(control.state)
         self.offset = None if is_checkpoint else control.back_offset

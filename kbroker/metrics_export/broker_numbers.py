@@ -156,7 +156,7 @@ def _add_groups(scrape: Scrape, broker: Broker) -> None:
 
 
 def _add_share_state(scrape: Scrape, broker: Broker) -> None:
-    state, housekeeping = broker.share_state.statistics(), broker.state_housekeeping.statistics()
+    state, housekeeping = broker.state_counts.statistics(), broker.state_housekeeping.statistics()
     scrape.add("kbroker_share_state_partitions", state.loaded)
     scrape.add("kbroker_share_state_unsaved", state.unsaved)
     scrape.add("kbroker_share_state_loads_total", state.loads)
@@ -165,7 +165,7 @@ def _add_share_state(scrape: Scrape, broker: Broker) -> None:
     scrape.add("kbroker_share_state_cold_snapshots_total", state.cold_snapshots)
     scrape.add("kbroker_share_state_housekeeping_rounds_total", housekeeping.rounds)
     scrape.add("kbroker_share_state_housekeeping_failures_total", housekeeping.failures)
-    scrape.add_histogram("kbroker_share_state_write_seconds", broker.share_state.write_seconds)
+    scrape.add_histogram("kbroker_share_state_write_seconds", broker.state_counts.write_seconds)
 
 
 def _add_share_sessions(scrape: Scrape, broker: Broker) -> None:

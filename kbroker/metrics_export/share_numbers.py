@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -24,7 +24,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metrics import ACK_TYPES, ENGINE_COUNTERS
 from kbroker.metrics_export.scrape import Labels, Scrape
 from kbroker.records import NO_TIMESTAMP, read_header
-from kbroker.share.persister import SummaryResult, TopicPartition
+from kbroker.share.persister import KeepsRecordsInLogs, SummaryResult, TopicPartition
 from kbroker.share.share_partition import SharePartition, SharePartitionStatistics
 
 logger = logging.getLogger(__name__)
@@ -146,6 +146,10 @@ class _Turn:
                     yield _Place(group_id, topic.topic_name, partition)
 
     async def _add_loaded(self, place: _Place, engine: SharePartition) -> None:
+        in_log = self._broker.persister if isinstance(self._broker.persister, KeepsRecordsInLogs) else None
+        if in_log is not None:
+            with self._patience(), suppress(KafkaError):  # What cannot be read is in the log already.
+                await in_log.know_own_offsets(place.key, engine.start_offset)
         found, labels = engine.statistics(), place.labels
         self._add_counters(place, found)
         self._scrape.add("kbroker_share_partition_in_flight", found.in_flight, labels)
@@ -158,7 +162,10 @@ class _Turn:
             ("done", found.acknowledged + found.archived),
         ):
             self._scrape.add("kbroker_share_partition_records", count, {**labels, "state": state})
-        position = SummaryResult(place.key, start_offset=found.start_offset, delivery_complete_count=found.delivery_complete_count)
+        complete = found.delivery_complete_count
+        if in_log is not None:
+            complete += in_log.count_own_offsets(place.key, found.start_offset)
+        position = SummaryResult(place.key, start_offset=found.start_offset, delivery_complete_count=complete)
         await self._add_position(place, found.start_offset, described(position, place.partition.high_watermark).lag)
 
     async def _add_unloaded(self, group_id: str, places: Sequence[_Place]) -> None:

@@ -170,7 +170,7 @@ SHARE_COORDINATORS = Section(
         _counter("share_state_housekeeping_failures", "", "", "Of these, those that could not save what they found."),
         _histogram(
             "share_state_write_seconds", "", "share-coordinator-metrics write-latency-avg, -max",
-            "Time to save new share state with the default persister.",
+            "Time to save new share state; not with a persister from a plugin.",
         ),
         _gauge("share_sessions", "", "ShareSessionCache ShareSessionsCount", "Share sessions."),
         _gauge("share_session_partitions", "", "ShareSessionCache SharePartitionsCount", "Partitions in these sessions."),

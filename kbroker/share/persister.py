@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
 from kbroker.errors import ErrorCode
@@ -95,3 +95,14 @@ class Persister(Protocol):
     async def delete(self, group_id: str, partitions: Sequence[TopicPartition]) -> list[Result]: ...
     async def read_summary(self, group_id: str, requests: Sequence[ReadRequest]) -> list[SummaryResult]: ...
     async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class KeepsRecordsInLogs(Protocol):
+    """A persister that puts records of its own into the topic partitions. They have offsets, and are nobody's lag."""
+
+    async def know_own_offsets(self, partition: TopicPartition, start_offset: int) -> None:
+        """So that `count_own_offsets` from there on is right from now on. Raises KafkaError for a log that cannot be read."""
+
+    def count_own_offsets(self, partition: TopicPartition, start_offset: int) -> int:
+        """How many offsets from there on to the log's end are the persister's own."""

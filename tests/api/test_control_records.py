@@ -23,6 +23,7 @@ from kbroker.clock import wall_clock_ms
 from kbroker.config import BrokerConfig
 from kbroker.control_records import ControlType, ShareControl
 from kbroker.errors import ErrorCode, NoSpace
+from kbroker.metrics_export.exposition import MetricsExport
 from kbroker.records import Record, build_batch, iter_headers, iter_records
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import ReadRequest, ReadResult, TopicPartition, WriteRequest
@@ -31,6 +32,7 @@ from kbroker.storage import segment_store
 from kbroker.storage.spi import LogId
 from tests.api.conftest import ENGINES, Client
 from tests.api.share_consumers import ACCEPT, FAST, GROUP, RELEASE, Member, acquired, initialize, prepare, rows, set_up_group
+from tests.metrics_world import parse, scrape_text, total
 
 CHECKPOINT, DELTA = ControlType.SHARE_CHECKPOINT, ControlType.SHARE_DELTA
 Key = tuple[UUID, int]
@@ -226,6 +228,10 @@ async def test_lag_that_an_administrator_sees(tmp_path: Path) -> None:
         for offset in (0, 1, 4):
             await member.acknowledge({key: [(offset, offset, [ACCEPT])]})
         assert await lag(client) == 3
+        samples = parse(await scrape_text(MetricsExport(client.broker)))
+        assert total(samples, "kbroker_share_partition_lag") == 3
+        assert total(samples, "kbroker_share_state_records_total") == len(controls(client, key))
+        assert total(samples, "kbroker_share_state_write_seconds") >= 3
 
 
 # -- starting again -------------------------------------------------------------------------------------------------------
@@ -252,7 +258,7 @@ async def test_after_a_clean_stop_nothing_is_looked_for(tmp_path: Path, engine: 
             await client.append("orders", 7)
             left.append(client.partition("orders").high_watermark - 1)
             assert (await read_state(client, key)).code is ErrorCode.none
-            assert persister(client).statistics().scanned == 0
+            assert persister(client).control_statistics().scanned == 0
     async with opened(tmp_path, engine) as client:
         assert await drain(client, key) == left
     async with opened(tmp_path, engine) as client:
@@ -277,7 +283,7 @@ async def test_after_a_crash_the_tail_is_looked_through(tmp_path: Path) -> None:
     for directory in ("b", "c"):
         async with opened(tmp_path / directory) as client:
             assert await drain(client, key) == [last - 1, last]
-            scanned = persister(client).statistics().scanned
+            scanned = persister(client).control_statistics().scanned
             assert 0 < scanned < 40, "not the records that were there before"
 
 
@@ -297,7 +303,7 @@ async def test_hints_are_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         shutil.copytree(tmp_path / "a", tmp_path / "b")
     async with opened(tmp_path / "b") as client:
         assert await drain(client, key) == list(range(40, 100))
-        assert persister(client).statistics().scanned < 10
+        assert persister(client).control_statistics().scanned < 10
 
 
 async def test_a_power_cut_that_takes_the_newest_records(tmp_path: Path) -> None:
@@ -314,10 +320,10 @@ async def test_a_power_cut_that_takes_the_newest_records(tmp_path: Path) -> None
         found = await read_state(client, key)
         assert found.code is ErrorCode.none
         assert [(batch.first_offset, batch.last_offset) for batch in found.batches] == [(0, 2), (5, 5)], "the last one is lost"
-        assert persister(client).statistics().scanned > cut - 2
+        assert persister(client).control_statistics().scanned > cut - 2
     async with opened(tmp_path) as client:
         assert await drain(client, key) == sorted(data_offsets(client, key) - {0, 1, 2, 5})
-        assert persister(client).statistics().scanned == 0, "and the hint is right again"
+        assert persister(client).control_statistics().scanned == 0, "and the hint is right again"
 
 
 async def test_many_at_work_with_restarts(tmp_path: Path) -> None:
@@ -454,7 +460,7 @@ async def test_a_deleted_topic_leaves_nothing(tmp_path: Path) -> None:
         assert hint(client, key) is None
         assert (await persister(client).read(GROUP, [ReadRequest(TopicPartition(*key), 99)]))[0].code is not ErrorCode.none
         await client.broker.state_housekeeping.work(wall_clock_ms())
-        assert persister(client).statistics().logs == persister(client).statistics().state.loaded == 0
+        assert persister(client).control_statistics().logs == persister(client).statistics().loaded == 0
         again = await prepare(client, 2)
         assert await drain(client, again) == [0, 1]
 
