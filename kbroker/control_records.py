@@ -22,8 +22,24 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from crc32c import crc32c
+
 from kbroker.coordinator_records import decode_string, encode_string
-from kbroker.records import CONTROL, NO_TIMESTAMP, BatchHeader, Buffer, Record, build_batch, crc_is_valid, iter_records
+from kbroker.records import (
+    CONTROL,
+    CRC_START,
+    HEADER,
+    HEADER_SIZE,
+    LENGTH_END,
+    MAGIC,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    BatchHeader,
+    Buffer,
+    Record,
+    crc_is_valid,
+    iter_records,
+)
 
 VALUE_VERSION: Final = 1
 NO_OFFSET: Final = -1
@@ -31,6 +47,9 @@ _KEY_VERSION: Final = 0
 _KEY = struct.Struct(">hh")
 _VERSION = struct.Struct(">h")
 _OFFSET = struct.Struct(">q")
+_VALUE_HEAD = struct.Struct(">hH")
+_CRC = struct.Struct(">I")
+_CRC_AT = 17
 
 
 class ControlType(IntEnum):
@@ -79,11 +98,43 @@ class ShareControl(NamedTuple):
 
 
 _TYPES: Final = frozenset(ControlType)
+_KEYS: Final = {kind: bytes((2 * _KEY.size,)) + _KEY.pack(_KEY_VERSION, kind) for kind in ControlType}
+"""With their length in front, as records have them."""
 
 
 def build_control_batch(controls: Sequence[ShareControl]) -> bytes:
-    """At consecutive offsets; whoever appends it stamps the first."""
-    return build_batch([control.to_record() for control in controls], attributes=CONTROL)
+    """At consecutive offsets; whoever appends it stamps the first. What build_batch() makes of their records, three times as fast: every
+    acknowledgement waits for one."""
+    body = b"".join(_record(number, control) for number, control in enumerate(controls))
+    batch = bytearray(HEADER_SIZE + len(body))
+    HEADER.pack_into(
+        batch, 0, 0, len(batch) - LENGTH_END, 0, MAGIC, 0, CONTROL, len(controls) - 1, NO_TIMESTAMP, NO_TIMESTAMP, NO_PRODUCER_ID, -1, -1,
+        len(controls),
+    )  # fmt: skip
+    batch[HEADER_SIZE:] = body
+    _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[CRC_START:]))
+    return bytes(batch)
+
+
+def _record(number: int, control: ShareControl) -> bytes:
+    group_id = control.group_id.encode()
+    is_delta = control.type is ControlType.SHARE_DELTA
+    value_head = _VALUE_HEAD.pack(VALUE_VERSION, len(group_id)) + group_id + (_OFFSET.pack(control.back_offset) if is_delta else b"")
+    head = b"".join((b"\0\0", _varint(number), _KEYS[control.type], _varint(len(value_head) + len(control.state)), value_head))
+    return b"".join((_varint(len(head) + len(control.state) + 1), head, control.state, b"\0"))
+
+
+def _varint(number: int) -> bytes:
+    """Zigzag, of a number that is not negative."""
+    number <<= 1
+    if number < 0x80:
+        return bytes((number,))
+    found = bytearray()
+    while number >= 0x80:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
 
 
 def read_controls(data: Buffer, position: int, header: BatchHeader) -> Iterator[tuple[int, ShareControl]]:

@@ -81,6 +81,8 @@ class ControlRecordsPersister:
         self._controls: dict[TopicPartition, ControlPartition] = {}
         self._read_ahead: dict[SharePartitionKey, tuple[ControlChain, list[tuple[int, bytes]]]] = {}
         self._asked: set[SharePartitionKey] = set()
+        self._keys: dict[bytes, SharePartitionKey] = {}
+        """By the prefix of their keys: what the share coordinator has scanned for, so all that it can have changes for."""
         self._is_closed = False
         self.write_seconds = Histogram(SECONDS)
         self._coordinator = ShareStateCoordinator(
@@ -225,6 +227,7 @@ class ControlRecordsPersister:
         parsed = _parsed(prefix)
         if parsed is None:
             return
+        self._keys[prefix] = parsed
         control = self._controls.get(parsed.partition)
         if control is None:
             return
@@ -274,9 +277,8 @@ class ControlRecordsPersister:
         for encoded, value in outcome.changes:
             if value is None and encoded[-8:] != _ANY_NUMBER:
                 continue  # A checkpoint removes its deltas without a word.
-            key = parse_key(encoded)
-            assert isinstance(key, ShareStateKey)
-            changes.setdefault(TopicPartition(key.topic_id, key.partition), []).append((key.group_id, key.number, value))
+            group_id, partition = self._keys[encoded[:-8]]
+            changes.setdefault(partition, []).append((group_id, int.from_bytes(encoded[-8:], "big"), value))
         if self._is_closed:
             raise _STOPPING
         if self._logs.failed:
@@ -362,6 +364,7 @@ class ControlRecordsPersister:
     def _forget(self, key: TopicPartition) -> None:
         del self._controls[key]
         self._asked = {each for each in self._asked if each.partition != key}
+        self._keys = {prefix: each for prefix, each in self._keys.items() if each.partition != key}
         for each in [each for each in self._read_ahead if each.partition == key]:
             del self._read_ahead[each]
         outcome = self._coordinator.topic_deleted(key.topic_id)

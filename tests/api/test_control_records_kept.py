@@ -331,3 +331,26 @@ async def test_a_damaged_control_record_is_its_groups_trouble_only(tmp_path: Pat
         codes = [(await read_state(client, key, group_id)).code for group_id in (GROUP, "other")]
         assert codes[0] not in (ErrorCode.none, ErrorCode.invalid_request), "not as if there had never been any state"
         assert len(await drain(client, key, group_id="other")) == 14
+
+
+async def test_the_log_start_stays_where_no_checkpoint_can_be_written(tmp_path: Path) -> None:
+    async with opened(tmp_path) as client:
+        key, _ = await work_a_little(client)
+        before = await read_state(client, key)
+        partition, commits = client.partition("orders"), client.broker.logs
+        write, partition_end = commits._write, partition.high_watermark
+
+        def refuse(batches: object) -> None:
+            raise NoSpace("full")
+
+        commits._write = refuse
+        with pytest.raises(NoSpace):
+            await client.broker.topics.move_log_start(partition, partition_end, to_free_space=True)
+        assert partition.log_start_offset == 0
+        assert not client.broker.topics.reserve.is_there, "what is set aside for deletions was tried"
+        commits._write = write
+        assert await read_state(client, key) == before
+        await client.broker.topics.move_log_start(partition, partition_end, to_free_space=True)
+        assert partition.log_start_offset == partition_end
+    async with opened(tmp_path) as client:
+        assert (await read_state(client, key)).batches == before.batches

@@ -35,9 +35,10 @@ AT_ONCE = 4
 class Setup:
     storage: str
     state_storage: str
+    persister: str = "default"
 
     def broker(self, home: Path) -> RunningBroker:
-        return broker_of(home, self.storage, self.state_storage, command=LAUNCHER)
+        return broker_of(home, self.storage, self.state_storage, command=LAUNCHER, persister=self.persister)
 
 
 def record(setup: Setup, home: Path, *, seed: int, load_s: float, kills: int = 1) -> list[Entry]:
@@ -45,8 +46,9 @@ def record(setup: Setup, home: Path, *, seed: int, load_s: float, kills: int = 1
     data, log = home / "data", home / "record.log"
     data.mkdir()
     recording = Recording(data, log)
+    config = {**BROKER_CONFIG, "kbroker.persister": setup.persister}
     broker = RunningBroker(
-        home, storage=setup.storage, state_storage=setup.state_storage, config=BROKER_CONFIG, command=LAUNCHER, env=recording.environment()
+        home, storage=setup.storage, state_storage=setup.state_storage, config=config, command=LAUNCHER, env=recording.environment()
     )
     with tormented(broker, home, seed, one_log=log) as torment:
         for kill in range(kills + 1):
@@ -129,7 +131,7 @@ def run(
 ) -> list[str]:
     """Record once, cut `count` times; returns what went wrong. The states that went wrong stay in `home`."""
     progress = progress or silent()
-    progress.begin(f"{row_of(setup.storage, setup.state_storage)}, whole broker", "cut", count)
+    progress.begin(f"{row_of(setup.storage, setup.state_storage, persister=setup.persister)}, whole broker", "cut", count)
     entries = record(setup, home, seed=seed, load_s=load_s, kills=kills)
     room = threading.Semaphore(AT_ONCE + 1)  # states are built as they are judged, not all at once
     wrong: list[str] = []

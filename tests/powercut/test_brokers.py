@@ -20,6 +20,13 @@ def test_nothing_confirmed_is_lost_or_undone(storage: str, state_storage: str, h
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("engine", ["segment", "lmdb", "rocksdb"])
+def test_share_state_in_control_records(engine: str, home: Path, progress: Progress) -> None:
+    wrong = run(Setup(engine, engine, "control-records"), home, count=40, seed=3, load_s=4, kills=1, progress=progress)
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("storage", "state_storage"), PAIRS)
 def test_nothing_confirmed_is_lost_over_many_cuts(storage: str, state_storage: str, seed: int, home: Path, progress: Progress) -> None:
