@@ -11,7 +11,6 @@ time is the figure to compare.
 
 from __future__ import annotations
 
-import gc
 import json
 import shutil
 import tempfile
@@ -27,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kbroker import plugins
+from kbroker.broker.broker import settle_memory
 from kbroker.broker.group_commit import GroupCommit
 from kbroker.broker.local_persister import LocalPersister
 from kbroker.coordinator.share_state import ShareStateCoordinator
@@ -69,8 +69,7 @@ def fill(directory: Path, engine: str, partitions: Sequence[TopicPartition], upd
 
 async def load(directory: Path, engine: str, partitions: Sequence[TopicPartition], leader_epoch: int) -> tuple[float, float, float]:
     """Milliseconds to open the store and to read everything, and of CPU time for both."""
-    gc.collect()
-    gc.freeze()  # as a broker does, whose memory is not full of what fill() left
+    settle_memory()  # as a broker does, whose memory is not full of what fill() left
     began = time.perf_counter()
     began_cpu = time.process_time()
     store: StateStore = plugins.state_store_factory(engine).open(directory, {}, 1)

@@ -41,6 +41,8 @@ class ShareState:
     write_timestamp: int = 0
 
     def merged_batches(self) -> tuple[StateBatch, ...]:
+        if not self.recent and (not self.batches or self.batches[0].first_offset >= self.start_offset):
+            return self.batches
         self.batches = combine(self.batches, self.recent, self.start_offset)
         self.recent.clear()
         return self.batches
