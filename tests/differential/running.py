@@ -29,6 +29,13 @@ BROKER_CONFIG = {
     "group.share.assignment.interval.ms": "0",
 }
 """Both brokers': bounds low enough for scripts that wait for a lock or a session to expire."""
+KAFKA_ONLY_CONFIG = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "100",
+    "group.max.size": "4",
+    "offsets.retention.check.interval.ms": "500",
+}
+"""What else the recorded broker had: settings that belong in BROKER_CONFIG as soon as kbroker knows them."""
 
 
 def load_scripts() -> dict[str, Script]:

@@ -81,10 +81,10 @@ class Session:
     def close(self) -> None:
         self._open.close()
 
-    def connection(self, name: str = "a") -> Connection:
-        """Connections have names; each is opened at its first use."""
+    def connection(self, name: str = "a", client_id: str = "differential") -> Connection:
+        """Connections have names; each is opened at its first use, which decides on the client id."""
         if name not in self._connections:
-            opened = Connection("127.0.0.1", self.port, client_id="differential", timeout_s=PATIENCE_S)
+            opened = Connection("127.0.0.1", self.port, client_id=client_id, timeout_s=PATIENCE_S)
             self._connections[name] = self._open.enter_context(opened)
         return self._connections[name]
 

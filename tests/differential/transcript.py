@@ -9,6 +9,7 @@
 | host, port, node id, cluster id, log directory | their names |
 | id of a fetch session | `session`, or 0 |
 | producer id | `producer(1)`, `producer(2)` in the order of appearance |
+| member id that the broker made of a client or instance id and a UUID | `client(1)`, `client(2)` in the order of appearance |
 | record batches | rows of base offset, last offset, codec and the records' keys and values |
 | rows of topics, partitions, groups, configs | sorted: Kafka's order is that of hash tables |
 """
@@ -19,6 +20,7 @@ import dataclasses
 import datetime
 import enum
 import json
+import re
 import struct
 import time
 import uuid
@@ -33,18 +35,29 @@ _DAY_MS = 86_400_000
 _NAMED_FIELDS = {"host", "port", "cluster_id", "log_dir", "node_id", "leader_id", "controller_id", "broker_id", "rack"}
 _TEXT_FIELDS = {"error_message", "acknowledge_error_message", "error_string", "batch_index_error_message"}
 _BATCH_FIELDS = {"records"}
+_MEMBER_FIELDS = {"member_id", "leader"}
+_MADE_MEMBER_ID = re.compile(r"(.*)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.DOTALL)
 
 
 class Names:
-    """What a script has learned of one broker: the topic of each id, the leader epoch, the producers."""
+    """What a script has learned of one broker: the topic of each id, the leader epoch, the producers, the members."""
 
     def __init__(self) -> None:
         self.topics: dict[uuid.UUID, str] = {}
         self.leader_epochs: set[int] = set()
         self._producers: dict[int, str] = {}
+        self._members: dict[str, dict[str, str]] = {}
 
     def producer(self, producer_id: int) -> str:
         return self._producers.setdefault(producer_id, f"producer({len(self._producers) + 1})")
+
+    def member(self, member_id: str) -> str:
+        """Counted for each client id, so that names do not depend on the order of rows in a table of several clients' members."""
+        made = _MADE_MEMBER_ID.fullmatch(member_id)
+        if made is None:
+            return member_id
+        known = self._members.setdefault(made[1], {})
+        return known.setdefault(member_id, f"{made[1]}({len(known) + 1})")
 
 
 def transcribe(value: Any, names: Names, field: str = "") -> Json:
@@ -82,6 +95,8 @@ def _scalar(value: Any, names: Names, field: str) -> Json:
         return "session"
     if field == "producer_id" and isinstance(value, int) and value >= 0:
         return names.producer(value)
+    if field in _MEMBER_FIELDS and isinstance(value, str):
+        return names.member(value)
     if field.endswith("timestamp") and isinstance(value, int):
         return _moment(value)
     return value
