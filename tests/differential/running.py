@@ -34,6 +34,10 @@ KAFKA_ONLY_CONFIG = {
     "group.min.session.timeout.ms": "100",
     "group.max.size": "4",
     "offsets.retention.check.interval.ms": "500",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.assignment.interval.ms": "0",
+    "group.consumer.max.size": "6",
 }
 """What else the recorded broker had: settings that belong in BROKER_CONFIG as soon as kbroker knows them."""
 

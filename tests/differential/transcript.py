@@ -9,7 +9,9 @@
 | host, port, node id, cluster id, log directory | their names |
 | id of a fetch session | `session`, or 0 |
 | producer id | `producer(1)`, `producer(2)` in the order of appearance |
+| id of a telemetry subscription | `subscription`, or 0 |
 | member id that the broker made of a client or instance id and a UUID | `client(1)`, `client(2)` in the order of appearance |
+| member id that the broker made of a UUID alone, in base 64 | `member(1)`, `member(2)` in the order of appearance |
 | record batches | rows of base offset, last offset, codec and the records' keys and values |
 | rows of topics, partitions, groups, configs | sorted: Kafka's order is that of hash tables |
 """
@@ -37,6 +39,7 @@ _TEXT_FIELDS = {"error_message", "acknowledge_error_message", "error_string", "b
 _BATCH_FIELDS = {"records"}
 _MEMBER_FIELDS = {"member_id", "leader"}
 _MADE_MEMBER_ID = re.compile(r"(.*)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.DOTALL)
+_UUID_IN_BASE_64 = re.compile(r"[\w-]{22}", re.ASCII)
 
 
 class Names:
@@ -54,10 +57,11 @@ class Names:
     def member(self, member_id: str) -> str:
         """Counted for each client id, so that names do not depend on the order of rows in a table of several clients' members."""
         made = _MADE_MEMBER_ID.fullmatch(member_id)
-        if made is None:
+        client = made[1] if made else "member" if _UUID_IN_BASE_64.fullmatch(member_id) else None
+        if client is None:
             return member_id
-        known = self._members.setdefault(made[1], {})
-        return known.setdefault(member_id, f"{made[1]}({len(known) + 1})")
+        known = self._members.setdefault(client, {})
+        return known.setdefault(member_id, f"{client}({len(known) + 1})")
 
 
 def transcribe(value: Any, names: Names, field: str = "") -> Json:
@@ -93,6 +97,8 @@ def _scalar(value: Any, names: Names, field: str) -> Json:
         return "epoch"
     if field == "session_id" and value:
         return "session"
+    if field == "subscription_id" and value:
+        return "subscription"
     if field == "producer_id" and isinstance(value, int) and value >= 0:
         return names.producer(value)
     if field in _MEMBER_FIELDS and isinstance(value, str):
