@@ -1,4 +1,5 @@
-"""Kafka's coordinator records, byte for byte: what `__consumer_offsets` and `__share_group_state` hold for share groups.
+"""Kafka's coordinator records, byte for byte: what `__consumer_offsets` and `__share_group_state` hold for share groups (for the
+other groups: consumer_group_records.py).
 
     key     record type (2)   fields, encoded as a non-flexible message
     value   version 0 (2)     fields, encoded as a flexible message: compact lengths, tagged fields at the end of each struct
@@ -53,8 +54,14 @@ _NO_TAGS = b"\0"
 
 
 class RecordType(IntEnum):
-    """The record types of `__consumer_offsets` that share groups use."""
+    """The record types of `__consumer_offsets`; those of classic and consumer groups have their values in consumer_group_records.py."""
 
+    CLASSIC_GROUP_METADATA = 2
+    CONSUMER_GROUP_METADATA = 3
+    CONSUMER_GROUP_MEMBER = 5
+    CONSUMER_GROUP_TARGET_METADATA = 6
+    CONSUMER_GROUP_TARGET_MEMBER = 7
+    CONSUMER_GROUP_CURRENT_MEMBER = 8
     SHARE_GROUP_MEMBER = 10
     SHARE_GROUP_METADATA = 11
     SHARE_GROUP_TARGET_METADATA = 12
@@ -64,17 +71,24 @@ class RecordType(IntEnum):
 
 
 MEMBER_RECORD_TYPES: Final = frozenset(
-    {RecordType.SHARE_GROUP_MEMBER, RecordType.SHARE_GROUP_TARGET_MEMBER, RecordType.SHARE_GROUP_CURRENT_MEMBER}
+    {
+        RecordType.CONSUMER_GROUP_MEMBER,
+        RecordType.CONSUMER_GROUP_TARGET_MEMBER,
+        RecordType.CONSUMER_GROUP_CURRENT_MEMBER,
+        RecordType.SHARE_GROUP_MEMBER,
+        RecordType.SHARE_GROUP_TARGET_MEMBER,
+        RecordType.SHARE_GROUP_CURRENT_MEMBER,
+    }
 )
 
 
-_INT8: Final = {"kafka_type": "int8"}
-_INT16: Final = {"kafka_type": "int16"}
-_INT32: Final = {"kafka_type": "int32"}
-_INT64: Final = {"kafka_type": "int64"}
-_STRING: Final = {"kafka_type": "string"}
-_UUID: Final = {"kafka_type": "uuid"}
-_TAG_0: Final[dict[str, Any]] = {"tag": 0}
+INT8: Final = {"kafka_type": "int8"}
+INT16: Final = {"kafka_type": "int16"}
+INT32: Final = {"kafka_type": "int32"}
+INT64: Final = {"kafka_type": "int64"}
+STRING: Final = {"kafka_type": "string"}
+UUID_: Final = {"kafka_type": "uuid"}
+TAG_0: Final[dict[str, Any]] = {"tag": 0}
 _TAG_OF_OURS: Final[dict[str, Any]] = {"tag": 1000}
 """Far from those that Kafka may come to use; its readers skip what they do not know."""
 
@@ -90,15 +104,15 @@ class Message:
 
     def encode(self) -> bytes:
         out = io.BytesIO()
-        out.write(_I16.pack(VALUE_VERSION))
+        out.write(_I16.pack(self.__version__))
         entity_writer(type(self))(out, self)
         return out.getvalue()
 
     @classmethod
     def decode(cls, value: bytes) -> Self:
-        """Raises ValueError for anything that is not exactly one such value in version 0, without tags of a later format."""
-        if value[:2] != b"\0\0":
-            raise ValueError(f"{cls.__name__}: not version {VALUE_VERSION}: {value[:2].hex()}")
+        """Raises ValueError for anything that is not exactly one such value in its version, without tags of a later format."""
+        if value[:2] != _I16.pack(cls.__version__):
+            raise ValueError(f"{cls.__name__}: not version {cls.__version__}: {value[:2].hex()}")
         try:
             message, size = entity_reader(cls)(value, 2)
         except (SerialError, KeyError) as error:  # KeyError: a tag that kio does not know
@@ -115,10 +129,10 @@ class Message:
 class StateBatchRecord(Message):
     """StateBatches of the two records below."""
 
-    first_offset: int = field(metadata=_INT64)
-    last_offset: int = field(metadata=_INT64)
-    delivery_state: int = field(metadata=_INT8)
-    delivery_count: int = field(metadata=_INT16)
+    first_offset: int = field(metadata=INT64)
+    last_offset: int = field(metadata=INT64)
+    delivery_state: int = field(metadata=INT8)
+    delivery_count: int = field(metadata=INT16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,26 +140,26 @@ class ShareSnapshot(Message):
     """The whole state of a share-partition. `start_offset` -1: not decided yet. `written_in` (not Kafka's): the newest leader epoch
     whose log start offset and batches speak of; -1: they speak of no record, the start offset is one that somebody asked for."""
 
-    snapshot_epoch: int = field(metadata=_INT32)
-    state_epoch: int = field(metadata=_INT32)
-    leader_epoch: int = field(metadata=_INT32)
-    start_offset: int = field(metadata=_INT64)
-    create_timestamp: int = field(metadata=_INT64)
-    write_timestamp: int = field(metadata=_INT64)
+    snapshot_epoch: int = field(metadata=INT32)
+    state_epoch: int = field(metadata=INT32)
+    leader_epoch: int = field(metadata=INT32)
+    start_offset: int = field(metadata=INT64)
+    create_timestamp: int = field(metadata=INT64)
+    write_timestamp: int = field(metadata=INT64)
     state_batches: tuple[StateBatchRecord, ...]
-    delivery_complete_count: int = field(metadata=_INT32 | _TAG_0, default=UNKNOWN_COUNT)
-    written_in: int = field(metadata=_INT32 | _TAG_OF_OURS, default=UNKNOWN_EPOCH)
+    delivery_complete_count: int = field(metadata=INT32 | TAG_0, default=UNKNOWN_COUNT)
+    written_in: int = field(metadata=INT32 | _TAG_OF_OURS, default=UNKNOWN_EPOCH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareUpdate(Message):
     """What changed since the snapshot with that epoch or the update before. `leader_epoch` -1 and `start_offset` -1: unchanged."""
 
-    snapshot_epoch: int = field(metadata=_INT32)
-    leader_epoch: int = field(metadata=_INT32)
-    start_offset: int = field(metadata=_INT64)
+    snapshot_epoch: int = field(metadata=INT32)
+    leader_epoch: int = field(metadata=INT32)
+    start_offset: int = field(metadata=INT64)
     state_batches: tuple[StateBatchRecord, ...]
-    delivery_complete_count: int = field(metadata=_INT32 | _TAG_0, default=UNKNOWN_COUNT)
+    delivery_complete_count: int = field(metadata=INT32 | TAG_0, default=UNKNOWN_COUNT)
 
 
 def encode_share_update(
@@ -184,51 +198,51 @@ SHARE_STATE_VALUES: Final[dict[int, type[ShareSnapshot] | type[ShareUpdate]]] = 
 class TopicPartitions(Message):
     """Partitions of one topic in an assignment."""
 
-    topic_id: UUID = field(metadata=_UUID)
-    partitions: tuple[int, ...] = field(metadata=_INT32)
+    topic_id: UUID = field(metadata=UUID_)
+    partitions: tuple[int, ...] = field(metadata=INT32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedTopicPartitions(Message):
     """Partitions of one topic in ShareGroupPartitions."""
 
-    topic_id: UUID = field(metadata=_UUID)
-    topic_name: str = field(metadata=_STRING)
-    partitions: tuple[int, ...] = field(metadata=_INT32)
+    topic_id: UUID = field(metadata=UUID_)
+    topic_name: str = field(metadata=STRING)
+    partitions: tuple[int, ...] = field(metadata=INT32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedTopic(Message):
     """A topic in ShareGroupPartitions whose share state is being deleted."""
 
-    topic_id: UUID = field(metadata=_UUID)
-    topic_name: str = field(metadata=_STRING)
+    topic_id: UUID = field(metadata=UUID_)
+    topic_name: str = field(metadata=STRING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupMember(Message):
     """Type 10, ShareGroupMemberMetadata: what a member said of itself."""
 
-    rack_id: str | None = field(metadata=_STRING, default=None)
-    client_id: str = field(metadata=_STRING)
-    client_host: str = field(metadata=_STRING)
-    subscribed_topic_names: tuple[str, ...] = field(metadata=_STRING)
+    rack_id: str | None = field(metadata=STRING, default=None)
+    client_id: str = field(metadata=STRING)
+    client_host: str = field(metadata=STRING)
+    subscribed_topic_names: tuple[str, ...] = field(metadata=STRING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupMetadata(Message):
     """Type 11: the group epoch, and a hash over the topics subscribed to (the broker's own; 0: none)."""
 
-    epoch: int = field(metadata=_INT32)
-    metadata_hash: int = field(metadata=_INT64)
+    epoch: int = field(metadata=INT32)
+    metadata_hash: int = field(metadata=INT64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupTargetMetadata(Message):
     """Type 12, ShareGroupTargetAssignmentMetadata: which group epoch the target assignment is for and when it was made."""
 
-    assignment_epoch: int = field(metadata=_INT32)
-    assignment_timestamp: int = field(metadata=_INT64 | _TAG_0, default=0)
+    assignment_epoch: int = field(metadata=INT32)
+    assignment_timestamp: int = field(metadata=INT64 | TAG_0, default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,9 +256,9 @@ class ShareGroupTargetMember(Message):
 class ShareGroupCurrentMember(Message):
     """Type 14, ShareGroupCurrentMemberAssignment: what a member was told to have. `state` is always 0 (stable)."""
 
-    member_epoch: int = field(metadata=_INT32)
-    previous_member_epoch: int = field(metadata=_INT32)
-    state: int = field(metadata=_INT8, default=0)
+    member_epoch: int = field(metadata=INT32)
+    previous_member_epoch: int = field(metadata=INT32)
+    state: int = field(metadata=INT8, default=0)
     assigned_partitions: tuple[TopicPartitions, ...]
 
 
@@ -257,7 +271,7 @@ class ShareGroupPartitions(Message):
     deleting_topics: tuple[NamedTopic, ...]
 
 
-GROUP_VALUES: Final[dict[RecordType, type[Message]]] = {
+SHARE_GROUP_VALUES: Final[dict[RecordType, type[Message]]] = {
     RecordType.SHARE_GROUP_MEMBER: ShareGroupMember,
     RecordType.SHARE_GROUP_METADATA: ShareGroupMetadata,
     RecordType.SHARE_GROUP_TARGET_METADATA: ShareGroupTargetMetadata,

@@ -10,7 +10,8 @@ below is length (2) and UTF-8. Negative numbers do not occur in keys.
     log_start/     topic id (16), partition (4)                      LogStart: JSON
     leader_epoch/  topic id (16), partition (4), epoch (4)           LeaderEpoch: JSON
     producers/     topic id (16), partition (4), offset (8)          ProducerSnapshot: JSON
-    group/         group str, record type (2) [, member str]         coordinator_records.GROUP_VALUES
+    group/         group str, record type (2) [, member str]         GROUP_VALUES
+    offset/        group str, topic id (16), partition (4)           consumer_group_records.GroupOffset
     share/         topic id (16), partition (4), group str,          number 0: ShareSnapshot
                    number (8)                                        number > 0: ShareUpdate
     dead_letter/   topic id (16), partition (4), group str           DeadLetterCursor: JSON
@@ -19,8 +20,9 @@ below is length (2) and UTF-8. Negative numbers do not occur in keys.
 JSON is compact UTF-8; readers ignore members that they do not know, and skip keys of namespaces, meta names and group record
 types that they do not know (`parse_key` gives None): later formats add them. A value that cannot be read is a ValueError.
 
-Group records and share state hold Kafka's own bytes (coordinator_records.py). Their keys put first what is looked up by: all
-records of a group are one scan; so are a share-partition's snapshot with its updates in order, and everything of a topic.
+Group records, offsets and share state hold Kafka's own bytes (coordinator_records.py, consumer_group_records.py). Their keys put
+first what is looked up by: all records of a group are one scan; so are its offsets, a share-partition's snapshot with its updates
+in order, and everything of a topic.
 
 No key is longer than MAX_KEY_BYTES, which is what LMDB can take: whoever takes in a group id refuses one over MAX_GROUP_ID_BYTES.
 
@@ -37,9 +39,10 @@ from enum import IntEnum, StrEnum
 from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias
 from uuid import UUID
 
+from kbroker.consumer_group_records import CONSUMER_GROUP_VALUES, GroupOffset
 from kbroker.coordinator_records import (
-    GROUP_VALUES,
     MEMBER_RECORD_TYPES,
+    SHARE_GROUP_VALUES,
     SHARE_SNAPSHOT_TYPE,
     SHARE_STATE_VALUES,
     SHARE_UPDATE_TYPE,
@@ -51,7 +54,8 @@ from kbroker.coordinator_records import (
 
 MAX_KEY_BYTES: Final = 511
 MAX_GROUP_ID_BYTES: Final = 255
-"""With a member id of 36 characters of four bytes the longest key has 411 bytes."""
+MAX_MEMBER_ID_BYTES: Final = 200
+"""With both the longest key has 467 bytes."""
 
 _LOG = struct.Struct(">16si")
 _EPOCH = struct.Struct(">16sii")
@@ -337,6 +341,9 @@ class ProducerSnapshotKey:
         return ProducerSnapshot.decode(value)
 
 
+GROUP_VALUES: Final[dict[RecordType, type[Message]]] = {**CONSUMER_GROUP_VALUES, **SHARE_GROUP_VALUES}
+
+
 @dataclass(frozen=True, slots=True)
 class GroupKey:
     """A record of a group. `member_id` is None but for the types of MEMBER_RECORD_TYPES."""
@@ -369,6 +376,33 @@ class GroupKey:
 def group_prefix(group_id: str) -> bytes:
     """Scan this for all records of one group."""
     return GroupKey.namespace + encode_string(group_id)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffsetKey:
+    """An offset that a group has committed."""
+
+    group_id: str
+    topic_id: UUID
+    partition: int
+    namespace: ClassVar[bytes] = b"offset/"
+
+    def encode(self) -> bytes:
+        return group_offsets_prefix(self.group_id) + _LOG.pack(self.topic_id.bytes, self.partition)
+
+    @classmethod
+    def parse(cls, body: bytes) -> GroupOffsetKey:
+        group_id, end = decode_string(body, 0)
+        topic_id, partition = _LOG.unpack(body[end:])
+        return cls(group_id, UUID(bytes=topic_id), partition)
+
+    def decode_value(self, value: bytes) -> GroupOffset:
+        return GroupOffset.decode(value)
+
+
+def group_offsets_prefix(group_id: str) -> bytes:
+    """Scan this for all offsets of one group."""
+    return GroupOffsetKey.namespace + encode_string(group_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,6 +509,7 @@ StateKey: TypeAlias = (
     | LeaderEpochKey
     | ProducerSnapshotKey
     | GroupKey
+    | GroupOffsetKey
     | ShareStateKey
     | DeadLetterKey
     | ControlHintKey
@@ -491,6 +526,7 @@ _PARSERS: Final[dict[bytes, Callable[[bytes], StateKey | None]]] = {
         LeaderEpochKey,
         ProducerSnapshotKey,
         GroupKey,
+        GroupOffsetKey,
         ShareStateKey,
         DeadLetterKey,
         ControlHintKey,

@@ -8,8 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbroker.consumer_group_records import (
+    CONSUMER_GROUP_VALUES,
+    ClassicGroupMember,
+    ClassicGroupMetadata,
+    ClassicMember,
+    ClassicProtocol,
+    ConsumerGroupCurrentMember,
+    ConsumerGroupMember,
+    ConsumerGroupMetadata,
+    ConsumerGroupTargetMember,
+    ConsumerGroupTargetMetadata,
+    GroupOffset,
+)
 from kbroker.coordinator_records import (
-    GROUP_VALUES,
+    SHARE_GROUP_VALUES,
     SHARE_STATE_VALUES,
     Message,
     NamedTopic,
@@ -87,6 +100,67 @@ VECTORS: list[tuple[Message, str]] = [
         ),
         f"0000 02 {T} 02 74 02 00000001 00 01 02 {T} 02 74 00 00",
     ),
+    (GroupOffset(offset=7, leader_epoch=2, metadata="m", commit_timestamp=5), "0003 0000000000000007 00000002 0001 6d 0000000000000005"),
+    (
+        ClassicGroupMetadata(
+            protocol_type="consumer",
+            generation=3,
+            protocol="range",
+            leader="m",
+            current_state_timestamp=5,
+            members=(
+                ClassicGroupMember(
+                    member_id="m",
+                    client_id="c",
+                    client_host="/h",
+                    rebalance_timeout=1,
+                    session_timeout=2,
+                    subscription=b"s",
+                    assignment=b"",
+                ),
+            ),
+        ),
+        "0003 0008 636f6e73756d6572 00000003 0005 72616e6765 0001 6d 0000000000000005 00000001"
+        "0001 6d ffff 0001 63 0002 2f68 00000001 00000002 00000001 73 00000000",
+    ),
+    (
+        ClassicGroupMetadata(protocol_type="", generation=0, protocol=None, leader=None, members=()),
+        "0003 0000 00000000 ffff ffff ffffffffffffffff 00000000",
+    ),
+    (ConsumerGroupMetadata(epoch=3, metadata_hash=-2), "0000 00000003 01 00 08 fffffffffffffffe"),
+    (
+        ConsumerGroupMember(
+            instance_id="i",
+            rack_id=None,
+            client_id="c",
+            client_host="/h",
+            subscribed_topic_names=("t",),
+            subscribed_topic_regex="r",
+            rebalance_timeout=9,
+            server_assignor="u",
+            classic=ClassicMember(session_timeout=3, supported_protocols=(ClassicProtocol(name="p", metadata=b"x"),)),
+        ),
+        "0000 02 69 00 02 63 03 2f68 02 02 74 02 72 00000009 02 75 01 00 0c 01 00000003 02 02 70 02 78 00 00",
+    ),
+    (
+        ConsumerGroupMember(client_id="", client_host="", subscribed_topic_names=()),
+        "0000 00 00 01 01 01 00 ffffffff 00 00",
+    ),
+    (ConsumerGroupTargetMetadata(assignment_epoch=3, assignment_timestamp=5), "0000 00000003 01 00 08 0000000000000005"),
+    (
+        ConsumerGroupTargetMember(topic_partitions=(TopicPartitions(topic_id=TOPIC, partitions=(0,)),)),
+        f"0000 02 {T} 02 00000000 00 00",
+    ),
+    (
+        ConsumerGroupCurrentMember(
+            member_epoch=5,
+            previous_member_epoch=4,
+            state=1,
+            assigned_partitions=(),
+            partitions_pending_revocation=(TopicPartitions(topic_id=TOPIC, partitions=(1,)),),
+        ),
+        f"0000 00000005 00000004 01 01 02 {T} 02 00000001 00 00",
+    ),
 ]
 
 
@@ -97,8 +171,9 @@ def test_values_as_bytes(value: Message, encoded: str) -> None:  # SC-9..11, GRP
 
 
 def test_there_is_a_vector_for_every_value() -> None:
-    assert {type(value) for value, _ in VECTORS} == {*GROUP_VALUES.values(), *SHARE_STATE_VALUES.values()}
-    assert set(GROUP_VALUES) == set(RecordType)
+    values = {*SHARE_GROUP_VALUES.values(), *CONSUMER_GROUP_VALUES.values(), *SHARE_STATE_VALUES.values(), GroupOffset}
+    assert {type(value) for value, _ in VECTORS} == values
+    assert {*SHARE_GROUP_VALUES, *CONSUMER_GROUP_VALUES} == set(RecordType)
 
 
 @pytest.mark.parametrize("value", [b"", b"\0", b"\0\0", b"\0\1" + bytes(20), ShareGroupMetadata(epoch=1, metadata_hash=1).encode() + b"x"])

@@ -33,6 +33,7 @@ from kbroker.state_records import (
     DeadLetterKey,
     Generation,
     GroupKey,
+    GroupOffsetKey,
     LeaderEpoch,
     LeaderEpochKey,
     LogStart,
@@ -71,6 +72,7 @@ KEYS_AND_BYTES = [
     (ProducerSnapshotKey(TOPIC, 3, 258), b"producers/" + bytes.fromhex(TOPIC_HEX + "000000030000000000000102")),
     (GroupKey(RecordType.SHARE_GROUP_METADATA, "g1"), b"group/\x00\x02g1\x00\x0b"),
     (GroupKey(RecordType.SHARE_GROUP_MEMBER, "g1", "m"), b"group/\x00\x02g1\x00\x0a\x00\x01m"),
+    (GroupOffsetKey("g1", TOPIC, 3), b"offset/\x00\x02g1" + bytes.fromhex(TOPIC_HEX + "00000003")),
     (ShareStateKey(TOPIC, 3, "g1", 7), b"share/" + bytes.fromhex(TOPIC_HEX + "00000003") + b"\x00\x02g1" + bytes(7) + b"\x07"),
     (DeadLetterKey(TOPIC, 3, "g1"), b"dead_letter/" + bytes.fromhex(TOPIC_HEX + "00000003") + b"\x00\x02g1"),
     (ControlHintKey(TOPIC, 3), b"share_control/" + bytes.fromhex(TOPIC_HEX + "00000003")),
@@ -137,7 +139,7 @@ def test_every_namespace_is_in_the_table_at_the_head() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", [b"later/x", b"meta/later", b"noslash", b"", b"group/\x00\x01g\x00\x03", b"group/\x00\x01g\x00\x63\x00\x01m"]
+    "key", [b"later/x", b"meta/later", b"noslash", b"", b"group/\x00\x01g\x00\x04", b"group/\x00\x01g\x00\x63\x00\x01m"]
 )
 def test_what_a_later_format_knows_is_skipped(key: bytes) -> None:
     assert parse_key(key) is None

@@ -1,7 +1,7 @@
-"""One namespace for the ids of groups of all types: share groups now, classic and consumer groups later.
+"""One namespace for the ids of groups of all types: classic, consumer and share groups.
 
 An id belongs to the type that used it first, until its last record is deleted; whoever comes with another type is refused, even
-when the group is empty. It must not know what a group is.
+when the group is empty; only classic and consumer groups are made into each other. It must not know what a group is.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
 SHARE: Final = "share"
-"""A group type as ListGroups names it."""
+"""Group types as ListGroups names them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ from kbroker.coordinator.share_group_partitions import (
     take_initialized,
 )
 from kbroker.coordinator.share_group_state import NO_PARTITIONS, Group, Member, Records, from_assignment, share_partitions, to_assignment
-from kbroker.coordinator_records import RecordType
+from kbroker.coordinator_records import SHARE_GROUP_VALUES, RecordType
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.persister import Result
 from kbroker.state_records import MAX_GROUP_ID_BYTES, GroupKey, parse_key
@@ -300,7 +300,7 @@ class ShareGroupCoordinator:
         loaded: dict[str, Group] = {}
         for key, value in records:
             parsed = parse_key(key)
-            if isinstance(parsed, GroupKey):
+            if isinstance(parsed, GroupKey) and parsed.record_type in SHARE_GROUP_VALUES:
                 group = loaded.get(parsed.group_id)
                 if group is None:
                     group = loaded[parsed.group_id] = self._groups.get(parsed.group_id) or self._create(parsed.group_id)
