@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
 import trio
@@ -384,12 +385,12 @@ class ShareGroups:
         deadline_ms = loaded.engine.next_deadline_ms()
         if deadline_ms is not None and deadline_ms < loaded.scheduled_ms:
             loaded.scheduled_ms = deadline_ms
-            self._deadlines.schedule(deadline_ms, lambda: self._expire(loaded))
+            self._deadlines.schedule(deadline_ms, partial(self._expire, loaded, deadline_ms))
 
-    def _expire(self, loaded: LoadedSharePartition) -> None:
+    def _expire(self, loaded: LoadedSharePartition, deadline_ms: float) -> None:
+        if loaded.gone or loaded.engine is None or deadline_ms != loaded.scheduled_ms:
+            return  # A nearer deadline took the place of this one: to schedule the next one again would double it for good.
         loaded.scheduled_ms = float("inf")
-        if loaded.gone or loaded.engine is None:
-            return
         persist = loaded.engine.expire(now_ms())
         self.save_later(loaded, persist)
         if persist is not None:

@@ -51,6 +51,24 @@ async def test_lock_duration(connect: Connect, jump_clock: trio.testing.MockCloc
         assert acquired(await Member(client.another(3), "third").fetch([key], wait_ms=5000)) == [(1, 1, 3)]
 
 
+async def test_shorter_locks_leave_no_deadlines_behind(connect: Connect, jump_clock: trio.testing.MockClock) -> None:
+    """Each shorter lock is a nearer deadline; the ones that it overtook must not come back as second ones of those that follow."""
+    async with connect() as client:
+        key = await prepare(client, 1, 1, 1, 1)
+        member = Member(client, "m")
+        for duration in ("50000", "40000", "30000", "20000"):
+            await set_up_group(client, {LOCK: duration})
+            assert len(acquired(await member.fetch([key], max_records=1, wait_ms=5000))) == 1
+        await set_up_group(client, {LOCK: "60000"})
+        for wait_s in (21, 10, 10):
+            jump_clock.jump(wait_s)
+            await trio.testing.wait_all_tasks_blocked()
+        await member.acknowledge({key: [(0, 0, [RENEW])]}, renew=True)
+        jump_clock.jump(10)
+        await trio.testing.wait_all_tasks_blocked()
+        assert client.broker.deadlines.statistics().scheduled == 1
+
+
 async def test_delivery_count_limit(connect: Connect) -> None:  # CFG-42, REC-6
     async with connect() as client:
         key = await prepare(client, 1, 1)
