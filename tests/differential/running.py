@@ -29,7 +29,7 @@ BROKER_CONFIG = {
     "group.share.assignment.interval.ms": "0",
 }
 """Both brokers': bounds low enough for scripts that wait for a lock or a session to expire."""
-KAFKA_ONLY_CONFIG = {
+RECORDED_CONFIG = BROKER_CONFIG | {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "100",
     "group.max.size": "4",
