@@ -2,7 +2,7 @@
 `__consumer_offsets`; how records look in general stands in coordinator_records.py.
 
     type  key               value                             version
-     0/1  (see below)       GroupOffset                       3, not flexible
+     0/1  (see below)       GroupOffset                       3, not flexible; 1 with an expiry
        2  group             ClassicGroupMetadata              3, not flexible
        3  group             ConsumerGroupMetadata             0
        5  group, member     ConsumerGroupMember               0
@@ -18,7 +18,7 @@ As in coordinator_records.py, no `from __future__ import annotations`: kio reads
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeAlias
 
 from kio.static.primitive import i16
 
@@ -37,6 +37,27 @@ class GroupOffset(Message):
     leader_epoch: int = field(metadata=INT32, default=-1)
     metadata: str = field(metadata=STRING, default="")
     commit_timestamp: int = field(metadata=INT64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiringGroupOffset(Message):
+    """OffsetCommitValue version 1: an offset that its committer wants to be kept until `expire_timestamp` (OffsetCommit v2-4)."""
+
+    __version__: ClassVar[i16] = i16(1)
+    __flexible__: ClassVar[bool] = False
+    offset: int = field(metadata=INT64)
+    metadata: str = field(metadata=STRING, default="")
+    commit_timestamp: int = field(metadata=INT64)
+    expire_timestamp: int = field(metadata=INT64)
+    leader_epoch: ClassVar[int] = -1
+
+
+AnyGroupOffset: TypeAlias = GroupOffset | ExpiringGroupOffset
+
+
+def decode_group_offset(value: bytes) -> AnyGroupOffset:
+    """Raises ValueError."""
+    return ExpiringGroupOffset.decode(value) if value[:2] == b"\0\1" else GroupOffset.decode(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

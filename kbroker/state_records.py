@@ -11,7 +11,7 @@ below is length (2) and UTF-8. Negative numbers do not occur in keys.
     leader_epoch/  topic id (16), partition (4), epoch (4)           LeaderEpoch: JSON
     producers/     topic id (16), partition (4), offset (8)          ProducerSnapshot: JSON
     group/         group str, record type (2) [, member str]         GROUP_VALUES
-    offset/        group str, topic id (16), partition (4)           consumer_group_records.GroupOffset
+    offset/        group str, topic id (16), partition (4)           consumer_group_records.AnyGroupOffset
     share/         topic id (16), partition (4), group str,          number 0: ShareSnapshot
                    number (8)                                        number > 0: ShareUpdate
     dead_letter/   topic id (16), partition (4), group str           DeadLetterCursor: JSON
@@ -39,7 +39,7 @@ from enum import IntEnum, StrEnum
 from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias
 from uuid import UUID
 
-from kbroker.consumer_group_records import CONSUMER_GROUP_VALUES, GroupOffset
+from kbroker.consumer_group_records import CONSUMER_GROUP_VALUES, AnyGroupOffset, decode_group_offset
 from kbroker.coordinator_records import (
     MEMBER_RECORD_TYPES,
     SHARE_GROUP_VALUES,
@@ -396,8 +396,8 @@ class GroupOffsetKey:
         topic_id, partition = _LOG.unpack(body[end:])
         return cls(group_id, UUID(bytes=topic_id), partition)
 
-    def decode_value(self, value: bytes) -> GroupOffset:
-        return GroupOffset.decode(value)
+    def decode_value(self, value: bytes) -> AnyGroupOffset:
+        return decode_group_offset(value)
 
 
 def group_offsets_prefix(group_id: str) -> bytes:

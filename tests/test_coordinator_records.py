@@ -19,6 +19,7 @@ from kbroker.consumer_group_records import (
     ConsumerGroupMetadata,
     ConsumerGroupTargetMember,
     ConsumerGroupTargetMetadata,
+    ExpiringGroupOffset,
     GroupOffset,
 )
 from kbroker.coordinator_records import (
@@ -102,6 +103,10 @@ VECTORS: list[tuple[Message, str]] = [
     ),
     (GroupOffset(offset=7, leader_epoch=2, metadata="m", commit_timestamp=5), "0003 0000000000000007 00000002 0001 6d 0000000000000005"),
     (
+        ExpiringGroupOffset(offset=7, metadata="m", commit_timestamp=5, expire_timestamp=6),
+        "0001 0000000000000007 0001 6d 0000000000000005 0000000000000006",
+    ),
+    (
         ClassicGroupMetadata(
             protocol_type="consumer",
             generation=3,
@@ -171,7 +176,7 @@ def test_values_as_bytes(value: Message, encoded: str) -> None:  # SC-9..11, GRP
 
 
 def test_there_is_a_vector_for_every_value() -> None:
-    values = {*SHARE_GROUP_VALUES.values(), *CONSUMER_GROUP_VALUES.values(), *SHARE_STATE_VALUES.values(), GroupOffset}
+    values = {*SHARE_GROUP_VALUES.values(), *CONSUMER_GROUP_VALUES.values(), *SHARE_STATE_VALUES.values(), GroupOffset, ExpiringGroupOffset}
     assert {type(value) for value, _ in VECTORS} == values
     assert {*SHARE_GROUP_VALUES, *CONSUMER_GROUP_VALUES} == set(RecordType)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 from uuid import UUID
 
-from kbroker.consumer_group_records import GroupOffset
+from kbroker.consumer_group_records import AnyGroupOffset
 from kbroker.coordinator_records import Message, RecordType
 from kbroker.state_records import GroupKey
 from kbroker.storage.spi import Change
@@ -48,7 +48,7 @@ class ApplyOffsets:
     """These offsets of a group are saved: give them to `Offsets.apply`. None: removed."""
 
     group_id: str
-    offsets: Mapping[OffsetOf, GroupOffset | None]
+    offsets: Mapping[OffsetOf, AnyGroupOffset | None]
 
 
 Effect: TypeAlias = Answer | ApplyOffsets
