@@ -166,17 +166,20 @@ class ShareGroups:
         began = trio.current_time()
         try:
             engine = await load_share_partition(
-                self._persister, group_id, loaded.partition, self._settings(group_id), lambda: self._reset_policy(group_id)
+                self._persister,
+                group_id,
+                loaded.partition,
+                self._settings(group_id),
+                lambda: self._reset_policy(group_id),
+                lambda: loaded.gone,
             )
         except KafkaError as error:
-            loaded.error = error if error.code is ErrorCode.offset_not_available else client_error(error.code, error.message)
-            self._forget(loaded)
+            self._not_loaded(loaded, error if error.code is ErrorCode.offset_not_available else client_error(error.code, error.message))
             return
         except Exception as error:
             # A batch or a state that cannot be read concerns this queue alone; raised from here it would end the broker.
             logger.exception("share-partition %s:%s-%d cannot be loaded", group_id, topic_id, index)
-            loaded.error = client_error(ErrorCode.unknown_server_error, str(error))
-            self._forget(loaded)
+            self._not_loaded(loaded, client_error(ErrorCode.unknown_server_error, str(error)))
             return
         if not loaded.gone:
             engine.settings = self._settings(group_id)  # They may have been altered while the state was read.
@@ -186,6 +189,11 @@ class ShareGroups:
             loaded.waiters.wake_all()
             self.dead_letters.loaded(loaded)
             self.retire(loaded)
+
+    def _not_loaded(self, loaded: LoadedSharePartition, error: KafkaError) -> None:
+        if not loaded.gone:  # Else whoever waited for it loads it anew, and hears what comes of that.
+            loaded.error = error
+            self._forget(loaded)
 
     async def load(self, group_id: str, partition: TopicPartition) -> LoadedSharePartition:
         """As find_or_load, waiting until it is loaded. Raises KafkaError where it cannot be, or is forgotten meanwhile."""

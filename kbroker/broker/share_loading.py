@@ -22,6 +22,7 @@ from kbroker.config import reset_duration_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.effects import ShareSettings, StateBatch
 from kbroker.share.persister import InitializeRequest, Persister, ReadRequest, ReadResult, Result, TopicPartition, WriteRequest, begin_anew
+from kbroker.share.record_state import TERMINAL
 from kbroker.share.share_partition import SharePartition
 
 logger = logging.getLogger(__name__)
@@ -29,9 +30,16 @@ _UNDECIDED = -1
 
 
 async def load_share_partition(
-    persister: Persister, group_id: str, partition: Partition, settings: ShareSettings, reset_policy: Callable[[], str]
+    persister: Persister,
+    group_id: str,
+    partition: Partition,
+    settings: ShareSettings,
+    reset_policy: Callable[[], str],
+    is_forgotten: Callable[[], bool],
 ) -> SharePartition:
-    """Raises KafkaError with the persister's code, OFFSET_NOT_AVAILABLE while a reset by duration finds no record, and
+    """`is_forgotten`: the state was altered or deleted since it was read, and must not be written any more.
+
+    Raises KafkaError with the persister's code, OFFSET_NOT_AVAILABLE while a reset by duration finds no record, and
     UNKNOWN_SERVER_ERROR for state that makes no sense."""
     key = TopicPartition(partition.log.topic_id, partition.log.partition)
     state = (await persister.read(group_id, [ReadRequest(key, partition.leader_epoch)]))[0]
@@ -39,6 +47,9 @@ async def load_share_partition(
     start_offset, batches = state.start_offset, state.batches
     if start_offset == _UNDECIDED:
         start_offset = await _reset_offset(partition, reset_policy())
+    if is_forgotten():  # An alteration need not have raised the state epoch, which would fence what is written here.
+        raise KafkaError(ErrorCode.fenced_state_epoch, "The state was altered while it was being loaded.")
+    if state.start_offset == _UNDECIDED:
         await _write_start(persister, group_id, partition, key, state, start_offset, batches)
     elif start_offset < 0:  # Set by somebody who meant the beginning.
         start_offset = partition.log_start_offset
@@ -105,7 +116,7 @@ async def _write_start(
     start_offset: int,
     batches: Sequence[StateBatch],
 ) -> None:
-    complete = sum(batch.last_offset - batch.first_offset + 1 for batch in batches if batch.state in (2, 4))
+    complete = sum(batch.last_offset - batch.first_offset + 1 for batch in batches if batch.state in TERMINAL)
     request = WriteRequest(key, state.state_epoch, partition.leader_epoch, start_offset, complete, batches)
     _check((await persister.write(group_id, [request]))[0])
 

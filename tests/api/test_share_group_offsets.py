@@ -143,6 +143,35 @@ class TestAltering:
             assert acquired(await member.fetch(wait_ms=5000)) == [(5, 6, 1)]
             assert await starts(client) == {0: (5, 2)}
 
+    async def test_holds_against_a_load_under_way(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:  # OFF-13
+        """Where the group's reset policy was about to decide, too: what that says must not be saved over what was altered."""
+        async with connect() as client:
+            key = await known(client, 1, 1, 1)
+            assert await alter(client, -1) == [NONE]
+            await set_up_group(client, {"share.auto.offset.reset": "latest"})
+            persister, has_read, may_go_on, answers = client.broker.persister, trio.Event(), trio.Event(), []
+            read = persister.read
+
+            async def read_slowly(group_id: str, requests: Sequence[ReadRequest]) -> Any:
+                results = await read(group_id, requests)
+                has_read.set()
+                await may_go_on.wait()
+                return results
+
+            async def fetch() -> None:
+                answers.append(await Member(client.another(2), "m").fetch([key], wait_ms=5000))
+
+            monkeypatch.setattr(persister, "read", read_slowly)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(fetch)
+                await has_read.wait()
+                assert await alter(client, 1) == [NONE]
+                may_go_on.set()
+            assert acquired(answers[0]) == [(1, 2, 1)]
+            await trio.testing.wait_all_tasks_blocked()
+            await client.broker.state.perform(lambda: None)  # What was to be saved before is.
+            assert await starts(client) == {0: (1, 2)}
+
     async def test_back_to_the_reset_policy(self, connect: Connect) -> None:  # OFF-18, LOAD-2
         async with connect() as client:
             key = await known(client, 3)
