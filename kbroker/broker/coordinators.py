@@ -23,12 +23,11 @@ from uuid import UUID
 import trio
 
 from kbroker.broker.configs import Configs
-from kbroker.broker.deadlines import now_ms as monotonic_ms
 from kbroker.broker.group_commit import GroupCommit
+from kbroker.broker.session_clock import SessionClock
 from kbroker.broker.share_groups import ShareGroups
 from kbroker.broker.topics import Topics
 from kbroker.broker.waiting import Pending
-from kbroker.clock import wall_clock_ms
 from kbroker.coordinator.share_group import ShareGroupCoordinator, check_form
 from kbroker.coordinator.share_group_api import (
     DeleteShareState,
@@ -59,16 +58,6 @@ _IN_ADMINISTRATION = HeartbeatReply(ErrorCode.coordinator_load_in_progress)
 """Clients back off and come again."""
 _NOT_SAVED = OffsetsReply(ErrorCode.coordinator_not_available, "The change could not be saved.")
 _NO_LEADER_EPOCH = -1
-
-
-class SessionClock:
-    """Wall-clock milliseconds at the start, monotonic from there: sessions must not end because somebody set the clock."""
-
-    def __init__(self) -> None:
-        self._offset_ms = wall_clock_ms() - monotonic_ms()
-
-    def now_ms(self) -> int:
-        return int(monotonic_ms() + self._offset_ms)
 
 
 @dataclass(frozen=True, slots=True)
