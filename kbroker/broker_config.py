@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from kbroker.config_def import INT_MAX, LONG_MAX, ConfigDef, ConfigType, Source, Value, by_name
+from kbroker.consumer_group_configs import CONSUMER_GROUP_CONFIGS
 from kbroker.errors import OperatorError
 
 _BOOLEAN, _STRING, _INT, _LONG, _LIST = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.LIST
@@ -303,6 +304,7 @@ BROKER_CONFIGS: Final = by_name(
         dynamic=True,
         doc="How the name of a topic begins that is made for dead letters.",
     ),
+    *CONSUMER_GROUP_CONFIGS,
     # kbroker's own.
     ConfigDef(
         name="kbroker.persister",

@@ -15,6 +15,7 @@ import trio
 
 from kbroker.broker.group_commit import GroupCommit
 from kbroker.config import BrokerConfig, GroupConfig
+from kbroker.coordinator.offsets_api import OffsetsSettings
 from kbroker.coordinator.share_group_api import ShareGroupSettings
 from kbroker.share.dead_letter import Contents, DeadLetterQueue
 from kbroker.share.effects import ShareSettings
@@ -145,6 +146,10 @@ class Configs:
         """earliest, latest or by_duration:<ISO 8601 duration>."""
         policy: str = self.group(group_id)["share.auto.offset.reset"]
         return policy
+
+    def offsets_settings(self) -> OffsetsSettings:
+        retention_ms = self._broker["offsets.retention.minutes"] * 60_000
+        return OffsetsSettings(retention_ms=retention_ms, metadata_max_bytes=self._broker["offset.metadata.max.bytes"])
 
     # -- the broker ---------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,181 @@ part that the request belongs to. How an outcome is carried out stands in outcom
     SyncGroup, Heartbeat, LeaveGroup classic                      as a classic member          UNKNOWN_MEMBER_ID
     ConsumerGroupHeartbeat           made a consumer group        consumer                     GROUP_ID_NOT_FOUND
     OffsetCommit, OffsetDelete       classic checks the member    consumer checks the member   GROUP_ID_NOT_FOUND
+    OffsetFetch                      (anybody)                    consumer checks the epoch    no offsets
 
 This module must not know how a protocol works.
 """
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from kbroker.consumer_group_records import AnyGroupOffset
+from kbroker.coordinator.classic_group import ClassicGroups, ClassicGroupsStatistics
+from kbroker.coordinator.consumer_group import ConsumerGroups, ConsumerGroupsStatistics
+from kbroker.coordinator.group_ids import CLASSIC, CONSUMER, SHARE, GroupIds
+from kbroker.coordinator.offsets import Offsets, OffsetsStatistics, Retention
+from kbroker.coordinator.offsets_api import CommitRequest, OffsetErrors
+from kbroker.coordinator.outcome import OffsetOf, Outcome, together
+from kbroker.coordinator.share_group_api import ListedGroup, TopicsView
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.state_records import MAX_GROUP_ID_BYTES
+
+_GROUP_NOT_FOUND_FROM = 9
+"""The OffsetCommit version that has GROUP_ID_NOT_FOUND; before, it is an illegal generation."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsStatistics:
+    classic: ClassicGroupsStatistics
+    consumer: ConsumerGroupsStatistics
+    offsets: OffsetsStatistics
+
+
+class Groups:
+    """`group_ids` is shared with the share groups' coordinator."""
+
+    def __init__(
+        self, classic: ClassicGroups, consumer: ConsumerGroups, offsets: Offsets, group_ids: GroupIds, topics: TopicsView
+    ) -> None:
+        self.classic = classic
+        self.consumer = consumer
+        self.offsets = offsets
+        self._group_ids = group_ids
+        self._topics = topics
+
+    def statistics(self) -> GroupsStatistics:
+        return GroupsStatistics(self.classic.statistics(), self.consumer.statistics(), self.offsets.statistics())
+
+    # --- offsets ---
+
+    def commit_offsets(self, request: CommitRequest, *, now_ms: int) -> Outcome[OffsetErrors]:
+        """OffsetCommit. A group that does not exist is made, empty, if whoever commits does not say that it is a member."""
+        group_id = request.group_id
+        try:
+            if len(group_id.encode()) > MAX_GROUP_ID_BYTES:
+                raise KafkaError(ErrorCode.invalid_group_id)
+            made = self._let_commit(request, now_ms)
+        except KafkaError as refusal:
+            return Outcome(reply=OffsetErrors(refusal.code))
+        outcome = self.offsets.commit(request, now_ms=now_ms)
+        if not made:
+            return outcome
+        # The group counts only if the first of its offsets is saved.
+        return Outcome(outcome.changes, outcome.reply, outcome.effects, (group_id,))
+
+    def _let_commit(self, request: CommitRequest, now_ms: int) -> bool:
+        """Whether the group was made for this. Raises the refusal."""
+        match self._group_ids.type_of(request.group_id):
+            case None if request.generation < 0:
+                self.classic.ensure(request.group_id, now_ms=now_ms)
+                return True
+            case None if request.version < _GROUP_NOT_FOUND_FROM:
+                raise KafkaError(ErrorCode.illegal_generation)
+            case None | SHARE:
+                raise KafkaError(ErrorCode.group_id_not_found)
+            case CONSUMER:
+                self.consumer.check_commit(request)
+            case _:
+                self.classic.check_commit(request, now_ms=now_ms)
+        return False
+
+    def fetch_offsets(self, group_id: str, member_id: str | None, member_epoch: int) -> Mapping[OffsetOf, AnyGroupOffset]:
+        """OffsetFetch for one group: all that it has committed. Raises KafkaError for a member that a consumer group does not have, or
+        not in that epoch."""
+        if self._group_ids.type_of(group_id) == CONSUMER:
+            self.consumer.check_fetch(group_id, member_id, member_epoch)
+        return self.offsets.of(group_id)
+
+    def delete_offsets(self, group_id: str, wanted: Iterable[OffsetOf]) -> Outcome[OffsetErrors]:
+        """OffsetDelete. Offsets of topics that the group subscribes to stay."""
+        kind = self._group_ids.type_of(group_id)
+        try:
+            if kind in (None, SHARE):
+                raise KafkaError(ErrorCode.group_id_not_found)
+            if kind == CLASSIC:
+                self.classic.check_offset_delete(group_id)
+        except KafkaError as refusal:
+            return Outcome(reply=OffsetErrors(refusal.code))
+        subscribed, allowed = ErrorCode.group_subscribed_to_topic, ErrorCode.none
+        rows = {partition: subscribed if self._is_subscribed(group_id, partition[0]) else allowed for partition in wanted}
+        return self.offsets.delete(group_id, rows)
+
+    def _is_subscribed(self, group_id: str, topic_id: UUID) -> bool:
+        topic = self._topics.by_id(topic_id)
+        part = self.consumer if self._group_ids.type_of(group_id) == CONSUMER else self.classic
+        return topic is not None and part.is_subscribed(group_id, topic.name)
+
+    def expire_offsets(self, group_id: str, *, now_ms: int) -> Outcome[None]:
+        """Forget a group's old offsets, and the group itself if it has neither members nor offsets."""
+        if self._group_ids.type_of(group_id) == CLASSIC:
+            if not self.classic.may_expire(group_id):
+                return Outcome()
+            retention = Retention(self.classic.empty_since_ms(group_id), lambda topic_id: self._is_subscribed(group_id, topic_id))
+        else:
+            retention = Retention(None, lambda topic_id: self._is_subscribed(group_id, topic_id))
+        outcome = self.offsets.expire(group_id, retention, now_ms=now_ms)
+        nothing_left = outcome.reply
+        if nothing_left and self._is_empty(group_id):
+            return together([outcome, self._part_of(group_id).delete(group_id)])
+        return together([outcome])
+
+    # --- administration ---
+
+    def group_ids(self) -> tuple[str, ...]:
+        return (*self.classic.ids(), *self.consumer.ids())
+
+    def listed(self) -> Iterator[ListedGroup]:
+        """Rows of ListGroups."""
+        yield from self.classic.listed()
+        yield from self.consumer.listed()
+
+    def delete(self, group_id: str) -> Outcome[ErrorCode]:
+        """DeleteGroups for one group, with its offsets."""
+        if self._group_ids.type_of(group_id) not in (CLASSIC, CONSUMER):
+            return Outcome(reply=ErrorCode.group_id_not_found)
+        outcome = self._part_of(group_id).delete(group_id)
+        if outcome.reply is not ErrorCode.none:
+            return outcome
+        with_offsets = together([outcome, self.offsets.remove_group(group_id)])
+        return Outcome(with_offsets.changes, ErrorCode.none, with_offsets.effects, with_offsets.group_ids)
+
+    def topic_deleted(self, topic_id: UUID) -> Outcome[None]:
+        """The offsets of a deleted topic go. Groups notice for themselves that it is gone."""
+        return together(self.offsets.topic_deleted(topic_id))
+
+    def _part_of(self, group_id: str) -> ClassicGroups | ConsumerGroups:
+        return self.consumer if self._group_ids.type_of(group_id) == CONSUMER else self.classic
+
+    def _is_empty(self, group_id: str) -> bool:
+        return self._part_of(group_id).is_empty(group_id)
+
+    # --- time ---
+
+    def next_deadline_ms(self) -> int | None:
+        """When to call `expire` next; it may turn out that there was nothing to do."""
+        found = [each for each in (self.classic.next_deadline_ms(), self.consumer.next_deadline_ms()) if each is not None]
+        return min(found, default=None)
+
+    def expire(self, now_ms: int) -> Outcome[None]:
+        """What has run out by now: sessions, rebalances."""
+        return together([self.classic.expire(now_ms), self.consumer.expire(now_ms)])
+
+    # --- records ---
+
+    def load(self, records: Iterable[tuple[bytes, bytes]], offsets: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
+        """Take in what is stored (scans of GroupKey.namespace and GroupOffsetKey.namespace); sessions begin anew. Share groups' records
+        are skipped. Offsets without a group make one."""
+        records = list(records)
+        self.classic.load(records, now_ms=now_ms)
+        self.consumer.load(records, now_ms=now_ms)
+        self.offsets.load(offsets)
+        for group_id in self.offsets.group_ids():
+            if self._group_ids.type_of(group_id) is None:
+                self.classic.ensure(group_id, now_ms=now_ms)
+
+    def not_saved(self, group_id: str, records: Collection[tuple[bytes, bytes]], *, now_ms: int) -> Outcome[None]:
+        """A decision about the group could not be saved; `records` is what the store has of it."""
+        raise NotImplementedError

@@ -1,0 +1,56 @@
+"""OffsetCommit (8), v2-10: the offsets that a group has got to; topics by id from v10 (KIP-848).
+
+Code 0 is synced to disk like a record with acks=all. Who is no member (no member id, generation -1) may commit where the group has no
+members, and makes a group of offsets alone where there is none. A topic or partition that does not exist is 3 (an unknown id 100), and
+stops no other; what refuses the group or its member is the code of every other row. `retention_time` (v2-4) is honoured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kbroker.api.offset_topics import TopicRow, find_topic
+from kbroker.broker.connection import Message, Request
+from kbroker.coordinator.offsets_api import Commit, CommitRequest, OffsetErrors
+from kbroker.errors import KafkaError
+
+
+async def handle(request: Request) -> Message:
+    rows = [find_topic(request.broker.topics, topic, topic.partitions) for topic in request.body.topics]
+    errors = await _committed(request, rows)
+    return {"topics": [{**row.key, "partitions": list(_partitions(row, errors))} for row in rows]}
+
+
+async def _committed(request: Request, rows: list[TopicRow]) -> OffsetErrors:
+    body = request.body
+    commits = {row.partition(each.partition_index): _commit(each) for row in rows for each in row.known()}
+    if not commits:
+        return OffsetErrors()
+    retention = getattr(body, "retention_time", None)
+    wanted = CommitRequest(
+        group_id=body.group_id,
+        offsets=commits,
+        member_id=body.member_id,
+        instance_id=getattr(body, "group_instance_id", None),
+        generation=body.generation_id_or_member_epoch,
+        version=request.version,
+        retention_ms=-1 if retention is None else round(retention.total_seconds() * 1000),
+    )
+    groups = request.broker.consumer_groups
+    try:
+        return await groups.ask(lambda _, now_ms: groups.groups.commit_offsets(wanted, now_ms=now_ms))
+    except KafkaError as error:
+        return OffsetErrors(error.code)
+
+
+def _commit(row: Any) -> Commit:
+    return Commit(row.committed_offset, getattr(row, "committed_leader_epoch", -1), row.committed_metadata)
+
+
+def _partitions(row: TopicRow, errors: OffsetErrors) -> Iterator[Message]:
+    for each in row.rows:
+        index = each.partition_index
+        code = errors.code(row.partition(index)) if row.has(index) else row.unknown_code
+        yield {"partition_index": index, "error_code": code}
+

@@ -1,0 +1,38 @@
+"""OffsetDelete (47), v0 (KIP-496): forget offsets of a group; gone for good with code 0, whether or not there was one.
+
+A topic that a member subscribes to is GROUP_SUBSCRIBED_TO_TOPIC; what does not exist is 3; both stop no other row. A group with members
+that are no consumers is NON_EMPTY_GROUP.
+"""
+
+from __future__ import annotations
+
+from kbroker.api.offset_topics import find_topic
+from kbroker.broker.connection import Message, Request
+from kbroker.errors import KafkaError
+
+
+async def handle(request: Request) -> Message:
+    body = request.body
+    rows = [find_topic(request.broker.topics, topic, topic.partitions) for topic in body.topics]
+    wanted = [row.partition(each.partition_index) for row in rows for each in row.known()]
+    groups = request.broker.consumer_groups
+    try:
+        errors = await groups.ask(lambda *_: groups.groups.delete_offsets(body.group_id, wanted))
+    except KafkaError as error:
+        return {"error_code": error.code, "topics": ()}
+    if errors.error_code:
+        return {"error_code": errors.error_code, "topics": ()}
+    topics = [
+        {
+            **row.key,
+            "partitions": [
+                {
+                    "partition_index": each.partition_index,
+                    "error_code": errors.code(row.partition(each.partition_index)) if row.has(each.partition_index) else row.unknown_code,
+                }
+                for each in row.rows
+            ],
+        }
+        for row in rows
+    ]
+    return {"error_code": errors.error_code, "topics": topics}

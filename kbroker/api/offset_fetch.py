@@ -1,0 +1,81 @@
+"""OffsetFetch (9), v1-10: the offsets that groups have committed; one group up to v7, several from v8, topics by id from v10 (KIP-848).
+
+No list of topics (from v2): all that the group has. Without an offset, a topic or a group of that kind: offset -1 and no error; a topic
+id that does not exist is 100. From v9 a member may say its epoch: of a consumer group, another one than it has is refused. `require_stable`
+changes nothing without transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kbroker.api.offset_topics import find_topic
+from kbroker.broker.connection import Message, Request
+from kbroker.broker.topics import Topics
+from kbroker.consumer_group_records import AnyGroupOffset
+from kbroker.coordinator.outcome import OffsetOf
+from kbroker.errors import ErrorCode, KafkaError
+
+_GROUPS_FROM = 8
+_IDS_FROM = 10
+_GROUP_ERROR_FROM = 2
+_NO_OFFSET = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": ""}
+
+
+def handle(request: Request) -> Message:
+    body = request.body
+    if request.version >= _GROUPS_FROM:
+        return {"groups": [{"group_id": group.group_id, **_group(request, group)} for group in body.groups]}
+    return _group(request, body)
+
+
+def _group(request: Request, wanted: Any) -> Message:
+    """One group's answer: its topics and its error."""
+    try:
+        offsets = request.broker.consumer_groups.groups.fetch_offsets(
+            wanted.group_id, getattr(wanted, "member_id", None), getattr(wanted, "member_epoch", -1)
+        )
+    except KafkaError as error:
+        rows = _failed(wanted.topics or (), error.code) if request.version < _GROUP_ERROR_FROM else []
+        return {"topics": rows, "error_code": error.code}
+    topics = request.broker.topics
+    if wanted.topics is None:
+        return {"topics": list(_all(topics, offsets, request.version)), "error_code": ErrorCode.none}
+    return {"topics": [_topic(topics, each, offsets) for each in wanted.topics], "error_code": ErrorCode.none}
+
+
+def _topic(topics: Topics, wanted: Any, offsets: Mapping[OffsetOf, AnyGroupOffset]) -> Message:
+    row = find_topic(topics, wanted)
+    if row.topic is None and "topic_id" in row.key:
+        return {**row.key, "partitions": [_partition(index, None, row.unknown_code) for index in wanted.partition_indexes]}
+    found = {} if row.topic is None else {index: offsets.get((row.topic.topic_id, index)) for index in wanted.partition_indexes}
+    return {**row.key, "partitions": [_partition(index, found.get(index)) for index in wanted.partition_indexes]}
+
+
+def _all(topics: Topics, offsets: Mapping[OffsetOf, AnyGroupOffset], version: int) -> Iterator[Message]:
+    by_topic: dict[Any, list[int]] = {}
+    for topic_id, index in sorted(offsets):
+        by_topic.setdefault(topic_id, []).append(index)
+    for topic_id, indexes in by_topic.items():
+        topic = topics.by_id(topic_id)
+        if topic is not None:
+            key = {"topic_id": topic_id} if version >= _IDS_FROM else {"name": topic.name}
+            yield {**key, "partitions": [_partition(index, offsets[topic_id, index]) for index in indexes]}
+
+
+def _partition(index: int, offset: AnyGroupOffset | None, code: ErrorCode = ErrorCode.none) -> Message:
+    if offset is None:
+        return {"partition_index": index, **_NO_OFFSET, "error_code": code}
+    return {
+        "partition_index": index,
+        "committed_offset": offset.offset,
+        "committed_leader_epoch": offset.leader_epoch,
+        "metadata": offset.metadata,
+        "error_code": code,
+    }
+
+
+def _failed(topics: Any, code: ErrorCode) -> list[Message]:
+    """Version 1 has no error of the group's own."""
+    return [{"name": topic.name, "partitions": [_partition(index, None, code) for index in topic.partition_indexes]} for topic in topics]

@@ -1,0 +1,35 @@
+"""The broker's settings for committed offsets, classic groups and consumer groups: a part of the table of broker_config.py."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kbroker.config_def import ConfigDef, ConfigType
+
+_INT, _LONG, _LIST, _STRING = ConfigType.INT, ConfigType.LONG, ConfigType.LIST, ConfigType.STRING
+
+CONSUMER_GROUP_CONFIGS: Final = (
+    # Committed offsets.
+    ConfigDef(
+        name="offsets.retention.minutes",
+        type=_INT,
+        default="10080",
+        minimum=1,
+        doc="How long offsets are kept after the last member has left the group, or without members after their commit.",
+    ),
+    ConfigDef(
+        name="offsets.retention.check.interval.ms",
+        type=_LONG,
+        default="600000",
+        minimum=1,
+        doc="How often offsets that are too old, and groups without members and offsets, are looked for.",
+    ),
+    ConfigDef(
+        name="offset.metadata.max.bytes",
+        type=_INT,
+        default="4096",
+        doc="Longest text that a consumer may commit with an offset, in characters.",
+    ),
+    # Classic groups.
+    # Consumer groups (KIP-848).
+)
