@@ -19,10 +19,11 @@ As in coordinator_records.py, no `from __future__ import annotations`: kio reads
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, TypeAlias
+from uuid import UUID
 
 from kio.static.primitive import i16
 
-from kbroker.coordinator_records import INT8, INT32, INT64, STRING, TAG_0, Message, RecordType, TopicPartitions
+from kbroker.coordinator_records import INT8, INT32, INT64, STRING, TAG_0, UUID_, Message, RecordType, TopicPartitions
 
 _BYTES: Final = {"kafka_type": "bytes"}
 
@@ -152,6 +153,15 @@ class ConsumerGroupTargetMember(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedPartitions(Message):
+    """Partitions of one topic that a member has, and the member epoch at which it got each of them, in the same order (KIP-1251)."""
+
+    topic_id: UUID = field(metadata=UUID_)
+    partitions: tuple[int, ...] = field(metadata=INT32)
+    assignment_epochs: tuple[int, ...] = field(metadata=INT32 | TAG_0, default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupCurrentMember(Message):
     """Type 8, ConsumerGroupCurrentMemberAssignment: what a member has, and what it has to give up. `state` 0: stable, 1: it has to
     revoke partitions, 2: partitions that it is to have are still others'."""
@@ -159,8 +169,8 @@ class ConsumerGroupCurrentMember(Message):
     member_epoch: int = field(metadata=INT32)
     previous_member_epoch: int = field(metadata=INT32)
     state: int = field(metadata=INT8)
-    assigned_partitions: tuple[TopicPartitions, ...]
-    partitions_pending_revocation: tuple[TopicPartitions, ...]
+    assigned_partitions: tuple[OwnedPartitions, ...]
+    partitions_pending_revocation: tuple[OwnedPartitions, ...]
 
 
 CONSUMER_GROUP_VALUES: Final[dict[RecordType, type[Message]]] = {

@@ -21,6 +21,7 @@ from kbroker.consumer_group_records import (
     ConsumerGroupTargetMetadata,
     ExpiringGroupOffset,
     GroupOffset,
+    OwnedPartitions,
 )
 from kbroker.coordinator_records import (
     SHARE_GROUP_VALUES,
@@ -162,9 +163,19 @@ VECTORS: list[tuple[Message, str]] = [
             previous_member_epoch=4,
             state=1,
             assigned_partitions=(),
-            partitions_pending_revocation=(TopicPartitions(topic_id=TOPIC, partitions=(1,)),),
+            partitions_pending_revocation=(OwnedPartitions(topic_id=TOPIC, partitions=(1,)),),
         ),
         f"0000 00000005 00000004 01 01 02 {T} 02 00000001 00 00",
+    ),
+    (
+        ConsumerGroupCurrentMember(
+            member_epoch=5,
+            previous_member_epoch=4,
+            state=0,
+            assigned_partitions=(OwnedPartitions(topic_id=TOPIC, partitions=(1, 2), assignment_epochs=(5, 3)),),
+            partitions_pending_revocation=(),
+        ),
+        f"0000 00000005 00000004 00 02 {T} 03 00000001 00000002 01 00 09 03 00000005 00000003 01 00",
     ),
 ]
 
