@@ -392,6 +392,29 @@ async def test_what_is_not_answered_in_time_is_left_out(tmp_path: Path, monkeypa
         assert await world.value("kbroker_share_partition_oldest_unprocessed_seconds", **place()) > 0
 
 
+async def test_scrapes_that_nobody_stays_for_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reads the time of another oldest record, and is given up in its last step."""
+    run = share_numbers._Turn.run
+
+    async def run_and_fail(self: share_numbers._Turn) -> None:
+        await run(self)
+        raise ConnectionError
+
+    monkeypatch.setattr(share_numbers, "_KEPT", 3)
+    monkeypatch.setattr(share_numbers._Turn, "run", run_and_fail)
+    kept = []
+    async with opened(tmp_path) as world:
+        key = await prepare(world.client, *[1] * 9)
+        member = Member(world.client, "M1")
+        await member.fetch([key], wait_ms=5000)
+        for offset in range(8):
+            with pytest.raises(ConnectionError):
+                await world.scrape()
+            kept.append(len(world.export._share_partitions._timestamps))
+            await member.acknowledge({key: [(offset, offset, [ACCEPT])]})
+    assert kept == [1, 2, 3, 1, 2, 3, 1, 2]
+
+
 # -- how it is given -----------------------------------------------------------------------------------------------------
 
 

@@ -157,8 +157,7 @@ def start_deleting(
         for moved in (group.initialized, group.initializing):
             moved.pop(topic.topic_id, None)
         group.deleting[topic.topic_id] = name
-        for partition in [each for each in group.start_offsets if each.topic_id == topic.topic_id]:
-            del group.start_offsets[partition]
+        group.forget_attempts(topic.topic_id)
     if partitions:
         group.must_look_for_partitions = group.must_compare_targets = True
         group.put_partitions(records)

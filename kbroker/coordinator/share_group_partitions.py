@@ -120,9 +120,7 @@ def forget_topic(group: Group, topic_id: UUID, records: Records) -> None:
     known = [topics for topics in (group.initializing, group.initialized, group.deleting) if topic_id in topics]
     for topics in known:
         del topics[topic_id]
-    for notes in (group.asked_ms, group.start_offsets):
-        for partition in [each for each in notes if each.topic_id == topic_id]:
-            del notes[partition]
+    group.forget_attempts(topic_id)
     if known:
         group.must_compare_targets = True
         group.put_partitions(records)

@@ -134,6 +134,12 @@ class Group:
         text = "\n".join(f"{topic.name} {topic.topic_id} {len(topic.partitions)}" for topic in found)
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
+    def forget_attempts(self, topic_id: UUID) -> None:
+        """What is in memory of initialisations of the topic that are not done: it has no share state any more."""
+        for notes in (self.asked_ms, self.start_offsets):
+            for partition in [each for each in notes if each.topic_id == topic_id]:
+                del notes[partition]
+
     # --- changes that are recorded ---
 
     def bump(self, records: Records) -> None:

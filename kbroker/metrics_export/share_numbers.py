@@ -33,6 +33,9 @@ SUMMARIES_AT_ONCE = 20
 PATIENCE_S = 5.0
 """How long a scrape waits for the persister, and for cold parts of logs, in all: Prometheus gives up after ten seconds."""
 
+_KEPT = 100_000
+"""Timestamps of scrapes that nobody stayed for; with one that is given in whole only those that it needed are left."""
+
 _COUNTERS = {
     "acquired_records": "kbroker_share_partition_deliveries_total",
     "redeliveries": "kbroker_share_partition_redeliveries_total",
@@ -96,7 +99,7 @@ class SharePartitionNumbers:
         try:
             await turn.run()
         except BaseException:  # Whoever asked has left: what was read need not be read again.
-            self._timestamps = self._timestamps | turn.timestamps
+            self._timestamps = (self._timestamps if len(self._timestamps) < _KEPT else {}) | turn.timestamps
             raise
         self._timestamps = turn.timestamps
 

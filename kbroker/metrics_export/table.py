@@ -167,7 +167,9 @@ SHARE_COORDINATORS = Section(
             "Snapshots of share-partitions that nobody had written to for a while; also in the above.",
         ),
         _counter("share_state_housekeeping_rounds", "", "", "Searches for share-partitions that need such a snapshot."),
-        _counter("share_state_housekeeping_failures", "", "", "Of these, those that could not save what they found."),
+        _counter(
+            "share_state_housekeeping_failures", "", "", "Such snapshots that were not saved, and searches cut off; both are tried again.",
+        ),
         _histogram(
             "share_state_write_seconds", "", "share-coordinator-metrics write-latency-avg, -max",
             "Time to save new share state; not with a persister from a plugin.",

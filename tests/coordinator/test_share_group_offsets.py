@@ -255,6 +255,17 @@ def test_what_may_have_state_is_deleted_too(world: World) -> None:  # OFF-20
     assert {partition.partition for partition in world.deleted} == {0, 1}
 
 
+def test_joining_behind_a_deletion_waits_for_no_old_attempt(world: World) -> None:  # OFF-20, INIT-3
+    """An initialisation that nobody answers any more: its second attempt could not be saved, for instance."""
+    world.patient = True
+    world.heartbeat("m1", 0, ["orders"])
+    world.pending.clear()
+    world.heartbeat("m1", -1)
+    world.delete_offsets("orders")
+    world.patient = False
+    assert len(assigned(world.join("m2", "orders")) or ()) == 2
+
+
 def test_deleted_offsets_begin_as_those_of_a_new_topic(empty: World) -> None:  # OFF-20, INIT-3
     empty.delete_offsets("orders")
     assert len(assigned(empty.join("m2", "orders")) or ()) == 2
