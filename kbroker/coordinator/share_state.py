@@ -35,7 +35,7 @@ from uuid import UUID
 from kbroker.coordinator.share_state_housekeeping import SharePartitionKey, is_cold
 from kbroker.coordinator.share_state_load import NEVER_READ_LEADER_EPOCH, ShareState, load
 from kbroker.coordinator_records import UNCHANGED_OFFSET, UNKNOWN_COUNT, UNKNOWN_EPOCH, ShareSnapshot, StateBatchRecord, encode_share_update
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import (
     InitializeRequest,
@@ -352,7 +352,7 @@ class ShareStateCoordinator:
             prefix = share_partition_prefix(group_id, *partition)
             try:
                 state = load(self._scan(prefix))
-            except ValueError as error:  # One row's: what was decided for the rows before it is still to be saved.
+            except (ValueError, StoreFailed) as error:  # One row's: what was decided for the rows before it is still to be saved.
                 raise KafkaError(ErrorCode.unknown_server_error, f"The stored state cannot be read: {error}") from error
             self._loads += state is not None
             entry = _Entry(key, prefix, state, _to_be_saved(state))

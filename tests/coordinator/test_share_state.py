@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from uuid import UUID, uuid4
 
 import pytest
 
 from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateOutcome
 from kbroker.coordinator_records import ShareSnapshot, ShareUpdate, StateBatchRecord
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, StoreFailed
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import (
     InitializeRequest,
@@ -492,6 +493,27 @@ def test_a_stored_state_that_cannot_be_read_is_its_own_rows_error(garbage: bytes
     for partition in (P, Q):
         share.initialize(5, 100, partition)
     share.store.write([(share_partition_prefix("g", *Q) + share_state_number(0), garbage)])
+    share.restart()
+    requests = [WriteRequest(partition, 5, 7, 100, 0, [StateBatch(100, 104, K, 1)]) for partition in (P, Q)]
+    outcome = share.save(share.coordinator.write("g", requests, now_ms=3000))
+    assert [result.code for result in outcome.results] == [ErrorCode.none, ErrorCode.unknown_server_error]
+    share.restart()
+    assert share.read(7).batches == (StateBatch(100, 104, K, 1),)
+
+
+def test_a_store_that_cannot_be_read_is_its_own_rows_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was decided for the row before it is saved, and not only remembered."""
+    share = Share()
+    for partition in (P, Q):
+        share.initialize(5, 100, partition)
+    scan = share.store.scan
+
+    def fail_for_q(prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        if prefix == share_partition_prefix("g", *Q):
+            raise StoreFailed("the disk")
+        return scan(prefix)
+
+    monkeypatch.setattr(share.store, "scan", fail_for_q)
     share.restart()
     requests = [WriteRequest(partition, 5, 7, 100, 0, [StateBatch(100, 104, K, 1)]) for partition in (P, Q)]
     outcome = share.save(share.coordinator.write("g", requests, now_ms=3000))
