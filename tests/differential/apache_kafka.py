@@ -13,13 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kbroker.client.broker_process import free_port
-from kbroker.client.rpc import Connection
 
 HERE = Path(__file__).parent
 LIBS = HERE / "kafka" / "libs"
 CLUSTER_ID = "a2Jyb2tlci10ZXN0cy0wMQ"
 START_TIMEOUT_S = 90.0
-_COORDINATORS_SETTLE_S = 3.0
 
 
 class KafkaFailed(Exception):
@@ -60,15 +58,6 @@ def running_kafka(home: Path, config: Mapping[str, str]) -> Iterator[int]:
     finally:
         process.kill()
         process.wait()
-
-
-def warm_up(port: int) -> None:
-    """Have a fresh Kafka make the topic of groups' state. What a coordinator keeps in memory alone, such as ids of members that
-    have not joined yet, may be lost while the new partitions settle."""
-    with Connection("127.0.0.1", port) as connection:
-        while any(row.error_code.value for row in connection.call("find_coordinator", 4, key_type=0, coordinator_keys=["g"]).coordinators):
-            time.sleep(0.1)
-    time.sleep(_COORDINATORS_SETTLE_S)
 
 
 def _settings(home: Path, port: int, controller: int, config: Mapping[str, str]) -> dict[str, str]:

@@ -97,6 +97,7 @@ class ClassicMember:
             code = None if entity is None else entity.error_code.name
             if code in ("none", "member_id_required"):
                 self.member_id = entity.member_id
+                self.session.names.member(entity.member_id)  # counted, also where the step is quiet
             if code == "none":
                 self.generation, self.protocol = entity.generation_id, entity.protocol_name
             return entity

@@ -33,7 +33,6 @@ RECORDED_CONFIG = BROKER_CONFIG | {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "100",
     "group.max.size": "4",
-    "offsets.retention.check.interval.ms": "500",
     "group.consumer.min.session.timeout.ms": "1000",
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.assignment.interval.ms": "0",
