@@ -19,11 +19,11 @@ def first_join_in_each_version(s: Session) -> None:
 
 
 @script()
-def versions_that_are_gone(s: Session) -> None:
+def oldest_versions(s: Session) -> None:
     a = ClassicMember(s, classic_group(s), "a")
     for version in (0, 1):
         s.call(
-            "join_group", version, on="old", group_id=a.group_id, session_timeout=30_000, member_id="", protocol_type="consumer",
+            "join_group", version, on=f"v{version}", group_id=a.group_id, session_timeout=30_000, member_id="", protocol_type="consumer",
             protocols=protocols("range"), **({"rebalance_timeout": 30_000} if version else {}),
         )  # fmt: skip
     describe(s, a.group_id)
@@ -212,7 +212,7 @@ def metadata_of_each_protocol(s: Session) -> None:
 def the_same_protocol_twice(s: Session) -> None:
     group = classic_group(s)
     a = ClassicMember(s, group, "a")
-    rows = [{"name": "one", "metadata": b"1"}, {"name": "one", "metadata": b"2"}, {"name": "", "metadata": b"3"}]
+    rows = [{"name": "one", "metadata": b"1"}, {"name": "one", "metadata": b"2"}, {"name": "two", "metadata": b"3"}]
     a.join(protocols=rows)
     a.join(protocols=rows)
     a.sync(a)
@@ -248,16 +248,24 @@ def group_is_full(s: Session) -> None:
     e.join()
 
 
-@script()
+@script(seconds=2)
 def group_is_full_of_pending_members(s: Session) -> None:
     group = classic_group(s)
     members = [ClassicMember(s, group, name) for name in "abcde"]
     for member in members:
         member.join()
-    for member in members[:4]:
-        member.begin_join(protocols=protocols("range", metadata=b""))
-        until_state(s, group, "CompletingRebalance" if member is members[0] else "PreparingRebalance", members.index(member) + 1)
-    members[4].join()
+    a, b, c, d, e = members
+    a.join()
+    answers = []
+    for count, member in enumerate((b, c, d), 2):
+        answers.append(member.begin_join(rebalance_timeout=2_000))
+        until_state(s, group, "PreparingRebalance", count)
+        if member is b:
+            answers.append(a.begin_join(rebalance_timeout=2_000))
+    e.join()
+    for answer in answers:
+        answer()
+    describe(s, group)
 
 
 @script()
