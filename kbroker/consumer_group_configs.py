@@ -32,4 +32,10 @@ CONSUMER_GROUP_CONFIGS: Final = (
     ),
     # Classic groups.
     # Consumer groups (KIP-848).
+    ConfigDef(
+        name="group.consumer.assignors",
+        type=_LIST,
+        default="uniform,range",
+        doc="Assignors that members may ask for; the first is for groups that ask for none. uniform, range (or Kafka's classes), plugins.",
+    ),
 )

@@ -1,9 +1,10 @@
-"""The plugin door: engines and persisters by name, from entry points. The built-in ones come through it like anybody's.
+"""The plugin door: engines, persisters and assignors by name, from entry points. The built-in ones come through it like anybody's.
 
     group                  an entry point names
     kbroker.log_store      a kbroker.storage.spi.LogStoreFactory
     kbroker.state_store    a kbroker.storage.spi.StateStoreFactory
     kbroker.persister      what kbroker.broker calls to make a Persister (kbroker.share.persister)
+    kbroker.assignor       a kbroker.coordinator.consumer_assignor.ConsumerAssignor
 
 A plugin is imported only when it is chosen, so that a broken or heavy one disturbs nobody else. This module lies below the
 SPIs that plugins fill, hence the `Any`: callers say what they expect. It must not know what a plugin does.
@@ -11,7 +12,7 @@ SPIs that plugins fill, hence the `Any`: callers say what they expect. It must n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -20,8 +21,13 @@ from kbroker.errors import OperatorError
 LOG_STORE = "kbroker.log_store"
 STATE_STORE = "kbroker.state_store"
 PERSISTER = "kbroker.persister"
+ASSIGNOR = "kbroker.assignor"
 
-_NOUNS = {LOG_STORE: "storage engine", STATE_STORE: "state storage engine", PERSISTER: "persister"}
+_NOUNS = {LOG_STORE: "storage engine", STATE_STORE: "state storage engine", PERSISTER: "persister", ASSIGNOR: "assignor"}
+_KAFKA_ASSIGNORS = {
+    "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
+    "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
+}
 
 
 def log_store_factory(name: str) -> Any:  # noqa: ANN401
@@ -37,6 +43,22 @@ def state_store_factory(name: str) -> Any:  # noqa: ANN401
 def persister_factory(name: str) -> Any:  # noqa: ANN401
     """What makes the persister `name`. OperatorError as above."""
     return load(PERSISTER, name)
+
+
+def consumer_assignors(listed: Iterable[str]) -> Mapping[str, Any]:
+    """The ConsumerAssignors of group.consumer.assignors by name, in its order; Kafka's class names stand for the built-in ones.
+
+    OperatorError as above, and for a list that is empty or names one twice.
+    """
+    found: dict[str, Any] = {}
+    for text in listed:
+        name = _KAFKA_ASSIGNORS.get(text, text)
+        if name in found:
+            raise OperatorError(f"group.consumer.assignors names {name!r} twice")
+        found[name] = load(ASSIGNOR, name)
+    if not found:
+        raise OperatorError("group.consumer.assignors is empty: name at least one")
+    return found
 
 
 def names(group: str) -> Sequence[str]:

@@ -199,6 +199,7 @@ async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
     # All that is asked for must exist before the directory is made: it notes its engines for good.
     log_stores, state_stores = plugins.log_store_factory(options.storage), plugins.state_store_factory(options.state_storage)
     plugins.persister_factory(options.config["kbroker.persister"])
+    plugins.consumer_assignors(options.config["group.consumer.assignors"])
     with DataDirectory.open(options.data_dir, options.storage, options.state_storage) as directory:
         SpaceReserve(options.data_dir).give_up()  # A broker that was killed has left it, and starting may need room.
         with _starting(options.data_dir):

@@ -108,6 +108,7 @@ def start(
             (plugins.PERSISTER, config["kbroker.persister"]),
         ):
             plugins.load(group, name)
+        plugins.consumer_assignors(config["group.consumer.assignors"])
     except OperatorError as error:
         raise CommandFailed(str(error), USAGE) from error
     except (OSError, UnicodeDecodeError) as error:
