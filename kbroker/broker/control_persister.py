@@ -122,7 +122,8 @@ class ControlRecordsPersister:
         return await self._ask(group_id, [ReadRequest(partition, 0) for partition in partitions], Result, decide)
 
     async def read_summary(self, group_id: str, requests: Sequence[ReadRequest]) -> list[SummaryResult]:
-        """What is saved, and what is counted, at the moment of the answer."""
+        """What is saved, and what is counted, at the moment of the answer. Records that went with the log's start are done with: nobody
+        knows afterwards how many of the offsets there were control records."""
         partitions = [request.partition for request in requests]
         refused = await self._prepare(group_id, partitions)
         wanted = [request for request in requests if request.partition not in refused]
@@ -133,14 +134,17 @@ class ControlRecordsPersister:
                 except KafkaError as error:
                     refused[row.partition] = error
         wanted = [request for request in requests if request.partition not in refused]
-        done = [self._without_control(row) for row in self._coordinator.read_summary(group_id, wanted).results]
+        done = [self._without_control(group_id, row) for row in self._coordinator.read_summary(group_id, wanted).results]
         return _merged(group_id, partitions, refused, done, SummaryResult)
 
-    def _without_control(self, row: SummaryResult) -> SummaryResult:
-        if row.start_offset < 0 or row.delivery_complete_count < 0:
+    def _without_control(self, group_id: str, row: SummaryResult) -> SummaryResult:
+        partition = self._partition(row.partition)
+        if partition is None or row.start_offset < 0 or row.delivery_complete_count < 0:
             return row
-        count = self.count_own_offsets(row.partition, row.start_offset)
-        return replace(row, delivery_complete_count=row.delivery_complete_count + count)
+        done, start = row.delivery_complete_count, max(row.start_offset, partition.log_start_offset)
+        if start > row.start_offset:
+            done = start - row.start_offset + min(done, self._coordinator.done_from(group_id, row.partition, start))
+        return replace(row, delivery_complete_count=done + self.count_own_offsets(row.partition, start))
 
     async def aclose(self) -> None:
         """After everything that was asked: what is on its way is saved, and the next start need not look for it."""
@@ -215,10 +219,15 @@ class ControlRecordsPersister:
                 control.is_open = True
 
     async def _read_group_ahead(self, key: SharePartitionKey, control: ControlPartition) -> None:
-        """The first time that a share-partition is asked for: what is far back may lie on a disk that is slow."""
+        """The first time that a share-partition is asked for: what is far back may lie on a disk that is slow. What is not saved yet
+        cannot be read, and is in memory."""
         chain = control.chains.chain(key.group_id)
-        if key not in self._asked and chain is not None:
-            self._read_ahead[key] = chain, await control.entries(key.group_id)
+        if key not in self._asked and chain is not None and chain == control.chains.groups.get(key.group_id):
+            try:
+                self._read_ahead[key] = chain, await control.entries(key.group_id)
+            except (KafkaError, ValueError):
+                if chain == control.chains.chain(key.group_id):
+                    raise  # Otherwise the log's start has moved meanwhile, and what was written anew before that is in memory.
             self._asked.add(key)
 
     def _stored(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -103,9 +103,12 @@ class ControlChains:
         return ControlHint(offset, is_open, self.groups)
 
     def below(self, offset: int) -> list[str]:
-        """Groups whose checkpoint would go if the log began at `offset`."""
-        chains = {group_id: self.chain(group_id) for group_id in self.known()}
-        return [group_id for group_id, chain in chains.items() if chain is not None and chain.checkpoint < offset]
+        """Groups whose checkpoint would go if the log began at `offset`: the saved one, too, while a newer one may still fail."""
+        return [
+            group_id
+            for group_id in sorted(self.known())
+            if any(chain is not None and chain.checkpoint < offset for chain in (self.chain(group_id), self.groups.get(group_id)))
+        ]
 
 
 class ChainWalk:

@@ -46,7 +46,8 @@ from kbroker.share.persister import (
     TopicPartition,
     WriteRequest,
 )
-from kbroker.share.state_batches import combine
+from kbroker.share.record_state import TERMINAL
+from kbroker.share.state_batches import clip, combine
 from kbroker.state_records import (
     MAX_GROUP_ID_BYTES,
     ShareStateKey,
@@ -157,6 +158,12 @@ class ShareStateCoordinator:
         """Where a share-partition stands by what is saved, without waiting for what is not. Fences nobody; the leader epoch in the
         request is not looked at."""
         return self._decide(group_id, requests, SummaryResult, self._read_summary)
+
+    def done_from(self, group_id: str, partition: TopicPartition, offset: int) -> int:
+        """How many records from `offset` on the state says to be done with, also where that is not saved yet."""
+        state = self._entry(group_id, partition).state
+        batches = clip(state.merged_batches() if state else (), offset)
+        return sum(batch.last_offset + 1 - batch.first_offset for batch in batches if batch.state in TERMINAL)
 
     def topic_deleted(self, topic_id: UUID) -> ShareStateOutcome[Result]:
         """Forget the share-partitions of all groups on that topic, with one result for each that there was."""

@@ -146,6 +146,46 @@ async def test_lag_that_an_administrator_sees(tmp_path: Path) -> None:
         assert total(samples, "kbroker_share_state_write_seconds") >= 3
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("accepted", "kept"), [(12, 0), (12, 2), (7, 0), (7, 4), (0, 3)])
+async def test_lag_above_a_log_start_that_has_moved(tmp_path: Path, engine: str, accepted: int, kept: int) -> None:
+    """Before a restart and after it: what went with the log's start is no lag, records or control records."""
+    async with opened(tmp_path, engine) as client:
+        key = await prepare(client, *[4] * 3)
+        member = Member(client, "M1")
+        await member.fetch([key], wait_ms=5000)
+        rng = random.Random(accepted)
+        finished = rng.sample(range(12), accepted)
+        for offset in finished:
+            await member.acknowledge({key: [(offset, offset, [ACCEPT])]})
+        assert await lag(client) == 12 - accepted
+        later = [await client.append("orders", 1) for _ in range(kept)]
+        start = later[0] if later else client.partition("orders").high_watermark
+        data = [{"name": "orders", "partitions": [{"partition_index": 0, "offset": start}]}]
+        assert (await client.call("delete_records", 2, topics=data)).topics[0].partitions[0].low_watermark == start
+        assert await lag(client) == kept
+    async with opened(tmp_path, engine) as client:
+        assert await lag(client) == kept
+        await client.append("orders", 1, 2, 3)
+        assert await lag(client) == kept + 3
+        assert len(await drain(client, key)) == kept + 3
+        assert await lag(client) == 0
+
+
+async def test_lag_above_a_log_start_among_records_that_are_done(tmp_path: Path) -> None:
+    async with opened(tmp_path) as client:
+        key = await prepare(client, 12)
+        member = Member(client, "M1")
+        await member.fetch([key], wait_ms=5000)
+        for offset in (1, 2, 5, 6, 9):
+            await member.acknowledge({key: [(offset, offset, [ACCEPT])]})
+        data = [{"name": "orders", "partitions": [{"partition_index": 0, "offset": 6}]}]
+        await client.call("delete_records", 2, topics=data)
+        assert await lag(client) == 4
+    async with opened(tmp_path) as client:
+        assert await lag(client) == 4
+
+
 # -- dead letters -----------------------------------------------------------------------------------------------------------
 
 

@@ -127,3 +127,12 @@ def test_replaying_a_log_gives_the_same(seed: int) -> None:
 def test_a_broken_chain(found: ShareControl | None) -> None:
     with pytest.raises(ValueError, match="group a at offset 7"):
         ChainWalk("a", ControlChain(3, 7)).take(found)
+
+
+def test_a_checkpoint_that_may_still_fail_does_not_let_the_saved_one_go() -> None:
+    log = Log()
+    log.append(("a", 0, b"old"))
+    anew = log.chains.records([("a", 0, b"new")], 7)
+    assert log.chains.below(5) == ["a"]
+    log.chains.confirm(anew.ends)
+    assert log.chains.below(5) == []
