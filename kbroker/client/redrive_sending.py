@@ -159,7 +159,7 @@ class Sending:
 
     def _letters(self, *, is_first: bool) -> Iterator[DeadLetter]:
         now = bounds(self._connection, self._topic)
-        spans = {p: Bounds(now[p].start_offset, end) for p, end in self._started.ends.items()}
+        spans = {p: Bounds(now[p].start_offset, min(end, now[p].end_offset)) for p, end in self._started.ends.items()}
         self._offsets = sum(max(0, span.end_offset - span.start_offset) for span in spans.values())
         self._offsets_done, partition = 0, -1
         for letter in read_dead_letters(self._connection, self._topic, spans, self._started.wish.choice):

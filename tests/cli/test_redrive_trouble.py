@@ -134,6 +134,19 @@ def test_of_two_started_at_the_same_moment_the_first_goes_on(broker: RunningBrok
     assert (second["sent"], second["skipped"], second["finished"]) == (0, 6, True)
 
 
+def test_dead_letters_that_a_power_cut_took(broker: RunningBroker, command: Command, topic: str) -> None:
+    """With durability `os` the dead letter topic may end before where it ended when the redrive was started: the rest is redriven."""
+    letters = fill(broker, topic, 2)
+    with broker.connect() as connection:
+        (found,) = admin.topics(connection, [letters])
+        (source,) = admin.topics(connection, [topic])
+        targets = {topic: (source.topic_id, dict.fromkeys(source.partitions, 2))}
+        producer_id = new_producer_id(connection)
+        Notes(connection).start(Started("cut", letters, found.topic_id, {0: 9, 1: 2}, targets, Wish(Choice()), producer_id, 0))
+    done = command("dead-letters", "redrive", letters, "--name", "cut", "--json").json
+    assert (done["sent"], done["not_sent"], done["finished"]) == (6, 0, True)
+
+
 def test_notes_of_scattered_dead_letters(broker: RunningBroker) -> None:
     """More than fit into one record of the notes."""
     with broker.connect() as connection:
