@@ -31,11 +31,11 @@ COMMANDS: Mapping[str, Entry] = {
     "demo": Entry("demo:demo", "Show a durable queue at work: a broker, 50 000 orders, four share consumers."),
     "topics": Entry("topics:topics", "Create, list, describe and delete topics."),
     "produce": Entry("produce:produce", "Send the lines of a file, or of standard input, as records."),
-    "consume": Entry("consume:consume", "Print records of a topic from an offset on."),
+    "consume": Entry("consume:consume", "Print records of topics, from an offset on or as a member of a group."),
     "share-consume": Entry("share_consume:share_consume", "Take records from a topic as a member of a share group."),
     "share-groups": Entry("share_groups:share_groups", "List, describe, reset and delete share groups."),
     "dead-letters": Entry("dead_letters:dead_letters", "List, show and redrive what share groups gave up."),
-    "groups": Entry("groups:groups", "List groups of all types."),
+    "groups": Entry("groups:groups", "List groups of all types; describe, reset and delete consumer groups."),
     "configs": Entry("configs:configs", "Describe, set and delete configs of topics, groups and brokers."),
     "storage": Entry("storage:storage", "Look into a data directory, also beside a live broker."),
 }

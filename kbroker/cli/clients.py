@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
 MAX_MESSAGE_BYTES = 1_000_000_000  # what may be sent or fetched is the broker's decision
+
+READING: Mapping[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,  # tells a slow start from an empty topic
+    "fetch.message.max.bytes": MAX_MESSAGE_BYTES,
+    "fetch.wait.max.ms": 200,
+}
+"""Settings of every consumer of ours."""
 
 
 class ClientErrors:

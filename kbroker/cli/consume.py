@@ -1,46 +1,46 @@
-"""`kbroker consume`: read a topic as a log, from an offset on. Takes nothing away and commits nothing."""
+"""`kbroker consume`: read topics as logs, from an offset on, taking nothing away; with `--group` as a member of a consumer group."""
 
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.clients import MAX_MESSAGE_BYTES, ClientErrors, client_settings, print_record, require_topics
-from kbroker.cli.exits import CommandFailed
-from kbroker.cli.params import COUNT, INDEX, Address, bootstrap_option
+from kbroker.cli.clients import READING, ClientErrors, client_settings, print_record, require_topics
+from kbroker.cli.consume_group import Membership, consume_as_member
+from kbroker.cli.consumed import Batches, Ends
+from kbroker.cli.exits import OK, CommandFailed
+from kbroker.cli.params import COUNT, INDEX, Address, bootstrap_option, not_empty
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message
+    from confluent_kafka import Message
 
-_POLL_S = 0.2
-_BATCH = 500
+EARLIEST, LATEST = "earliest", "latest"
 
 
-class Start(click.ParamType[int]):
-    """`earliest`, `latest` or an offset, as librdkafka's logical or absolute offset."""
+class Start(click.ParamType["str | int"]):
+    """`earliest`, `latest` or an offset."""
 
     name = "earliest|latest|OFFSET"
 
-    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> int:
-        from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
-
-        if isinstance(value, int):
-            return value
+    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> str | int:
         text = str(value)
-        if text in ("earliest", "latest"):
-            return OFFSET_BEGINNING if text == "earliest" else OFFSET_END
+        if text in (EARLIEST, LATEST):
+            return text
         if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) < 1 << 63):
             self.fail(f"{text!r} is neither earliest nor latest nor an offset", param, context)
         return int(text)
 
 
 @click.command()
-@click.argument("topic")
-@click.option("--from", "start", type=Start(), default="earliest", show_default=True, help="Where to begin, in every partition.")
+@click.argument("topic", nargs=-1, required=True)
+@click.option("--group", "-g", callback=not_empty, help="Read as a member of this consumer group, and commit what is printed.")
+@click.option("--group-protocol", type=click.Choice(["classic", "consumer"]), help="How the member speaks.  [default: classic]")
+@click.option("--from", "start", type=Start(), help="Where to begin, in every partition.  [default: earliest; in a group latest]")
+@click.option("--from-beginning", is_flag=True, help="The same as --from earliest.")
 @click.option("--partition", "-p", "partitions", type=INDEX, multiple=True, help="Only this partition; may be repeated.")
 @click.option("--max-messages", "-n", type=COUNT, help="End after this many records.")
 @click.option("--timeout-ms", type=COUNT, help="End when no record has come for this long.  [default: wait forever]")
@@ -48,83 +48,75 @@ class Start(click.ParamType[int]):
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per record.")
 @bootstrap_option
 def consume(
-    topic: str,
-    start: int,
+    topic: tuple[str, ...],
+    group: str | None,
+    group_protocol: str | None,
+    start: str | int | None,
+    from_beginning: bool,
     partitions: tuple[int, ...],
     max_messages: int | None,
     timeout_ms: int | None,
     key_separator: str | None,
     as_json: bool,
     bootstrap: Address,
-) -> None:
-    """Print records of a topic from an offset on.
+) -> int:
+    """Print records of topics, from an offset on or as a member of a group.
 
-    Prints one record of TOPIC per line and goes on as new ones arrive. Nothing is committed or acknowledged.
+    Prints one record of each TOPIC per line and goes on as new ones arrive. Without --group nothing is committed or acknowledged.
+    With it, a member gets its share of the partitions, goes on where the group has committed, and commits what it has printed; a
+    TOPIC that begins with ^ is a regular expression.
+
+    \b
+    Examples:
+      kbroker consume orders --from latest
+      kbroker consume orders returns --group billing --from-beginning
     """
-    from confluent_kafka import Consumer, TopicPartition
+    if from_beginning and start is not None:
+        raise click.UsageError("--from and --from-beginning exclude each other")
+    start = EARLIEST if from_beginning else start
+    ends = Ends(max_messages, timeout_ms)
+    show = partial(print_record, as_json=as_json, key_separator=key_separator)
+    if group is None:
+        if group_protocol is not None:
+            raise click.UsageError("--group-protocol needs --group")
+        _consume_log(bootstrap, topic, partitions, EARLIEST if start is None else start, ends, show)
+        return OK
+    if partitions or isinstance(start, int):
+        raise click.UsageError("--group excludes --partition and --from OFFSET: the group decides on them")
+    return consume_as_member(bootstrap, Membership(group, group_protocol or "classic", topic, start or LATEST), ends, show)
+
+
+def _consume_log(
+    bootstrap: Address,
+    topics: Sequence[str],
+    partitions: Sequence[int],
+    start: str | int,
+    ends: Ends,
+    show: Callable[[Message], None],
+) -> None:
+    from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, TopicPartition
 
     errors = ClientErrors(bootstrap)
-    settings = {
+    settings: dict[str, Any] = {
         **client_settings(bootstrap, errors),
+        **READING,
         "group.id": "kbroker-consume",  # required by the library; no group is joined and no offset committed
-        "enable.auto.commit": False,
         "auto.offset.reset": "error",
-        "enable.partition.eof": True,  # tells a slow start from an empty topic
-        "fetch.message.max.bytes": MAX_MESSAGE_BYTES,
-        "fetch.wait.max.ms": 200,
     }
-    known = require_topics(bootstrap, [topic])[topic]
-    if missing := sorted(set(partitions) - set(known)):
-        raise CommandFailed(f"topic {topic} has no partition {missing[0]} (it has {len(known)})")
+    known = require_topics(bootstrap, topics)
+    for name, numbers in known.items():
+        if missing := sorted(set(partitions) - set(numbers)):
+            raise CommandFailed(f"topic {name} has no partition {missing[0]} (it has {len(numbers)})")
+    wanted = {(name, number) for name, numbers in known.items() for number in partitions or numbers}
+    offset = start if isinstance(start, int) else {EARLIEST: OFFSET_BEGINNING, LATEST: OFFSET_END}[start]
     consumer = Consumer(settings)
+    batches = Batches(consumer, errors, ends)
+    batches.unheard |= wanted
     try:
-        wanted = set(partitions or known)
-        consumer.assign([TopicPartition(topic, partition, start) for partition in sorted(wanted)])
-        for message in _Records(consumer, errors, wanted, max_messages, timeout_ms):
-            print_record(message, as_json=as_json, key_separator=key_separator)
+        consumer.assign([TopicPartition(name, number, offset) for name, number in sorted(wanted)])
+        for messages in batches:
+            for message in messages:
+                show(message)
+            sys.stdout.flush()
     finally:
         consumer.close()
-
-
-class _Records:
-    """Messages until the wanted number has come, or none came for the timeout; flushes stdout before it waits.
-
-    The timeout runs only after each of `unheard`, the partitions, has given something or has been found empty.
-    """
-
-    def __init__(
-        self, consumer: Consumer, errors: ClientErrors, unheard: set[int], max_messages: int | None, timeout_ms: int | None
-    ) -> None:
-        self._consumer, self._errors, self._unheard = consumer, errors, unheard
-        self._left = max_messages
-        self._timeout_s = float("inf") if timeout_ms is None else timeout_ms / 1000
-
-    def __iter__(self) -> Iterator[Message]:
-        quiet_since_s = time.monotonic()
-        while self._left is None or self._left > 0:
-            messages = self._poll()
-            yield from messages
-            if messages or self._unheard:
-                quiet_since_s = time.monotonic()
-                sys.stdout.flush()
-            elif time.monotonic() - quiet_since_s >= self._timeout_s:
-                return
-
-    def _poll(self) -> list[Message]:
-        from confluent_kafka import KafkaError
-
-        messages = []
-        polled = self._consumer.consume(_BATCH if self._left is None else min(self._left, _BATCH), _POLL_S)
-        for message in polled:
-            error, partition = message.error(), message.partition()
-            if error is None:
-                messages.append(message)
-            elif error.code() != KafkaError._PARTITION_EOF:
-                raise CommandFailed(error.str())
-            if partition is not None:
-                self._unheard.discard(partition)
-        if not polled:
-            self._errors.check()
-        if self._left is not None:
-            self._left -= len(messages)
-        return messages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -142,6 +142,44 @@ class DateTimeType(click.ParamType[int]):
         return since_1970_ms
 
 
+class DurationType(click.ParamType[int]):
+    """`PnDTnHnMnS`, of which any part may be missing, as ISO 8601 has it: milliseconds."""
+
+    name = "PnDTnHnMnS"
+    _FORMAT = re.compile(
+        r"P(?=.)(?:([0-9]{1,6})D)?(?:T(?=.)(?:([0-9]{1,8})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,11}(?:\.[0-9]{1,9})?)S)?)?", re.IGNORECASE
+    )
+
+    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        found = self._FORMAT.fullmatch(str(value))
+        if found is None:
+            self.fail(f"{str(value)!r} is not {self.name}", param, context)
+        days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+        return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+
+
+class ChoicesType(click.ParamType[tuple[str, ...]]):
+    """Some of these words behind commas, in any case; nothing at all for all of them."""
+
+    def __init__(self, name: str, words: Sequence[str]) -> None:
+        self.name = name
+        self._words = words
+
+    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        by_lower_case = {word.lower(): word for word in self._words}
+        found = []
+        for part in str(value).split(",") if value else ():
+            word = by_lower_case.get(part.strip().lower())
+            if word is None:
+                self.fail(f"{part.strip()!r} is not one of {', '.join(self._words)}", param, context)
+            found.append(word)
+        return tuple(found)
+
+
 def each_once(context: click.Context, param: click.Parameter, value: tuple[tuple[str, str], ...]) -> dict[str, str]:
     """Callback for several NAME=VALUE: which of two values is meant is not guessed."""
     counts = Counter(name for name, _ in value)
@@ -168,6 +206,22 @@ def not_blank(context: click.Context, param: click.Parameter, value: str) -> str
 def each_not_blank(context: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
     """Callback for several ids; the same one twice is one."""
     return tuple(dict.fromkeys(not_blank(context, param, each) for each in value))
+
+
+def groups_options(function: F) -> F:
+    """`GROUP...`, or `--group GROUP` as in Kafka's tools: `chosen_groups` puts them together."""
+    function = click.option(
+        "--group", "-g", "more_groups", metavar="GROUP", multiple=True, callback=each_not_blank, help="The same as GROUP; may be repeated."
+    )(function)
+    return click.argument("group", nargs=-1, callback=each_not_blank)(function)
+
+
+def chosen_groups(group: tuple[str, ...], more_groups: tuple[str, ...], all_groups: bool) -> tuple[str, ...]:
+    """The groups that are named, each once; none where all are wanted. Raises UsageError where neither or both were said."""
+    names = tuple(dict.fromkeys(group + more_groups))
+    if bool(names) == all_groups:
+        raise click.UsageError("either GROUP or --all-groups is needed, not both")
+    return names
 
 
 def bootstrap_option(function: F) -> F:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbroker.cli.exits import CommandFailed, refuse
+from kbroker.cli.exits import CommandFailed
+from kbroker.cli.group_views import report_deletions
 from kbroker.cli.inflight import inflight
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.params import Address, bootstrap_option, connect, each_not_blank, json_option, not_blank
+from kbroker.cli.params import Address, ChoicesType, bootstrap_option, connect, each_not_blank, json_option, not_blank
 from kbroker.cli.share_groups_describe import describe
 from kbroker.cli.share_groups_reset import reset_offsets
 from kbroker.errors import ErrorCode, KafkaError
@@ -24,24 +25,6 @@ if TYPE_CHECKING:
 STATES = ("Empty", "Stable", "Dead")
 
 
-class StatesType(click.ParamType[tuple[str, ...]]):
-    """States of share groups behind commas, in any case; nothing at all for every state."""
-
-    name = "STATES"
-
-    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> tuple[str, ...]:
-        if isinstance(value, tuple):
-            return value
-        by_lower_case = {state.lower(): state for state in STATES}
-        states = []
-        for part in str(value).split(",") if value else ():
-            state = by_lower_case.get(part.strip().lower())
-            if state is None:
-                self.fail(f"{part.strip()!r} is not one of {', '.join(STATES)}", param, context)
-            states.append(state)
-        return tuple(states)
-
-
 @click.group("share-groups")
 def share_groups() -> None:
     """List, describe, reset and delete share groups."""
@@ -51,7 +34,7 @@ def share_groups() -> None:
 @click.option(
     "--state",
     "states",
-    type=StatesType(),
+    type=ChoicesType("STATES", STATES),
     is_flag=False,
     flag_value="",
     metavar="[STATES]",
@@ -96,13 +79,7 @@ def delete(group: tuple[str, ...], as_json: bool, bootstrap: Address) -> None:
     """
     with connect(bootstrap) as connection:
         refused = _delete(connection, group)
-    if as_json:
-        print_json([{"group": name, "deleted": name not in refused, "error": refused.get(name)} for name in group])
-    elif not refused:
-        click.echo(f"Deletion of requested share groups ({_quoted(group)}) was successful.")
-    elif deleted := [name for name in group if name not in refused]:
-        click.echo(f"These share groups were deleted successfully: {_quoted(deleted)}")
-    refuse([f"share group {name} could not be deleted: {why}" for name, why in refused.items()])
+    report_deletions("share group", group, refused, as_json=as_json)
 
 
 def _delete(connection: Connection, names: tuple[str, ...]) -> dict[str, str]:
@@ -125,10 +102,6 @@ _REASONS = {
 
 def _why_not(error: KafkaError) -> str:
     return _REASONS.get(error.code) or error.message or error.code.name
-
-
-def _quoted(names: tuple[str, ...] | list[str]) -> str:
-    return ", ".join(f"'{escaped(name)}'" for name in names)
 
 
 @share_groups.command("delete-offsets")

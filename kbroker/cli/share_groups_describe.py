@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from kbroker.cli.exits import refuse, say
+from kbroker.cli.group_views import Table, assignment_text, coordinator_text, one_view, view_options, why_not
 from kbroker.cli.output import Cell, print_json, print_table
 from kbroker.cli.params import Address, bootstrap_option, connect, each_not_blank, json_option
 from kbroker.errors import KafkaError
 
 if TYPE_CHECKING:
-    from kbroker.client.group_admin import Coordinator, ShareGroup, ShareMember, ShareOffset
+    from kbroker.client.group_admin import Coordinator, ShareGroup, ShareOffset
     from kbroker.client.rpc import Connection
-
-VIEWS = ("offsets", "members", "state")
 
 
 class Found(NamedTuple):
@@ -28,25 +27,15 @@ class Found(NamedTuple):
     problems: list[str]
 
 
-class Table(NamedTuple):
-    columns: tuple[str, ...]
-    rows: list[tuple[Cell, ...]]
-
-
-def one_view(context: click.Context, offsets: bool, members: bool, state: bool) -> str:
-    given = [view for view, is_given in zip(VIEWS, (offsets, members, state), strict=True) if is_given]
-    if len(given) > 1:
-        raise click.UsageError("--offsets, --members and --state exclude each other", context)
-    return given[0] if given else "offsets"
-
-
 @click.command()
 @click.argument("group", nargs=-1, callback=each_not_blank)
 @click.option("--all-groups", is_flag=True, help="All share groups.")
-@click.option("--offsets", is_flag=True, help="Start offset and lag of each share-partition; this is the default.")
-@click.option("--members", is_flag=True, help="Members and the partitions assigned to them.")
-@click.option("--state", is_flag=True, help="Coordinator, state and number of members.")
-@click.option("--verbose", is_flag=True, help="More columns: leader epochs of offsets, epochs of members and groups.")
+@view_options(
+    offsets="Start offset and lag of each share-partition; this is the default.",
+    members="Members and the partitions assigned to them.",
+    state="Coordinator, state and number of members.",
+    verbose="More columns: leader epochs of offsets, epochs of members and groups.",
+)
 @json_option
 @bootstrap_option
 @click.pass_context
@@ -93,7 +82,7 @@ def find(connection: Connection, names: Sequence[str], view: str) -> Found:
 
     names = names or tuple(each.group_id for each in group_admin.groups(connection))
     described = list(zip(names, group_admin.describe_share_groups(connection, names), strict=True)) if names else []
-    problems = [_why_not(name, each) for name, each in described if isinstance(each, KafkaError)]
+    problems = [why_not(name, each) for name, each in described if isinstance(each, KafkaError)]
     groups = sorted(each for _, each in described if not isinstance(each, KafkaError))
     offsets, coordinators = {}, {}
     if view == "state" and groups:
@@ -107,13 +96,6 @@ def find(connection: Connection, names: Sequence[str], view: str) -> Found:
             if row.error
         ]
     return Found(groups, offsets, coordinators, problems)
-
-
-def _why_not(group_id: str, error: KafkaError) -> str:
-    from kbroker.client.answers import reason
-
-    text = reason(error.code, error.message)
-    return text if group_id in text else f"group {group_id}: {text}"
 
 
 def notes(found: Found, view: str) -> Iterable[str]:
@@ -143,7 +125,7 @@ def _members_table(found: Found, verbose: bool) -> Table:
         for each in group.members:
             count = sum(len(partitions) for partitions in each.assignment.values())
             epoch = (each.member_epoch,) if verbose else ()
-            rows.append((group.group_id, each.member_id, each.client_host, each.client_id, count, *epoch, _assignment(each)))
+            rows.append((group.group_id, each.member_id, each.client_host, each.client_id, count, *epoch, assignment_text(each.assignment)))
     epoch_column = ("MEMBER-EPOCH",) if verbose else ()
     return Table(("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", *epoch_column, "ASSIGNMENT"), rows)
 
@@ -153,17 +135,12 @@ def _state_table(found: Found, verbose: bool) -> Table:
     for group in found.groups:
         node = found.coordinators[group.group_id]
         epochs = (group.group_epoch, group.assignment_epoch) if verbose else ()
-        rows.append((group.group_id, f"{Address(node.host, node.port)} ({node.node_id})", group.state, *epochs, len(group.members)))
+        rows.append((group.group_id, coordinator_text(node), group.state, *epochs, len(group.members)))
     epoch_columns = ("GROUP-EPOCH", "ASSIGNMENT-EPOCH") if verbose else ()
     return Table(("GROUP", "COORDINATOR (ID)", "STATE", *epoch_columns, "#MEMBERS"), rows)
 
 
 TABLES = {"offsets": _offsets_table, "members": _members_table, "state": _state_table}
-
-
-def _assignment(member: ShareMember) -> str:
-    """As Kafka writes it: `orders:0,1;returns:2`."""
-    return ";".join(f"{topic}:{','.join(map(str, partitions))}" for topic, partitions in sorted(member.assignment.items()))
 
 
 def _as_json(group: ShareGroup, view: str, found: Found) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from kbroker.client.answers import check, reason
 from kbroker.client.rpc import Connection
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.state_records import ResourceType as ResourceType
 
 EARLIEST = -2
@@ -86,15 +86,34 @@ def topics(connection: Connection, names: Sequence[str] | None = None) -> list[T
 
 
 def list_offsets(connection: Connection, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, int]:
-    """Offset by partition of the first record at or after `timestamp_ms`, or EARLIEST or LATEST."""
-    rows = [{"partition_index": p, "timestamp": timestamp_ms} for p in partitions]
-    wanted = [{"name": topic, "partitions": rows}]
-    answer = connection.call("list_offsets", replica_id=-1, isolation_level=0, topics=wanted, timeout=_TIMEOUT_MS)
+    """Offset by partition of the first record at or after `timestamp_ms`, or EARLIEST or LATEST. Raises KafkaError."""
+    found = find_offsets(connection, {topic: partitions}, timestamp_ms)
     offsets = {}
-    for row in answer.topics[0].partitions:
-        check(row.error_code, f"offsets of {topic}-{row.partition_index}: {reason(row.error_code)}")
-        offsets[row.partition_index] = row.offset
+    for (_, partition), offset in found.items():
+        if isinstance(offset, KafkaError):
+            raise offset
+        offsets[partition] = offset
     return offsets
+
+
+def find_offsets(
+    connection: Connection, partitions: Mapping[str, Iterable[int]], timestamp_ms: int
+) -> dict[tuple[str, int], int | KafkaError]:
+    """As list_offsets, of partitions of several topics, by topic and partition; errors in their places."""
+    wanted = [
+        {"name": topic, "partitions": [{"partition_index": number, "timestamp": timestamp_ms} for number in numbers]}
+        for topic, numbers in partitions.items()
+    ]
+    if not wanted:
+        return {}
+    answer = connection.call("list_offsets", replica_id=-1, isolation_level=0, topics=wanted, timeout=_TIMEOUT_MS)
+    return {
+        (topic.name, row.partition_index): row.offset
+        if row.error_code is ErrorCode.none
+        else KafkaError(row.error_code, f"offsets of {topic.name}-{row.partition_index}: {reason(row.error_code)}")
+        for topic in answer.topics
+        for row in topic.partitions
+    }
 
 
 def describe_configs(connection: Connection, kind: ResourceType, name: str) -> list[ConfigEntry]:

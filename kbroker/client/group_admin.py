@@ -7,7 +7,7 @@ whole answer into KafkaError. Where rows are refused one by one, the refusals ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kbroker.client.answers import check, reason
 from kbroker.client.rpc import Connection, Entity
@@ -59,6 +59,14 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+def by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Numbers of partitions by topic, in the order in which they come."""
+    numbers: dict[str, list[int]] = {}
+    for place in places:
+        numbers.setdefault(place.topic, []).append(place.partition)
+    return numbers
+
+
 class ShareOffset(NamedTuple):
     """Where a share-partition stands. None: not known. `lag` also is None where the broker serves version 0 only."""
 
@@ -71,10 +79,13 @@ class ShareOffset(NamedTuple):
 
 
 def groups(connection: Connection, types: Sequence[str] = ("share",), states: Sequence[str] = ()) -> list[Group]:
-    """Groups of these types and states, by id; none given: of all."""
+    """Groups of these types and states, by id; none given: of all. `type` and `state` are empty where a broker is too old to say them."""
     answer = connection.call("list_groups", states_filter=tuple(states), types_filter=tuple(types))
     check(answer.error_code)
-    return sorted(Group(row.group_id, row.group_state, row.group_type, row.protocol_type) for row in answer.groups)
+    return sorted(
+        Group(row.group_id, getattr(row, "group_state", ""), getattr(row, "group_type", "").lower(), row.protocol_type)
+        for row in answer.groups
+    )
 
 
 def find_coordinators(connection: Connection, group_ids: Sequence[str]) -> dict[str, Coordinator]:
@@ -116,7 +127,7 @@ def _share_member(row: Entity) -> ShareMember:
 def delete_groups(connection: Connection, group_ids: Iterable[str]) -> dict[str, KafkaError]:
     """Delete groups of any type with all that is stored of them; what is not among the refused is gone for good."""
     answer = connection.call("delete_groups", groups_names=tuple(group_ids))
-    return {row.group_id: _refusal(row) for row in answer.results if row.error_code is not ErrorCode.none}
+    return {row.group_id: refusal(row) for row in answer.results if row.error_code is not ErrorCode.none}
 
 
 def describe_share_group_offsets(
@@ -133,7 +144,7 @@ def describe_share_group_offsets(
 def _share_offset(topic: str, row: Entity) -> ShareOffset:
     """Behind an error nothing else counts: Kafka fills start offset 0 in there."""
     if row.error_code is not ErrorCode.none:
-        return ShareOffset(topic, row.partition_index, None, None, None, _refusal(row))
+        return ShareOffset(topic, row.partition_index, None, None, None, refusal(row))
     if row.start_offset == UNKNOWN:
         return ShareOffset(topic, row.partition_index, None, None, None, None)
     lag: int = getattr(row, "lag", UNKNOWN)
@@ -152,14 +163,17 @@ def alter_share_group_offsets(
     Records that were acquired, released or finished are forgotten. Returns the refused partitions: all others are altered and
     durable. Raises KafkaError where nothing was altered, for instance non_empty_group.
     """
-    topics: dict[str, list[dict[str, int]]] = {}
-    for place, offset in offsets.items():
-        topics.setdefault(place.topic, []).append({"partition_index": place.partition, "start_offset": offset})
-    rows: list[dict[str, Any]] = [{"topic_name": name, "partitions": each} for name, each in topics.items()]
+    rows = [
+        {
+            "topic_name": topic,
+            "partitions": [{"partition_index": number, "start_offset": offsets[TopicPartition(topic, number)]} for number in numbers],
+        }
+        for topic, numbers in by_topic(offsets).items()
+    ]
     answer = connection.call("alter_share_group_offsets", group_id=group_id, topics=rows)
     check(answer.error_code, answer.error_message)
     return {
-        TopicPartition(topic.topic_name, row.partition_index): _refusal(row)
+        TopicPartition(topic.topic_name, row.partition_index): refusal(row)
         for topic in answer.responses
         for row in topic.partitions
         if row.error_code is not ErrorCode.none
@@ -173,9 +187,10 @@ def delete_share_group_offsets(connection: Connection, group_id: str, topics: It
     """
     answer = connection.call("delete_share_group_offsets", group_id=group_id, topics=[{"topic_name": name} for name in topics])
     check(answer.error_code, answer.error_message)
-    return {row.topic_name: _refusal(row) for row in answer.responses if row.error_code is not ErrorCode.none}
+    return {row.topic_name: refusal(row) for row in answer.responses if row.error_code is not ErrorCode.none}
 
 
-def _refusal(row: Entity) -> KafkaError:
+def refusal(row: Entity) -> KafkaError:
+    """The error of a row that has one, in the broker's own words where it sends some."""
     code = row.error_code
     return KafkaError(code, reason(code, getattr(row, "error_message", None)))

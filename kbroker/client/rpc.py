@@ -95,10 +95,21 @@ class Connection:
         """
         api_key = key_of(api)
         if version is None:
-            version = self._negotiated(api_key)
+            version = self.common_version(api_key)
         frame = self.encode(api_key, version, values)
         self.send_raw(frame)
         return self.read_response(api_key, version)
+
+    def common_version(self, api: str | int, at_most: int | None = None) -> int:
+        """The highest version that both sides know, not above `at_most`. Raises KafkaError(unsupported_version) where there is none."""
+        api_key = key_of(api)
+        name = api_key_map[api_key]
+        served = self.served_versions().get(api_key)
+        known = [version for version in schema_name_map[name] if at_most is None or version <= at_most]
+        common = [version for version in known if served is not None and served.lowest <= version <= served.highest]
+        if not common:
+            raise KafkaError(ErrorCode.unsupported_version, f"{self.address} serves no version of {name} that this client knows")
+        return max(common)
 
     def encode(self, api: str | int, version: int, values: Mapping[str, Any]) -> bytes:
         """The frame of a request, length included; takes the next correlation id."""
@@ -145,14 +156,6 @@ class Connection:
             )
         body, _ = entity_reader(schema)(frame, header_size)
         return body
-
-    def _negotiated(self, api_key: int) -> int:
-        name = api_key_map[api_key]
-        served = self.served_versions().get(api_key)
-        common = [v for v in schema_name_map[name] if served is not None and served.lowest <= v <= served.highest]
-        if not common:
-            raise KafkaError(ErrorCode.unsupported_version, f"{self.address} serves no version of {name} that this client knows")
-        return max(common)
 
     def _read_exactly(self, size: int) -> bytes:
         chunks = bytearray()

@@ -14,7 +14,7 @@ import pytest
 
 from kbroker.cli import COMMANDS, cli, run
 from kbroker.cli.exits import INTERRUPTED, OK, REFUSED, UNREACHABLE, USAGE, CommandFailed, end_of
-from kbroker.cli.params import AddressType, DateTimeType, NameValue
+from kbroker.cli.params import AddressType, DateTimeType, DurationType, NameValue
 from kbroker.client.broker_process import free_port
 from kbroker.client.rpc import BrokerUnreachable
 from kbroker.errors import ErrorCode, KafkaError
@@ -32,12 +32,18 @@ NEEDS_A_BROKER = [
     ["share-groups", "reset-offsets", "g", "--topic", "t", "--to-earliest", "--dry-run"],
     ["share-groups", "delete-offsets", "g", "--topic", "t"],
     ["groups", "list"],
+    ["groups", "describe", "g"],
+    ["groups", "delete", "--all-groups"],
+    ["groups", "reset-offsets", "g", "--topic", "t", "--shift-by", "-5"],
+    ["groups", "delete-offsets", "g", "--topic", "t:0"],
+    ["consume", "t", "--group", "g"],
     ["configs", "describe", "--topic", "t"],
     ["configs", "set", "--group", "g", "share.auto.offset.reset=earliest"],
     ["configs", "delete", "--broker", "0", "x"],
 ]
 
 RESET = ["share-groups", "reset-offsets", "g"]
+CONSUMER_RESET = ["groups", "reset-offsets", "g"]
 
 WRONG_USAGE = [
     (["no-such-command"], "No such command"),
@@ -103,7 +109,31 @@ WRONG_USAGE = [
     ([*RESET, "--topic", "t", "--to-datetime", "1969-12-31T23:59:59.999", "--dry-run"], "is before 1970"),
     ([*RESET, "--from-file", "/no/such/file", "--dry-run"], "No such file"),
     (["groups", "list", "--group-type", "private"], "'private' is not one of"),
-    (["groups", "list", "--share", "--protocol", "share"], "--share excludes"),
+    (["groups", "list", "--type", "share,"], "'' is not one of classic, consumer, share, streams"),
+    (["groups", "list", "--state", "Full"], "'Full' is not one of Empty, Stable"),
+    (["groups", "list", "--share", "--protocol", "share"], "exclude each other"),
+    (["groups", "list", "--consumer", "--share"], "exclude each other"),
+    (["groups", "describe"], "either GROUP or --all-groups"),
+    (["groups", "describe", "--group", "g", "--all-groups"], "either GROUP or --all-groups"),
+    (["groups", "describe", "g", "--offsets", "--state"], "exclude each other"),
+    (["groups", "describe", "--group", ""], "must not be empty"),
+    (["groups", "delete"], "either GROUP or --all-groups"),
+    (["groups", "delete-offsets", "--topic", "t"], "either GROUP or --all-groups"),
+    (["groups", "delete-offsets", "g", "-g", "h", "--topic", "t"], "one GROUP is needed"),
+    (["groups", "delete-offsets", "g"], "Missing option '--topic'"),
+    ([*CONSUMER_RESET, "--topic", "t"], "exactly one of --to-earliest, --to-latest, --to-datetime, --to-offset, --to-current, --from-file"),
+    ([*CONSUMER_RESET, "--topic", "t", "--shift-by", "0", "--to-latest"], "--from-file, --shift-by and --by-duration is needed"),
+    ([*CONSUMER_RESET, "--to-latest"], "exactly one of --topic, --all-topics and --from-file"),
+    ([*CONSUMER_RESET, "--topic", "t", "--to-latest", "--dry-run", "--execute"], "--dry-run and --execute exclude each other"),
+    ([*CONSUMER_RESET, "--topic", "t", "--to-latest", "--export", "--json"], "--export and --json exclude each other"),
+    ([*CONSUMER_RESET, "--topic", "t", "--by-duration", "1h"], "'1h' is not PnDTnHnMnS"),
+    ([*CONSUMER_RESET, "--topic", "t", "--shift-by", "far"], "'far' is not a valid integer"),
+    ([*CONSUMER_RESET, "--all-groups", "--topic", "t", "--to-latest"], "either GROUP or --all-groups"),
+    (["consume", "t", "--from", "latest", "--from-beginning"], "--from and --from-beginning exclude each other"),
+    (["consume", "t", "--group-protocol", "classic"], "--group-protocol needs --group"),
+    (["consume", "t", "--group", "g", "--from", "5"], "--group excludes --partition and --from OFFSET"),
+    (["consume", "t", "--group", "g", "--partition", "0"], "--group excludes --partition and --from OFFSET"),
+    (["consume", "t", "--group", ""], "must not be empty"),
     (["configs", "describe", "--group", ""], "must not be empty"),
 ]
 
@@ -254,6 +284,27 @@ def test_times(text: str, since_1970_ms: int, monkeypatch: pytest.MonkeyPatch) -
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("P1D", 86_400_000),
+        ("PT1H30M", 5_400_000),
+        ("P1DT2H3M4.5S", 93_784_500),
+        ("pt0.001s", 1),
+        ("PT0S", 0),
+        ("PT36H", 129_600_000),
+    ],
+)
+def test_durations(text: str, milliseconds: int) -> None:
+    assert DurationType().convert(text, None, None) == milliseconds
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "1D", "PT1D", "P1H", "PT-1H", "PT1.5H", "PT1S ", "PT1S1S"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        DurationType().convert(text, None, None)
 
 
 def test_a_value_may_contain_anything() -> None:
