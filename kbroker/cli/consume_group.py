@@ -1,0 +1,132 @@
+"""`kbroker consume --group`: an ordinary member of a consumer group, on the command line.
+
+Offsets are committed after their records were printed and flushed, batch by batch: a command that dies prints some records twice, at
+its next start, and never loses one. A rebalance happens only while the member polls, so that what it was given is committed by then.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kbroker.cli.clients import READING, ClientErrors, client_settings, require_topics
+from kbroker.cli.consumed import Batches, Ends
+from kbroker.cli.exits import OK, CommandFailed, say
+from kbroker.cli.params import Address
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message, TopicPartition
+
+_SIGNALLED = 128
+"""Shells say so much more than a signal's number where one ended a command."""
+
+
+class Membership(NamedTuple):
+    """`protocol`: classic or consumer. `start`: auto.offset.reset, for partitions without a committed offset."""
+
+    group: str
+    protocol: str
+    topics: Sequence[str]
+    start: str
+
+
+class Ending:
+    """The first SIGINT or SIGTERM asks for a clean end; another one ends at once."""
+
+    def __init__(self) -> None:
+        self.signal_number = 0
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.signal_number:
+            raise KeyboardInterrupt
+        self.signal_number = number
+
+    @property
+    def code(self) -> int:
+        return _SIGNALLED + self.signal_number if self.signal_number else OK
+
+
+@contextmanager
+def on_signals(ending: Ending) -> Iterator[None]:
+    previous = {number: signal.signal(number, ending) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def consume_as_member(bootstrap: Address, membership: Membership, ends: Ends, show: Callable[[Message], None]) -> int:
+    """Join, print and commit until there is a reason to end, then leave. Returns the exit code."""
+    from confluent_kafka import Consumer
+
+    errors = ClientErrors(bootstrap)
+    settings: dict[str, Any] = {
+        **client_settings(bootstrap, errors),
+        **READING,
+        "group.id": membership.group,
+        "group.protocol": membership.protocol,
+        "auto.offset.reset": membership.start,
+    }
+    if named := [name for name in membership.topics if not name.startswith("^")]:
+        require_topics(bootstrap, named)
+    ending = Ending()
+    with on_signals(ending):
+        consumer = Consumer(settings)
+        batches = Batches(consumer, errors, ends, lambda: ending.signal_number != 0)
+        try:
+            _subscribe(consumer, membership.topics, batches)
+            for messages in batches:
+                for message in messages:
+                    show(message)
+                sys.stdout.flush()
+                _commit(consumer, messages)
+        finally:
+            consumer.close()
+    return ending.code
+
+
+def _subscribe(consumer: Consumer, topics: Sequence[str], batches: Batches) -> None:
+    """`batches` learns which partitions are this member's."""
+
+    def assigned(_: Consumer, partitions: list[TopicPartition]) -> None:
+        batches.is_assigned = True
+        batches.unheard |= {(each.topic, each.partition) for each in partitions}
+
+    def revoked(_: Consumer, partitions: list[TopicPartition]) -> None:
+        batches.unheard -= {(each.topic, each.partition) for each in partitions}
+
+    batches.is_assigned = False
+    consumer.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=revoked)
+
+
+def _commit(consumer: Consumer, messages: Sequence[Message]) -> None:
+    """Everything up to these records. A member that was expelled meanwhile cannot, and they will be printed again by whoever has their
+    partition now: that is said, and no reason to end. Raises CommandFailed where the client is beyond repair."""
+    from confluent_kafka import KafkaException
+
+    try:
+        done = consumer.commit(offsets=list(_positions(messages)), asynchronous=False)
+        errors = [each.error for each in done if each.error is not None]
+    except KafkaException as refusal:
+        errors = [refusal.args[0]]
+    for error in errors[:1]:
+        if error.fatal():
+            raise CommandFailed(error.str())
+        say(f"warning: {len(messages)} records were printed, but not committed, and may come again: {error.str()}")
+
+
+def _positions(messages: Sequence[Message]) -> Iterable[TopicPartition]:
+    """Behind the last record of each partition."""
+    from confluent_kafka import TopicPartition
+
+    positions: dict[tuple[str, int], TopicPartition] = {}
+    for message in messages:
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        if topic is not None and partition is not None and offset is not None:
+            positions[topic, partition] = TopicPartition(topic, partition, offset + 1, leader_epoch=message.leader_epoch())
+    return positions.values()

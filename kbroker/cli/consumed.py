@@ -1,0 +1,79 @@
+"""Records as a consumer of confluent-kafka gives them, in batches, until there is a reason to end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.cli.clients import ClientErrors
+from kbroker.cli.exits import CommandFailed, say
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Message
+
+_POLL_S = 0.2
+_BATCH = 500
+
+
+class Ends(NamedTuple):
+    max_messages: int | None
+    timeout_ms: int | None
+
+
+def never() -> bool:
+    return False
+
+
+class Batches:
+    """What is polled, batch by batch: until the wanted number has come, none came for the timeout, or `is_ended` says so.
+
+    The timeout runs only after each of `unheard` has given something or has been found empty: the partitions that are assigned. They
+    change when a group rebalances; `is_assigned` is False before the first time.
+    """
+
+    def __init__(self, consumer: Consumer, errors: ClientErrors, ends: Ends, is_ended: Callable[[], bool] = never) -> None:
+        self.unheard: set[tuple[str, int]] = set()
+        self.is_assigned = True
+        self._consumer, self._errors, self._is_ended = consumer, errors, is_ended
+        self._left = ends.max_messages
+        self._timeout_s = float("inf") if ends.timeout_ms is None else ends.timeout_ms / 1000
+
+    def __iter__(self) -> Iterator[list[Message]]:
+        """Batches with at least one record."""
+        quiet_since_s = time.monotonic()
+        while (self._left is None or self._left > 0) and not self._is_ended():
+            messages = self._poll()
+            if messages:
+                yield messages
+            if messages or self.unheard or not self.is_assigned:
+                quiet_since_s = time.monotonic()
+            elif time.monotonic() - quiet_since_s >= self._timeout_s:
+                return
+
+    def _poll(self) -> list[Message]:
+        messages = []
+        polled = self._consumer.consume(_BATCH if self._left is None else min(self._left, _BATCH), _POLL_S)
+        for message in polled:
+            if (error := message.error()) is None:
+                messages.append(message)
+            else:
+                _judge(error)
+            topic, partition = message.topic(), message.partition()
+            if topic is not None and partition is not None:
+                self.unheard.discard((topic, partition))
+        if not polled:
+            self._errors.check()
+        if self._left is not None:
+            self._left -= len(messages)
+        return messages
+
+
+def _judge(error: KafkaError) -> None:
+    """Raises CommandFailed for what does not mend itself."""
+    from confluent_kafka import KafkaError as Error
+
+    if error.code() == Error._MAX_POLL_EXCEEDED:  # whoever reads our output took none for minutes
+        say("warning: the group went on without this member, as nothing was read for too long; it joins again")
+    elif error.code() != Error._PARTITION_EOF:
+        raise CommandFailed(error.str())

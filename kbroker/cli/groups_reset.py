@@ -1,0 +1,172 @@
+"""`kbroker groups reset-offsets`: other offsets for consumer groups to go on from.
+
+Groups with members are refused, each with a line of its own. Topics and partitions that do not exist are refused before anything is
+changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from kbroker.cli.exits import CommandFailed, refuse, say
+from kbroker.cli.group_views import in_use, why_not
+from kbroker.cli.offset_plans import (
+    Offsets,
+    Scope,
+    Target,
+    check_partitions,
+    clamped,
+    exactly_one,
+    new_offsets,
+    partitions_of,
+    print_offsets,
+    read_plans,
+    reset_options,
+)
+from kbroker.cli.params import Address, DurationType, bootstrap_option, chosen_groups, connect, groups_options, json_option
+from kbroker.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from kbroker.client.group_admin import TopicPartition
+    from kbroker.client.rpc import Connection
+
+
+@click.command("reset-offsets")
+@groups_options
+@click.option("--all-groups", is_flag=True, help="All consumer groups.")
+@click.option("--all-topics", is_flag=True, help="All partitions that the group has committed offsets of.")
+@click.option("--to-current", is_flag=True, help="To the committed offsets.")
+@click.option("--shift-by", type=int, metavar="N", help="From the committed offset N records onward, or back where N is negative.")
+@click.option("--by-duration", type=DurationType(), metavar=DurationType.name, help="To the first record that is not older than this.")
+@reset_options
+@json_option
+@bootstrap_option
+def reset_offsets(
+    group: tuple[str, ...],
+    more_groups: tuple[str, ...],
+    all_groups: bool,
+    topics: Scope,
+    all_topics: bool,
+    to_earliest: bool,
+    to_latest: bool,
+    to_datetime: int | None,
+    by_duration: int | None,
+    to_offset: int | None,
+    shift_by: int | None,
+    to_current: bool,
+    from_file: IO[str] | None,
+    dry_run: bool,
+    execute: bool,
+    export: bool,
+    as_json: bool,
+    bootstrap: Address,
+) -> None:
+    """Let consumer groups go on from other offsets.
+
+    Without --execute the new offsets are printed and nothing is changed. GROUP must have no members; one that does not exist yet
+    is made. Offsets outside of the log are moved to its nearest end, with a warning.
+
+    \b
+    Examples:
+      kbroker groups reset-offsets billing --topic orders --to-earliest
+      kbroker groups reset-offsets billing --topic orders:0,2 --by-duration PT1H30M --execute
+      kbroker groups reset-offsets billing --all-topics --to-current --export > billing.csv
+      kbroker groups reset-offsets billing --from-file billing.csv --execute
+    """
+    target = Target(to_earliest, to_latest, to_datetime, to_offset, to_current, from_file, shift_by, by_duration)
+    target.check()
+    exactly_one({"--topic": topics, "--all-topics": all_topics, "--from-file": from_file})
+    names = chosen_groups(group, more_groups, all_groups)
+    if dry_run and execute:
+        raise click.UsageError("--dry-run and --execute exclude each other")
+    if export and as_json:
+        raise click.UsageError("--export and --json exclude each other")
+    plans = None if from_file is None else _plans(from_file, names)
+    with connect(bootstrap) as connection:
+        ready, problems = _ready(connection, names or _all_groups(connection, plans))
+        partitions = partitions_of(connection, topics)
+        offsets: dict[str, Offsets] = {}
+        for name in ready:
+            try:
+                offsets[name] = _offsets(connection, name, partitions, target, plans)
+                problems += _execute(connection, name, offsets) if execute else ()
+            except (KafkaError, CommandFailed) as error:
+                problems.append(str(error) if isinstance(error, CommandFailed) else why_not(name, error))
+    print_offsets(offsets, export=export, as_json=as_json, with_group=len(names) != 1)
+    if not dry_run and not execute:
+        say("nothing was changed: that needs --execute")
+    refuse(problems)
+
+
+def _plans(file: IO[str], names: Sequence[str]) -> Mapping[str, Offsets]:
+    """What a file says, of all of these groups. Raises UsageError."""
+    plans = read_plans(file, names[0] if len(names) == 1 else None)
+    for name in names:
+        if name not in plans:
+            raise click.UsageError(f"{file.name} has no offsets for consumer group {name}")
+    return plans
+
+
+def _all_groups(connection: Connection, plans: Mapping[str, Offsets] | None) -> list[str]:
+    """All consumer groups; where there are plans, those that have one."""
+    from kbroker.client import consumer_group_admin
+
+    return [each.group_id for each in consumer_group_admin.consumer_groups(connection) if plans is None or each.group_id in plans]
+
+
+def _ready(connection: Connection, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Groups that can be reset, and a line for each that cannot. One that does not exist can: that makes it."""
+    from kbroker.client import consumer_group_admin, group_admin
+
+    types = {each.group_id: each.type for each in group_admin.groups(connection, types=())}
+    ready, problems = [], []
+    for name, found in zip(names, consumer_group_admin.describe_consumer_groups(connection, names), strict=True):
+        if not isinstance(found, KafkaError):
+            problem = None if found.state == consumer_group_admin.EMPTY else in_use("consumer group", name, len(found.members))
+        elif found.code is not ErrorCode.group_id_not_found:
+            problem = why_not(name, found)
+        else:
+            problem = f"group {name} is no consumer group: its type is {types[name]}" if name in types else None
+        if problem is None:
+            ready.append(name)
+        else:
+            problems.append(problem)
+    return ready, problems
+
+
+def _offsets(
+    connection: Connection, group: str, named: Sequence[TopicPartition], target: Target, plans: Mapping[str, Offsets] | None
+) -> Offsets:
+    """Where the named partitions, or those that the plan or the group has, are to go on. Raises KafkaError, and CommandFailed for what
+    does not exist."""
+    if plans is not None:
+        check_partitions(connection, plans[group])
+        return clamped(connection, plans[group])
+
+    def committed() -> dict[TopicPartition, int | None]:
+        from kbroker.client import consumer_group_admin
+
+        return {place: each.offset for place, each in consumer_group_admin.committed_offsets(connection, group).items()}
+
+    partitions = named or list(committed())
+    if not partitions:
+        raise CommandFailed(f"consumer group {group} has committed no offsets: name topics with --topic")
+    return new_offsets(connection, partitions, target, committed, f"consumer group {group} has no offset of")
+
+
+def _execute(connection: Connection, group: str, offsets: dict[str, Offsets]) -> list[str]:
+    """Commit the group's offsets; takes out what is refused, and returns a line for each."""
+    from kbroker.client import consumer_group_admin
+
+    refused = consumer_group_admin.commit_offsets(connection, group, offsets[group])
+    offsets[group] = {place: offset for place, offset in offsets[group].items() if place not in refused}
+    if refused and not offsets[group] and {error.code for error in refused.values()} <= _OF_MEMBERS:
+        return [f"consumer group {group} is not empty any more: a member joined; nothing was changed"]
+    return [f"{group}: {place} could not be reset: {error.message}" for place, error in refused.items()]
+
+
+_OF_MEMBERS = {ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.stale_member_epoch}
+"""How a broker refuses offsets of nobody while a group has members."""

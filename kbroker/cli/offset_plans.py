@@ -1,0 +1,220 @@
+"""New offsets for groups, as `reset-offsets` of `kbroker groups` and `kbroker share-groups` works them out and prints them.
+
+Which partitions and which offsets is decided here, as in Kafka's tools, from the log's offsets; the broker is told absolute offsets.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+
+import click
+
+from kbroker.cli.exits import CommandFailed, say
+from kbroker.cli.output import print_json, print_table
+from kbroker.cli.params import DateTimeType, TopicPartitionsType
+from kbroker.clock import wall_clock_ms
+
+if TYPE_CHECKING:
+    from kbroker.client.group_admin import TopicPartition
+    from kbroker.client.rpc import Connection
+
+OFFSET = click.IntRange(0, (1 << 63) - 1)
+Offsets: TypeAlias = "dict[TopicPartition, int]"
+Scope: TypeAlias = Sequence[tuple[str, tuple[int, ...] | None]]
+"""Topics with the numbers of partitions, None: all."""
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Target(NamedTuple):
+    """The options that say where to, by their names. `by_duration`: milliseconds before now."""
+
+    to_earliest: bool
+    to_latest: bool
+    to_datetime: int | None
+    to_offset: int | None
+    to_current: bool
+    from_file: IO[str] | None
+    shift_by: int | None = None
+    by_duration: int | None = None
+
+    def check(self, without: Collection[str] = ()) -> None:
+        """Raises UsageError unless just one is given. `without`: those that a command does not have."""
+        exactly_one({f"--{name.replace('_', '-')}": value for name, value in self._asdict().items() if name not in without})
+
+
+def exactly_one(options: Mapping[str, object]) -> None:
+    """Raises UsageError unless just one of these options, by name, is given. 0 is given."""
+    if sum(value is not None and value is not False and value != () for value in options.values()) != 1:
+        *names, last = options
+        raise click.UsageError(f"exactly one of {', '.join(names)} and {last} is needed")
+
+
+def reset_options(function: F) -> F:
+    """The options of both commands that need no word about what kind of group it is."""
+    for option in (
+        click.option("--export", is_flag=True, help="Print the new offsets as lines for --from-file."),
+        click.option("--execute", is_flag=True, help="Change the offsets."),
+        click.option("--dry-run", is_flag=True, help="Print the new offsets, change nothing."),
+        click.option(
+            "--from-file",
+            type=click.File(encoding="utf-8-sig"),
+            metavar="FILE",
+            help="To the offsets in a file from --export; - for standard input.",
+        ),
+        click.option("--to-offset", type=OFFSET, metavar="N", help="To this offset."),
+        click.option(
+            "--to-datetime",
+            type=DateTimeType(),
+            metavar=DateTimeType.name,
+            help="To the first record from this time on; UTC without a zone.",
+        ),
+        click.option("--to-latest", is_flag=True, help="To the end of the log: only new records are delivered."),
+        click.option("--to-earliest", is_flag=True, help="To the first record of the log."),
+        click.option(
+            "--topic", "topics", type=TopicPartitionsType(), multiple=True, help="A topic, or some of its partitions; may be repeated."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def partitions_of(connection: Connection, scope: Scope) -> list[TopicPartition]:
+    """Raises KafkaError for a topic, and CommandFailed for a partition that does not exist."""
+    from kbroker.client import admin
+    from kbroker.client.group_admin import TopicPartition
+
+    whole = [topic for topic, numbers in scope if numbers is None]
+    known = {each.name: each.partitions for each in admin.topics(connection, whole)} if whole else {}
+    places = (TopicPartition(topic, each) for topic, numbers in scope for each in (known[topic] if numbers is None else numbers))
+    found = list(dict.fromkeys(places))
+    check_partitions(connection, found)
+    return found
+
+
+def check_partitions(connection: Connection, partitions: Collection[TopicPartition]) -> None:
+    """Raises KafkaError for a topic, and CommandFailed for a partition that does not exist."""
+    from kbroker.client import admin
+
+    names = sorted({each.topic for each in partitions})
+    known = {topic.name: topic.partitions for topic in admin.topics(connection, names)}
+    if missing := [str(each) for each in sorted(partitions) if each.partition not in known[each.topic]]:
+        raise CommandFailed(f"there is no partition {', '.join(missing)}")
+
+
+def new_offsets(
+    connection: Connection,
+    partitions: Sequence[TopicPartition],
+    target: Target,
+    current: Callable[[], Mapping[TopicPartition, int | None]],
+    without: str,
+) -> Offsets:
+    """Where `target` leads each partition. `current`: the group's own offsets; `without`: what to say, before the partition, where it
+    has none. Raises CommandFailed where there is no offset to shift."""
+    from kbroker.client import admin
+
+    if target.to_offset is not None:
+        return clamped(connection, dict.fromkeys(partitions, target.to_offset))
+    if target.shift_by is not None:
+        return clamped(connection, _shifted(current(), partitions, target.shift_by, without))
+    if target.to_earliest:
+        return log_offsets(connection, partitions, admin.EARLIEST)
+    if target.to_latest:
+        return log_offsets(connection, partitions, admin.LATEST)
+    at_ms = target.to_datetime if target.by_duration is None else max(0, wall_clock_ms() - target.by_duration)
+    if at_ms is not None:
+        dated = log_offsets(connection, partitions, at_ms)
+        return _or_latest(connection, dated, lambda place: f"{place} has no record from that time on")
+    own = current()
+    return _or_latest(connection, {place: own.get(place) for place in partitions}, lambda place: f"{without} {place} yet")
+
+
+def _shifted(own: Mapping[TopicPartition, int | None], partitions: Iterable[TopicPartition], shift_by: int, without: str) -> Offsets:
+    offsets = {}
+    for place in partitions:
+        offset = own.get(place)
+        if offset is None:
+            raise CommandFailed(f"{without} {place} that could be shifted")
+        offsets[place] = offset + shift_by
+    return offsets
+
+
+def _or_latest(connection: Connection, found: Mapping[TopicPartition, int | None], why: Callable[[TopicPartition], str]) -> Offsets:
+    """The end of the log where nothing was found, with a warning."""
+    from kbroker.client import admin
+    from kbroker.client.group_admin import UNKNOWN
+
+    missing = [place for place, offset in found.items() if offset in (None, UNKNOWN)]
+    for place in missing:
+        say(f"warning: {why(place)}; its end is taken")
+    return {**{place: offset for place, offset in found.items() if offset is not None}, **log_offsets(connection, missing, admin.LATEST)}
+
+
+def clamped(connection: Connection, wanted: Mapping[TopicPartition, int]) -> Offsets:
+    """Offsets outside of the log are moved to its nearest end, with a warning."""
+    from kbroker.client import admin
+
+    starts = log_offsets(connection, wanted, admin.EARLIEST)
+    ends = log_offsets(connection, wanted, admin.LATEST)
+    offsets = {}
+    for place, offset in wanted.items():
+        offsets[place] = min(max(offset, starts[place]), ends[place])
+        if offset < starts[place]:
+            say(f"warning: offset {offset} is below the start of {place}; {offsets[place]} is taken")
+        elif offset > ends[place]:
+            say(f"warning: offset {offset} is beyond the end of {place}; {offsets[place]} is taken")
+    return offsets
+
+
+def log_offsets(connection: Connection, partitions: Collection[TopicPartition], timestamp_ms: int) -> Offsets:
+    from kbroker.client import admin
+    from kbroker.client.group_admin import TopicPartition, by_topic
+
+    found = {topic: admin.list_offsets(connection, topic, each, timestamp_ms) for topic, each in by_topic(partitions).items()}
+    return {TopicPartition(topic, partition): offset for topic, offsets in found.items() for partition, offset in offsets.items()}
+
+
+def read_plans(file: IO[str], group: str | None) -> dict[str, Offsets]:
+    """The rows GROUP,TOPIC,PARTITION,OFFSET of a file by group; those of TOPIC,PARTITION,OFFSET belong to `group`.
+
+    Raises UsageError, also for a row without a group where `group` is None: there are several.
+    """
+    from kbroker.client.group_admin import TopicPartition
+
+    plans: dict[str, Offsets] = {}
+    wanted = "TOPIC,PARTITION,OFFSET" if group is not None else "GROUP,TOPIC,PARTITION,OFFSET"
+    try:
+        rows = list(csv.reader(io.StringIO(file.read()), strict=True))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise click.UsageError(f"{file.name} cannot be read: {error}") from error
+    for number, row in enumerate(rows, 1):
+        if not row:
+            continue
+        *owner, topic, partition, offset = row if len(row) in (3, 4) else ("", "", "")
+        name = owner[0].strip() if owner else group
+        try:
+            place = TopicPartition(topic.strip(), int(partition))
+            new = int(offset)
+        except ValueError:
+            name = None
+        if name is None:
+            raise click.UsageError(f"line {number} of {file.name} is not {wanted}")
+        plan = plans.setdefault(name, {})
+        if place in plan:
+            raise click.UsageError(f"line {number} of {file.name}: {place} is there twice")
+        plan[place] = new
+    return plans
+
+
+def print_offsets(plans: Mapping[str, Offsets], *, export: bool, as_json: bool, with_group: bool = False) -> None:
+    """The new offsets of groups; for `export` `with_group` where they are of several."""
+    rows = [(group, place.topic, place.partition, new) for group, offsets in plans.items() for place, new in sorted(offsets.items())]
+    if as_json:
+        print_json([dict(zip(("group", "topic", "partition", "new_offset"), row, strict=True)) for row in rows])
+    elif export:
+        csv.writer(sys.stdout, lineterminator="\n").writerows(row if with_group else row[1:] for row in rows)
+    elif rows:
+        print_table(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows)

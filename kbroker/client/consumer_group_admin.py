@@ -1,0 +1,211 @@
+"""What the command line and tests ask of a broker about consumer groups, classic ones and those of KIP-848: members and offsets.
+
+As in group_admin.py: plain functions over a Connection; an error of a whole answer is raised as KafkaError, refusals of single rows are
+returned. Groups of both kinds come as the same values; what only one of them has is None in the other.
+
+Offsets are asked for with topic names: version 10 of OffsetFetch and OffsetCommit knows topics by id only, and deleted ones not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from kbroker.client.answers import check, reason
+from kbroker.client.consumer_protocol import PROTOCOL_TYPE, Subscription, read_assignment, read_subscription
+from kbroker.client.group_admin import Group, TopicPartition, by_topic, groups, refusal
+from kbroker.client.rpc import Connection, Entity, key_of
+from kbroker.errors import ErrorCode, KafkaError
+
+CLASSIC = "classic"
+CONSUMER = "consumer"
+EMPTY = "Empty"
+_DEAD = "Dead"  # how DescribeGroups answers before version 6 for a group that does not exist
+_NAMES_ONLY = 9
+_SEVERAL_GROUPS = 8  # the first version of OffsetFetch that asks for more than one group
+_NOBODY: Mapping[str, Any] = {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+_CLASSIC_MEMBER = 0
+Assignment: TypeAlias = Mapping[str, tuple[int, ...]]
+"""Partitions by topic name."""
+
+
+class ConsumerMember(NamedTuple):
+    """`member_epoch`, `subscribed_regex`, `target_assignment` and `is_classic` belong to groups of KIP-848. `is_classic`: the member
+    speaks the classic protocol in such a group; None also where the broker does not tell it (ConsumerGroupDescribe 0)."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rack_id: str | None
+    member_epoch: int | None
+    subscribed_topics: tuple[str, ...]
+    subscribed_regex: str | None
+    assignment: Assignment
+    target_assignment: Assignment | None
+    is_classic: bool | None
+
+
+class ConsumerGroup(NamedTuple):
+    """`type`: CLASSIC or CONSUMER. `assignor`: empty while a classic group has none. Epochs: None in classic groups."""
+
+    group_id: str
+    type: str
+    state: str
+    assignor: str
+    group_epoch: int | None
+    assignment_epoch: int | None
+    members: tuple[ConsumerMember, ...]
+
+
+class CommittedOffset(NamedTuple):
+    offset: int
+    leader_epoch: int | None
+    metadata: str
+
+
+def consumer_groups(connection: Connection, states: Sequence[str] = ()) -> list[Group]:
+    """All that Kafka's tools call consumer groups: those of KIP-848, classic ones of consumers, and those that only hold offsets."""
+    found = groups(connection, types=(), states=states)
+    return [each for each in found if each.type == CONSUMER or (each.type in (CLASSIC, "") and each.protocol in (PROTOCOL_TYPE, ""))]
+
+
+def describe_consumer_groups(connection: Connection, group_ids: Sequence[str]) -> list[ConsumerGroup | KafkaError]:
+    """One for each id, in this order; group_id_not_found for what does not exist or is no consumer group."""
+    found: dict[str, ConsumerGroup | KafkaError] = {}
+    if group_ids and key_of("consumer_group_describe") in connection.served_versions():
+        answer = connection.call("consumer_group_describe", group_ids=tuple(group_ids), include_authorized_operations=False)
+        found = {row.group_id: _consumer_group(row) for row in answer.groups}
+    if others := [each for each in group_ids if _is_not_found(found.get(each))]:
+        answer = connection.call("describe_groups", groups=tuple(others), include_authorized_operations=False)
+        for row in answer.groups:
+            classic = _classic_group(row)
+            if row.group_id not in found or not _is_not_found(classic):  # else the first answer says better what it is instead
+                found[row.group_id] = classic
+    return [found[each] for each in group_ids]
+
+
+def _is_not_found(found: ConsumerGroup | KafkaError | None) -> bool:
+    return found is None or (isinstance(found, KafkaError) and found.code is ErrorCode.group_id_not_found)
+
+
+def _consumer_group(row: Entity) -> ConsumerGroup | KafkaError:
+    if row.error_code is not ErrorCode.none:
+        return refusal(row)
+    members = tuple(sorted(_consumer_member(each) for each in row.members))
+    return ConsumerGroup(row.group_id, CONSUMER, row.group_state, row.assignor_name, row.group_epoch, row.assignment_epoch, members)
+
+
+def _consumer_member(row: Entity) -> ConsumerMember:
+    kind = getattr(row, "member_type", -1)
+    return ConsumerMember(
+        row.member_id,
+        row.instance_id,
+        row.client_id,
+        row.client_host,
+        row.rack_id,
+        row.member_epoch,
+        tuple(sorted(row.subscribed_topic_names)),
+        row.subscribed_topic_regex or None,
+        _partitions(row.assignment),
+        _partitions(row.target_assignment),
+        None if kind < 0 else kind == _CLASSIC_MEMBER,
+    )
+
+
+def _partitions(assignment: Entity) -> Assignment:
+    return {row.topic_name: tuple(sorted(row.partitions)) for row in assignment.topic_partitions}
+
+
+def _classic_group(row: Entity) -> ConsumerGroup | KafkaError:
+    if row.error_code is not ErrorCode.none:
+        return refusal(row)
+    if row.group_state == _DEAD:
+        return KafkaError(ErrorCode.group_id_not_found, f"Group {row.group_id} not found.")
+    if row.protocol_type not in (PROTOCOL_TYPE, ""):
+        text = f"Group {row.group_id} is no consumer group: its protocol type is {row.protocol_type}."
+        return KafkaError(ErrorCode.inconsistent_group_protocol, text)
+    members = tuple(sorted(_classic_member(each) for each in row.members))
+    return ConsumerGroup(row.group_id, CLASSIC, row.group_state, row.protocol_data, None, None, members)
+
+
+def _classic_member(row: Entity) -> ConsumerMember:
+    subscription = read_subscription(row.member_metadata) or Subscription((), None)
+    return ConsumerMember(
+        row.member_id,
+        getattr(row, "group_instance_id", None),
+        row.client_id,
+        row.client_host,
+        subscription.rack_id,
+        None,
+        subscription.topics,
+        None,
+        read_assignment(row.member_assignment) or {},
+        None,
+        None,
+    )
+
+
+def committed_offsets(connection: Connection, group_id: str) -> dict[TopicPartition, CommittedOffset]:
+    """All that the group has committed, by topic and partition. A group that does not exist has none. Raises KafkaError."""
+    version = connection.common_version("offset_fetch", at_most=_NAMES_ONLY)
+    if version < _SEVERAL_GROUPS:
+        group = connection.call("offset_fetch", version, group_id=group_id, topics=None)
+    else:
+        wanted = [{"group_id": group_id, "topics": None}]
+        (group,) = connection.call("offset_fetch", version, groups=wanted, require_stable=False).groups
+    check(group.error_code, f"offsets of group {group_id}: {reason(group.error_code)}")
+    offsets = {}
+    for topic in group.topics:
+        for row in topic.partitions:
+            check(row.error_code, f"offset of group {group_id}, {topic.name}-{row.partition_index}: {reason(row.error_code)}")
+            if row.committed_offset >= 0:
+                offsets[TopicPartition(topic.name, row.partition_index)] = _committed(row)
+    return dict(sorted(offsets.items()))
+
+
+def _committed(row: Entity) -> CommittedOffset:
+    epoch = getattr(row, "committed_leader_epoch", -1)
+    return CommittedOffset(row.committed_offset, None if epoch < 0 else epoch, row.metadata or "")
+
+
+def commit_offsets(connection: Connection, group_id: str, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, KafkaError]:
+    """Let a group without members go on from these offsets; makes the group where there is none.
+
+    Returns the refused partitions, which are all where the group has members (unknown_member_id) or is of another type
+    (group_id_not_found); the others are committed, durably.
+    """
+    version = connection.common_version("offset_commit", at_most=_NAMES_ONLY)
+    rows = [
+        {
+            "name": topic,
+            "partitions": [
+                {"partition_index": number, "committed_offset": offsets[TopicPartition(topic, number)], "committed_metadata": ""}
+                for number in numbers
+            ],
+        }
+        for topic, numbers in by_topic(offsets).items()
+    ]
+    return _refused(connection.call("offset_commit", version, group_id=group_id, topics=rows, **_NOBODY))
+
+
+def delete_offsets(connection: Connection, group_id: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, KafkaError]:
+    """Forget the group's offsets of these partitions: used again, they begin where auto.offset.reset says.
+
+    Returns the refused partitions, of topics that the group is subscribed to among others; the others are done, durably. Raises
+    KafkaError where nothing was deleted.
+    """
+    wanted = by_topic(partitions)
+    rows = [{"name": topic, "partitions": [{"partition_index": number} for number in numbers]} for topic, numbers in wanted.items()]
+    answer = connection.call("offset_delete", group_id=group_id, topics=rows)
+    check(answer.error_code, f"group {group_id}: {reason(answer.error_code)}")
+    return _refused(answer)
+
+
+def _refused(answer: Entity) -> dict[TopicPartition, KafkaError]:
+    return {
+        TopicPartition(topic.name, row.partition_index): refusal(row)
+        for topic in answer.topics
+        for row in topic.partitions
+        if row.error_code is not ErrorCode.none
+    }
