@@ -26,7 +26,7 @@ from kbroker.broker.session_clock import SessionClock
 from kbroker.broker.topics import Topics
 from kbroker.broker.waiting import Pending, Waiter
 from kbroker.coordinator.groups import Groups, GroupsStatistics
-from kbroker.coordinator.outcome import Answer, ApplyOffsets, Effect, Outcome, Ticket
+from kbroker.coordinator.outcome import Answer, ApplyOffsets, Effect, GenerationSaved, Outcome, Ticket
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.state_records import GroupKey, GroupOffsetKey, group_prefix
 from kbroker.storage.spi import Change, StateStore
@@ -154,6 +154,8 @@ class ConsumerGroups:
                     cast(_Request, ticket).answer(reply)
                 case ApplyOffsets():
                     self.groups.offsets.apply(effect)
+                case GenerationSaved():
+                    self._carry_out(self.groups.classic.saved(effect, now_ms=self._clock.now_ms()))
 
     def _not_saved(self, group_id: str) -> None:
         try:

@@ -4,7 +4,7 @@
     commit.submit(outcome.changes, on_done)                             and here (nothing to submit: go on)
     saved:   carry out the effects in their order, answer with the reply; without one the request waits for its Answer
     failed:  groups.not_saved(group_id, store.scan(group_prefix(group_id)), now_ms=...) for each of outcome.group_ids, carry out
-             what that decides, and answer COORDINATOR_NOT_AVAILABLE
+             what that decides, and answer COORDINATOR_NOT_AVAILABLE to whoever asked and to all who had an Answer in it
 
 Decisions about groups show in memory at once, committed offsets only when they are saved: they are an effect.
 """
@@ -51,7 +51,15 @@ class ApplyOffsets:
     offsets: Mapping[OffsetOf, AnyGroupOffset | None]
 
 
-Effect: TypeAlias = Answer | ApplyOffsets
+@dataclass(frozen=True, slots=True)
+class GenerationSaved:
+    """What the leader of a classic group gave to its members is saved: tell `ClassicGroups.saved`, and carry out what it decides."""
+
+    group_id: str
+    generation: int
+
+
+Effect: TypeAlias = Answer | ApplyOffsets | GenerationSaved
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,251 @@
+"""Classic groups with what the broker has around them: a store, commits that may wait or fail, requests that wait, and a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from kbroker.consumer_group_records import ClassicGroupMetadata
+from kbroker.coordinator.classic_group import ClassicGroups
+from kbroker.coordinator.classic_group_api import (
+    ClassicGroupSettings,
+    HeartbeatRequest,
+    JoinReply,
+    JoinRequest,
+    LeaveReply,
+    LeaveRequest,
+    Leaving,
+    Protocol,
+    SyncReply,
+    SyncRequest,
+)
+from kbroker.coordinator.classic_group_state import ClassicGroup, GroupState
+from kbroker.coordinator.group_ids import GroupIds
+from kbroker.coordinator.offsets_api import CommitRequest
+from kbroker.coordinator.outcome import Answer, GenerationSaved, Outcome, Ticket
+from kbroker.coordinator_records import RecordType
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.state_records import GroupKey, group_prefix
+from kbroker.storage.memory_store import MemoryStateStore
+
+NOT_SAVED = "not saved"
+GROUP = "g"
+OK = ErrorCode.none
+
+
+class Call(Ticket):
+    """A request: `reply` is None while it waits, NOT_SAVED for who was refused because of that."""
+
+    def __init__(self) -> None:
+        self.reply: Any = None
+
+    def answer(self, reply: object) -> None:
+        """The first answer counts."""
+        if self.reply is None:
+            self.reply = reply
+
+    @property
+    def code(self) -> ErrorCode:
+        code: ErrorCode = self.reply.error_code
+        return code
+
+
+@dataclass
+class Flying:
+    """An outcome that is being saved."""
+
+    outcome: Outcome[Any]
+    call: Call | None
+
+
+@dataclass
+class World:
+    """Saves every outcome at once, unless `patient`: then `save` and `fail` do it, in the order of the decisions."""
+
+    settings: ClassicGroupSettings = field(default_factory=lambda: ClassicGroupSettings(initial_rebalance_delay_ms=0))
+    patient: bool = False
+    now_ms: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        self.store = MemoryStateStore({})
+        self.flying: list[Flying] = []
+        self.numbers = count(1)
+        self.start()
+
+    def start(self) -> None:
+        """A broker's life begins with what is stored. What was being saved is lost, and nobody waits any more."""
+        self.flying = []
+        self.group_ids = GroupIds()
+        self.groups = ClassicGroups(lambda: self.settings, self.group_ids, lambda: str(next(self.numbers)))
+        self.groups.load(self.store.scan(GroupKey.namespace), now_ms=self.now_ms)
+
+    # --- carrying out ---
+
+    def carry_out(self, outcome: Outcome[Any], call: Call | None = None) -> None:
+        self.flying.append(Flying(outcome, call))
+        if not outcome.changes:
+            self.flying.pop()
+            self._give(outcome, call)
+        elif not self.patient:
+            self.save()
+
+    def save(self) -> None:
+        """The oldest outcome that is not saved yet."""
+        flying = self.flying.pop(0)
+        self.store.write(flying.outcome.changes)
+        self._give(flying.outcome, flying.call)
+
+    def fail(self) -> None:
+        """Nothing that is being saved can be saved."""
+        failed, self.flying = self.flying, []
+        for flying in failed:
+            calls = [effect.ticket for effect in flying.outcome.effects if isinstance(effect, Answer)]
+            for call in (*calls, *([flying.call] if flying.call else [])):
+                assert isinstance(call, Call)
+                call.answer(NOT_SAVED)
+            for group_id in flying.outcome.group_ids:
+                outcome = self.groups.not_saved(group_id, list(self.store.scan(group_prefix(group_id))), now_ms=self.now_ms)
+                assert not outcome.changes
+                self._give(outcome, None)
+
+    def _give(self, outcome: Outcome[Any], call: Call | None) -> None:
+        for effect in outcome.effects:
+            match effect:
+                case Answer(ticket, reply):
+                    assert isinstance(ticket, Call)
+                    ticket.answer(reply)
+                case GenerationSaved():
+                    self.carry_out(self.groups.saved(effect, now_ms=self.now_ms))
+        if call is not None and outcome.reply is not None:
+            call.answer(outcome.reply)
+
+    def pass_time(self, milliseconds: int) -> None:
+        """Timers run out when they do."""
+        end_ms = self.now_ms + milliseconds
+        while (deadline_ms := self.groups.next_deadline_ms()) is not None and deadline_ms <= end_ms:
+            self.now_ms = max(self.now_ms, deadline_ms)
+            self.carry_out(self.groups.expire(self.now_ms))
+        self.now_ms = end_ms
+
+    # --- looking ---
+
+    @property
+    def group(self) -> ClassicGroup:
+        group = self.groups.get(GROUP)
+        assert group is not None
+        return group
+
+    @property
+    def state(self) -> GroupState:
+        return self.group.state
+
+    def stored(self) -> ClassicGroupMetadata | None:
+        value = dict(self.store.scan(b"")).get(GroupKey(RecordType.CLASSIC_GROUP_METADATA, GROUP).encode())
+        return None if value is None else ClassicGroupMetadata.decode(value)
+
+    # --- members ---
+
+    def leave(self, *members: Member | Leaving) -> LeaveReply:
+        """All of them in one request."""
+        rows = tuple(each.leaving() if isinstance(each, Member) else each for each in members)
+        call = Call()
+        self.carry_out(self.groups.leave(LeaveRequest(GROUP, rows), now_ms=self.now_ms), call)
+        reply: LeaveReply = call.reply
+        return reply
+
+    def form(self, *members: Member) -> None:
+        """The members, none of whom has joined before, are a stable group; the first leads and shares out their names."""
+        for member in members:
+            member.enter()
+        for member in members:
+            if member.joining.reply is not None and self.state is GroupState.PREPARING:
+                member.join()
+        for member in members:
+            member.sync(*members)
+        assert self.state is GroupState.STABLE
+
+
+def protocols(*names: str, metadata: bytes = b"") -> tuple[Protocol, ...]:
+    return tuple(Protocol(name, metadata) for name in names)
+
+
+@dataclass
+class Member:
+    """A client. It remembers the last of its requests of each kind, and what it was told of itself."""
+
+    world: World
+    name: str
+    instance_id: str | None = None
+    member_id: str = ""
+    offers: tuple[Protocol, ...] = protocols("range")
+    joining: Call = field(default_factory=Call)
+    syncing: Call = field(default_factory=Call)
+
+    @property
+    def generation(self) -> int:
+        """The one it was told last."""
+        return -1 if not isinstance(self.joining.reply, JoinReply) else self.joining.reply.generation_id
+
+    def join(self, **changed: Any) -> Call:
+        values = {
+            "group_id": GROUP, "member_id": self.member_id, "instance_id": self.instance_id, "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 60_000, "protocol_type": "consumer", "protocols": self.offers, "client_id": self.name,
+        }  # fmt: skip
+        call = self.joining = Call()
+        self.world.carry_out(self.world.groups.join(JoinRequest(**values | changed), call, now_ms=self.world.now_ms), call)
+        self._note_id()
+        return call
+
+    def _note_id(self) -> None:
+        reply = self.joining.reply
+        if isinstance(reply, JoinReply) and reply.error_code in (OK, ErrorCode.member_id_required):
+            self.member_id = reply.member_id
+
+    def enter(self, **changed: Any) -> Call:
+        """Take a member id if it needs one, and join with it."""
+        if self.instance_id is None and not self.member_id:
+            assert self.join(**changed).code is ErrorCode.member_id_required
+        return self.join(**changed)
+
+    def sync(self, *assigned: Member, **changed: Any) -> Call:
+        """Each of `assigned` is to get its name, if this is the leader."""
+        self._note_id()
+        values = {
+            "group_id": GROUP, "member_id": self.member_id, "instance_id": self.instance_id, "generation": self.generation,
+            "assignments": tuple((each.member_id, each.name.encode()) for each in assigned) if self.leads() else (),
+        }  # fmt: skip
+        call = self.syncing = Call()
+        self.world.carry_out(self.world.groups.sync(SyncRequest(**values | changed), call, now_ms=self.world.now_ms), call)
+        return call
+
+    def leads(self) -> bool:
+        return self.world.group.leader == self.member_id
+
+    def heartbeat(self, generation: int | None = None) -> ErrorCode:
+        request = HeartbeatRequest(GROUP, self.member_id, self.instance_id, self.generation if generation is None else generation)
+        reply = self.world.groups.heartbeat(request, now_ms=self.world.now_ms).reply
+        assert reply is not None
+        return reply.error_code
+
+    def commit(self, **changed: Any) -> ErrorCode:
+        values = {"group_id": GROUP, "offsets": {}, "member_id": self.member_id, "instance_id": self.instance_id}
+        request = CommitRequest(**values | {"generation": self.generation} | changed)
+        try:
+            self.world.groups.check_commit(request, now_ms=self.world.now_ms)
+        except KafkaError as refusal:
+            return refusal.code
+        return OK
+
+    def leaving(self) -> Leaving:
+        self._note_id()
+        return Leaving(self.member_id, self.instance_id)
+
+    def assignment(self) -> bytes:
+        assert isinstance(self.syncing.reply, SyncReply), self.syncing.reply
+        return self.syncing.reply.assignment
+
+
+def beat_all(members: Iterable[Member]) -> list[ErrorCode]:
+    return [member.heartbeat() for member in members]
