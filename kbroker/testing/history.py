@@ -17,7 +17,7 @@ Expects one share group that reads its topics from the beginning, topics without
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -33,18 +33,24 @@ from kbroker.testing.history_events import (
     Event,
     LifeBegan,
     LifeEnded,
-    LogRead,
-    LogReadDone,
     Outcome,
     Record,
-    SendConfirmed,
-    Sent,
+)
+from kbroker.testing.log_rules import (
+    LogIndex,
+    Violation,
+    contradiction,
+    duplicated,
+    invented,
+    missing,
+    reordered,
+    told,
+    unread_logs,
 )
 
 FOREVER_NS = 1 << 62
 BREAK_SEEN_WITHIN_NS = 5_000_000_000
 """A client notices a broken connection within this time; until then its holds may have been released without its knowing."""
-SHOWN_EVENTS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +62,6 @@ class GroupSettings:
     lost_deliveries_excused: int = 2
     """A record that came back `delivery_limit` minus this many times and was then seen no more may have been archived at the
     limit by deliveries that died with their consumer. Statistics count such records as `excused`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    rule: str
-    detail: str
-    record: Record | None = None
-    events: tuple[Event, ...] = ()
-
-    def __str__(self) -> str:
-        place = f" at {self.record}" if self.record else ""
-        shown = self.events[:SHOWN_EVENTS]
-        more = [f"    ... and {len(self.events) - len(shown)} more"] if len(self.events) > len(shown) else []
-        return "\n".join([f"{self.rule}{place}: {self.detail}", *(f"    {event}" for event in shown), *more])
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +89,7 @@ class Report:
         return not self.violations
 
     def __str__(self) -> str:
-        rules = Counter(violation.rule for violation in self.violations)
-        head = "no violation" if self.ok else ", ".join(f"{count} x {rule}" for rule, count in rules.items())
-        return "\n".join([f"{head}; {self.statistics}", *(str(violation) for violation in self.violations[:20])])
+        return told(self.violations, self.statistics)
 
 
 @dataclass(slots=True)
@@ -150,18 +140,14 @@ class _Loss(NamedTuple):
     at_ns: int
 
 
-@dataclass(slots=True)
-class _Index:
+@dataclass(slots=True, kw_only=True)
+class _Index(LogIndex):
     """A history sorted by what the rules ask for."""
 
     settings: GroupSettings
-    sent: dict[str, Sent] = field(default_factory=dict)
-    confirmed: list[SendConfirmed] = field(default_factory=list)
     holds: dict[Record, list[_Hold]] = field(default_factory=lambda: defaultdict(list))
     lives: list[tuple[int, int, int]] = field(default_factory=list)
     losses: list[_Loss] = field(default_factory=list)
-    log: dict[Record, LogRead] = field(default_factory=dict)
-    logs_read: set[tuple[str, int]] = field(default_factory=set)
     drained: Drained | None = None
     excused: set[Record] = field(default_factory=set)
     closings: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -173,12 +159,10 @@ class _Index:
     def lock_ns(self) -> int:
         return self.settings.lock_ms * 1_000_000
 
-    def add(self, event: Event) -> None:
+    def add(self, event: Event) -> bool:
+        if LogIndex.add(self, event):
+            return True
         match event:
-            case Sent():
-                self.sent[event.value] = event
-            case SendConfirmed():
-                self.confirmed.append(event)
             case Delivered():
                 self._delivered(event)
             case AckSent() | AckAnswered():
@@ -188,10 +172,6 @@ class _Index:
                 moments[event.consumer].append(event.at_ns)
                 self.losses.append(_Loss(self._last_seen.get(event.consumer, 0), event.at_ns))
                 self._last_seen[event.consumer] = event.at_ns
-            case LogRead():
-                self.log[event.record] = event
-            case LogReadDone():
-                self.logs_read.add((event.topic, event.partition))
             case Drained():
                 self.drained = event
             case LifeBegan():
@@ -201,6 +181,7 @@ class _Index:
                 assert life == event.life, "lives overlap in this history"
                 self.lives.append((life, began_ns, event.at_ns))
                 self.losses.append(_Loss(event.at_ns, event.at_ns))
+        return False
 
     def _delivered(self, event: Delivered) -> None:
         lives = [life for life, began_ns, ended_ns in self.lives if began_ns <= event.at_ns and event.asked_ns <= ended_ns]
@@ -254,7 +235,7 @@ def check(events: Iterable[Event], settings: GroupSettings) -> Report:
 
     AssertionError: the history contradicts itself (an acknowledgement without a delivery, lives that overlap).
     """
-    index = _Index(settings)
+    index = _Index(settings=settings)
     for event in events:
         index.add(event)
     index.finish()
@@ -282,63 +263,7 @@ def _incomplete(index: _Index) -> Iterator[Violation]:
     """Without a final read and a drained group, the absence of violations would mean nothing."""
     if index.drained is None:
         yield Violation("incomplete", "the group was not drained at the end")
-    seen = {record[:2] for record in index.holds} | {event.record[:2] for event in index.confirmed}
-    for topic, partition in sorted(seen - index.logs_read):
-        yield Violation("incomplete", f"the log of {topic}-{partition} was not read at the end")
-
-
-def _missing(index: _Index) -> Iterator[Violation]:
-    """A confirmed record, and one that a consumer has seen, is in its log for good."""
-    for event in index.confirmed:
-        if event.record not in index.log:
-            yield Violation("missing", f"confirmed record {event.value} is not in the log", event.record, (event,))
-    for record, holds in index.holds.items():
-        if record not in index.log:
-            yield Violation("missing", "a record that was delivered is not in the log", record, holds[0].events())
-
-
-def _contradiction(index: _Index) -> Iterator[Violation]:
-    """An offset holds one value, whoever looks and whenever: it is never used twice."""
-    seen: dict[Record, dict[str, Event]] = defaultdict(dict)
-    deliveries: list[Event] = [hold.delivered for holds in index.holds.values() for hold in holds]
-    for event in [*index.confirmed, *deliveries, *index.log.values()]:
-        assert isinstance(event, SendConfirmed | Delivered | LogRead)
-        seen[event.record].setdefault(event.value, event)
-    for record, values in seen.items():
-        if len(values) > 1:
-            yield Violation("contradiction", f"{len(values)} different values at one offset", record, tuple(values.values()))
-
-
-def _invented(index: _Index) -> Iterator[Violation]:
-    """Whatever comes out was put in."""
-    deliveries: list[Delivered | LogRead] = [holds[0].delivered for holds in index.holds.values()]
-    for event in [*index.log.values(), *deliveries]:
-        if event.value not in index.sent:
-            yield Violation("invented", f"value {event.value!r} was never sent", event.record, (event,))
-
-
-def _duplicated(index: _Index) -> Iterator[Violation]:
-    """A record of an idempotent producer is in the log once."""
-    places: dict[str, list[LogRead]] = defaultdict(list)
-    for event in index.log.values():
-        if event.value in index.sent and index.sent[event.value].idempotent:
-            places[event.value].append(event)
-    for value, events in places.items():
-        if len(events) > 1:
-            detail = f"{value} of an idempotent producer is there {len(events)} times"
-            yield Violation("duplicated", detail, events[0].record, tuple(events))
-
-
-def _reordered(index: _Index) -> Iterator[Violation]:
-    """The confirmed records of an idempotent producer lie in their partition in the order of sending."""
-    last: dict[tuple[str, str, int], SendConfirmed] = {}
-    order = {value: place for place, value in enumerate(index.sent)}
-    idempotent = [event for event in index.confirmed if event.value in order and index.sent[event.value].idempotent]
-    for event in sorted(idempotent, key=lambda event: order[event.value]):
-        key = (event.producer, event.record.topic, event.record.partition)
-        if key in last and last[key].record.offset >= event.record.offset:
-            yield Violation("reordered", "sent later, stored earlier", event.record, (last[key], event))
-        last[key] = event
+    yield from unread_logs(index)
 
 
 def _undone(index: _Index) -> Iterator[Violation]:
@@ -427,11 +352,11 @@ def _unfinished(index: _Index) -> Iterator[Violation]:
 
 RULES: dict[str, Callable[[_Index], Iterator[Violation]]] = {
     "incomplete": _incomplete,
-    "missing": _missing,
-    "contradiction": _contradiction,
-    "invented": _invented,
-    "duplicated": _duplicated,
-    "reordered": _reordered,
+    "missing": missing,
+    "contradiction": contradiction,
+    "invented": invented,
+    "duplicated": duplicated,
+    "reordered": reordered,
     "undone": _undone,
     "two holders": _two_holders,
     "count": _count,

@@ -1,13 +1,13 @@
-"""What producers, share consumers and a harness write down while a broker is tormented: one frozen dataclass per event.
+"""What producers, consumers and a harness write down while a broker is tormented: one frozen dataclass per event.
 
 A history is a sequence of these, from several processes, each process writing its own in order. `at_ns` is CLOCK_MONOTONIC
 (`time.monotonic_ns`), which all processes of one machine share. Two habits make a history worth something:
 
-    what a process asks for is written down before it asks        (Sent, AckSent, Closing, LifeBegan)
-    what a process was told is written down after it was told     (SendConfirmed, Delivered, AckAnswered, LifeEnded)
+    what a process asks for is written down before it asks        (Sent, AckSent, CommitSent, Closing, LifeBegan)
+    what a process was told is written down after it was told     (SendConfirmed, Delivered, AckAnswered, CommitAnswered, LifeEnded)
 
 so that every event bounds, from the right side, the moment at which the broker acted. On disk an event is one line of JSON.
-Knows nothing of brokers, clients and files: the judge is kbroker.testing.history.
+Knows nothing of brokers, clients and files: the judges are kbroker.testing.history (share groups) and group_history (consumer groups).
 """
 
 from __future__ import annotations
@@ -157,6 +157,81 @@ class LogReadDone:
     partition: int
 
 
+# --- members of a consumer group ---
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The application was told that it has this partition now. `asked_ns`: before the member can have asked from where on to read."""
+
+    at_ns: int
+    asked_ns: int
+    consumer: str
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """The application has given the partition up, its last commit answered. `lost`: it had lost it before it was told."""
+
+    at_ns: int
+    consumer: str
+    topic: str
+    partition: int
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The application got this record and has done its work."""
+
+    at_ns: int
+    consumer: str
+    record: Record
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSent:
+    """`offset`: the next record to read. One commit of a member's for a partition is answered before it sends the next."""
+
+    at_ns: int
+    consumer: str
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAnswered:
+    """To this consumer's last CommitSent for the partition."""
+
+    at_ns: int
+    consumer: str
+    topic: str
+    partition: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The member is about to be killed or frozen, or was found dead: it may lose its partitions without being told."""
+
+    at_ns: int
+    consumer: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedAtEnd:
+    """What the group has committed for the partition when everything is over; -1: nothing."""
+
+    at_ns: int
+    topic: str
+    partition: int
+    offset: int
+
+
 Event: TypeAlias = (
     LifeBegan
     | LifeEnded
@@ -170,6 +245,13 @@ Event: TypeAlias = (
     | Drained
     | LogRead
     | LogReadDone
+    | Assigned
+    | Revoked
+    | Read
+    | CommitSent
+    | CommitAnswered
+    | Gone
+    | CommittedAtEnd
 )
 
 _EVENTS: dict[str, type[Event]] = {
@@ -187,6 +269,13 @@ _EVENTS: dict[str, type[Event]] = {
         Drained,
         LogRead,
         LogReadDone,
+        Assigned,
+        Revoked,
+        Read,
+        CommitSent,
+        CommitAnswered,
+        Gone,
+        CommittedAtEnd,
     )
 }
 _FIELDS = {"record": lambda value: Record(*value), "kind": AckKind, "outcome": Outcome}

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from tests.differential.apache_kafka import class_path
 
@@ -22,6 +22,10 @@ SHARE_GROUPS = f"{TOOLS}.consumer.group.ShareGroupCommand"
 CONSOLE_SHARE_CONSUMER = f"{TOOLS}.consumer.ConsoleShareConsumer"
 SHARE_CONSUMER_PERFORMANCE = f"{TOOLS}.ShareConsumerPerformance"
 VERIFIABLE_SHARE_CONSUMER = f"{TOOLS}.VerifiableShareConsumer"
+CONSUMER_GROUPS = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
+CONSOLE_CONSUMER = f"{TOOLS}.consumer.ConsoleConsumer"
+CONSUMER_PERFORMANCE = f"{TOOLS}.ConsumerPerformance"
+VERIFIABLE_CONSUMER = f"{TOOLS}.VerifiableConsumer"
 CONFIGS = "kafka.admin.ConfigCommand"
 TOPICS = f"{TOOLS}.TopicCommand"
 GROUPS = f"{TOOLS}.GroupsCommand"
@@ -37,6 +41,10 @@ class Ended(NamedTuple):
     lines: list[str]
     """Of the standard output, without empty ones."""
     errors: str
+
+
+Tool: TypeAlias = Callable[..., Ended]
+"""What runs a tool against a broker and expects it to end well: its main class, then arguments."""
 
 
 def _command(main: str, arguments: Sequence[str]) -> list[str]:

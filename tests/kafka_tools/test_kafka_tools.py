@@ -6,13 +6,11 @@ Each tool must do what its manual says; how it words that is its own business, s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 
 import pytest
 
-from kbroker.testing.broker import RunningBroker, open_test_broker
-from tests.clients.conftest import DURABLE_ENGINES, require_engine
+from kbroker.testing.broker import RunningBroker
 from tests.kafka_tools.java import (
     CONFIGS,
     CONSOLE_PRODUCER,
@@ -26,45 +24,13 @@ from tests.kafka_tools.java import (
     SHARE_GROUPS,
     TOPICS,
     VERIFIABLE_SHARE_CONSUMER,
-    Ended,
+    Tool,
     run,
     running,
 )
 
 pytestmark = [pytest.mark.full, pytest.mark.skipif(MISSING is not None, reason=str(MISSING))]
 LOCK_MS = 2000
-
-
-@pytest.fixture(scope="module", params=DURABLE_ENGINES)
-def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
-    with ExitStack() as stack:
-        yield stack.enter_context(open_test_broker(storage=require_engine(request.param)))
-
-
-Tool = Callable[..., Ended]
-
-
-@pytest.fixture
-def tool(broker: RunningBroker) -> Tool:
-    """Runs a tool against the broker; it has to end well."""
-
-    def call(main: str, *arguments: str, given: str = "") -> Ended:
-        ended = run(main, "--bootstrap-server", broker.bootstrap, *arguments, given=given)
-        assert ended.code == 0, ended
-        assert "Exception" not in ended.errors, ended
-        return ended
-
-    return call
-
-
-@pytest.fixture
-def filled(tool: Tool, request: pytest.FixtureRequest) -> str:
-    """A topic with two partitions and 20 records, and a group of the same name that begins at its start."""
-    name = request.node.originalname.removeprefix("test_").replace("_", "-")
-    assert f"Created topic {name}." in tool(TOPICS, "--create", "--topic", name, "--partitions", "2").lines
-    tool(CONSOLE_PRODUCER, "--topic", name, given="".join(f"value-{number}\n" for number in range(20)))
-    tool(CONFIGS, "--entity-type", "groups", "--entity-name", name, "--alter", "--add-config", "share.auto.offset.reset=earliest")
-    return name
 
 
 def _ends(tool: Tool, topic: str) -> int:
