@@ -14,6 +14,7 @@
 | member id that the broker made of a UUID alone, in base 64 | `member(1)`, `member(2)` in the order of appearance |
 | record batches | rows of base offset, last offset, codec and the records' keys and values |
 | rows of topics, partitions, groups, configs | sorted: Kafka's order is that of hash tables |
+| in an answer, partitions assigned and names subscribed to | sorted likewise |
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _DAY_MS = 86_400_000
 _NAMED_FIELDS = {"host", "port", "cluster_id", "log_dir", "node_id", "leader_id", "controller_id", "broker_id", "rack"}
 _TEXT_FIELDS = {"error_message", "acknowledge_error_message", "error_string", "batch_index_error_message"}
 _BATCH_FIELDS = {"records"}
+_SET_FIELDS = {"partitions", "subscribed_topic_names"}
 _MEMBER_FIELDS = {"member_id", "leader"}
 _MADE_MEMBER_ID = re.compile(r"(.*)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.DOTALL)
 _UUID_IN_BASE_64 = re.compile(r"[\w-]{22}", re.ASCII)
@@ -68,7 +70,7 @@ def transcribe(value: Any, names: Names, field: str = "") -> Json:
     """An entity of kio, or what a request was built of, as JSON."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         rows = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        return {name: transcribe(inner, names, name) for name, inner in rows.items()}
+        return {name: _as_set(name, transcribe(inner, names, name)) for name, inner in rows.items()}
     if isinstance(value, Mapping):
         return {str(name): transcribe(inner, names, str(name)) for name, inner in value.items()}
     if field in _BATCH_FIELDS and isinstance(value, (bytes, memoryview)):
@@ -117,6 +119,11 @@ def _sorted(rows: list[Json]) -> list[Json]:
     if rows and all(isinstance(row, dict) for row in rows) and not any("first_offset" in row or "base_offset" in row for row in rows):
         return sorted(rows, key=lambda row: json.dumps(row, sort_keys=True))
     return rows
+
+
+def _as_set(field: str, value: Json) -> Json:
+    scalars = field in _SET_FIELDS and isinstance(value, list) and not any(isinstance(each, dict) for each in value)
+    return sorted(value) if scalars else value
 
 
 def _batches(data: bytes, names: Names) -> Json:
