@@ -22,7 +22,7 @@ it is still good (KIP-1251). This module must not know groups, records or time.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
@@ -31,8 +31,6 @@ from kbroker.coordinator.consumer_group_api import Partitions
 
 Owned: TypeAlias = Mapping[UUID, Mapping[int, int]]
 """Partitions by topic, each with the member epoch at which the member got it; no topic without partitions."""
-
-NOTHING: Final[Owned] = {}
 
 
 class MemberState(IntEnum):
@@ -51,10 +49,10 @@ class Current:
     epoch: int = 0
     previous_epoch: int = -1
     state: MemberState = MemberState.STABLE
-    assigned: Owned = NOTHING
-    revoking: Owned = NOTHING
+    assigned: Owned = field(default_factory=dict)
+    revoking: Owned = field(default_factory=dict)
 
-    def at(self, epoch: int, state: MemberState, assigned: Owned, revoking: Owned = NOTHING) -> Current:
+    def at(self, epoch: int, state: MemberState, assigned: Owned, revoking: Owned) -> Current:
         return Current(epoch, self.epoch, state, assigned, revoking)
 
     def is_reconciled_to(self, epoch: int) -> bool:
@@ -123,7 +121,7 @@ def _advance(current: Current, goal: Goal, owned: Partitions | None, is_free: Ca
                 assigned.setdefault(topic_id, {})[number] = goal.epoch
             else:
                 is_whole = False
-    return current.at(goal.epoch, MemberState.STABLE if is_whole else MemberState.UNRELEASED_PARTITIONS, assigned)
+    return current.at(goal.epoch, MemberState.STABLE if is_whole else MemberState.UNRELEASED_PARTITIONS, assigned, {})
 
 
 def _holds(owned: Partitions | None, revoking: Owned) -> bool:
