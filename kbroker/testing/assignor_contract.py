@@ -1,0 +1,102 @@
+"""The contract suite of the ConsumerAssignor SPI: every assignor of consumer groups, built in or a plugin's, must pass it.
+
+    from kbroker.testing.assignor_contract import AssignorContract
+    class TestMyAssignor(AssignorContract):
+        name = "mine"                            # what group.consumer.assignors is set to
+
+One test method per promise of kbroker/coordinator/consumer_assignor.py, each with many small groups, which are the same in every run:
+with and without members, with equal and different subscriptions, and with previous assignments of all sorts. Evenness and stickiness
+are not promised by the SPI: those are tests of the assignor's own. It must not know any assignor.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from random import Random
+from typing import ClassVar, TypeVar
+from uuid import UUID
+
+import pytest
+
+from kbroker import plugins
+from kbroker.coordinator.consumer_assignor import ConsumerAssignor, ConsumerAssignorMember, PartitionAssignorError
+
+_GROUPS = 300
+_TOPICS = [UUID(int=number << 124 | number) for number in (1, 4, 9, 14)]
+
+K = TypeVar("K")
+V = TypeVar("V")
+Members = Mapping[str, ConsumerAssignorMember]
+Partitions = Mapping[UUID, Sequence[int]]
+
+
+def groups() -> Iterator[tuple[Members, Partitions]]:
+    """Members, and the partitions of all topics; the last topic is nobody's."""
+    for seed in range(_GROUPS):
+        random = Random(seed)
+        partitions = {topic_id: range(random.choice([0, 1, 2, 5, 12])) for topic_id in _TOPICS}
+        owners = [f"member-{number}" for number in range(random.choice([0, 1, 2, 3, 8]))]
+        same = random.random() < 0.4
+        members = {}
+        for number, member_id in enumerate(owners):
+            topic_ids = frozenset(_TOPICS[:2] if same else random.sample(_TOPICS[:3], random.randint(0, 3)))
+            instance_id = f"instance-{random.random()}" if random.random() < 0.3 else None
+            rack_id = random.choice([None, "a", "b"])
+            members[member_id] = ConsumerAssignorMember(topic_ids, _assigned(random, number, len(owners)), instance_id, rack_id)
+        yield members, partitions
+
+
+def _assigned(random: Random, number: int, members: int) -> dict[UUID, tuple[int, ...]]:
+    """Every partition had one owner at most; what is no longer subscribed to, or there, may be among them."""
+    drop = random.random()
+    found = {topic_id: tuple(each for each in range(number, 13, members) if random.random() > drop) for topic_id in _TOPICS}
+    return {topic_id: numbers for topic_id, numbers in found.items() if numbers}
+
+
+def _turned(mapping: Mapping[K, V]) -> dict[K, V]:
+    return {key: mapping[key] for key in reversed(list(mapping))}
+
+
+class AssignorContract:
+    name: ClassVar[str]
+
+    @pytest.fixture
+    def assignor(self) -> ConsumerAssignor:
+        found: ConsumerAssignor = plugins.consumer_assignors([self.name])[self.name]
+        return found
+
+    def test_each_partition_of_a_subscribed_topic_has_one_owner_who_subscribes_to_it(self, assignor: ConsumerAssignor) -> None:
+        for members, partitions in groups():
+            found = assignor.assign(members, partitions)
+            owned = Counter((topic_id, number) for topics in found.values() for topic_id, numbers in topics.items() for number in numbers)
+            subscribed = frozenset[UUID]().union(*(member.topic_ids for member in members.values()))
+            assert owned == Counter((topic_id, number) for topic_id in subscribed for number in partitions[topic_id])
+            assert all(members[member_id].topic_ids.issuperset(topics) for member_id, topics in found.items())
+
+    def test_every_member_is_in_the_answer(self, assignor: ConsumerAssignor) -> None:
+        for members, partitions in groups():
+            assert assignor.assign(members, partitions).keys() == members.keys()
+
+    def test_numbers_ascend_and_no_topic_is_empty(self, assignor: ConsumerAssignor) -> None:
+        for members, partitions in groups():
+            found = [numbers for topics in assignor.assign(members, partitions).values() for numbers in topics.values()]
+            assert [numbers for numbers in found if not numbers or numbers != tuple(sorted(numbers))] == []
+
+    def test_the_order_of_mappings_does_not_matter(self, assignor: ConsumerAssignor) -> None:
+        for members, partitions in groups():
+            turned = {member_id: members[member_id]._replace(assigned=_turned(members[member_id].assigned)) for member_id in members}
+            found = assignor.assign(_turned(turned), _turned(partitions))
+            assert found == assignor.assign(members, partitions)
+
+    def test_what_is_passed_in_stays_as_it_is(self, assignor: ConsumerAssignor) -> None:
+        for members, partitions in groups():
+            before = copy.deepcopy((members, partitions))
+            assignor.assign(members, partitions)
+            assert (members, partitions) == before
+
+    def test_a_topic_without_partitions_is_an_error(self, assignor: ConsumerAssignor) -> None:
+        members = {"member-1": ConsumerAssignorMember(frozenset(_TOPICS[:2]), {})}
+        with pytest.raises(PartitionAssignorError, match=str(_TOPICS[1])):
+            assignor.assign(members, {_TOPICS[0]: range(3)})
