@@ -35,7 +35,6 @@ from kbroker.coordinator.classic_group_api import (
     SyncReply,
     SyncRequest,
     check_group_id,
-    check_join,
 )
 from kbroker.coordinator.classic_group_describe import describe_group
 from kbroker.coordinator.classic_group_state import ClassicGroup, Event, GroupState, Member
@@ -79,10 +78,17 @@ class ClassicGroups:
         """JoinGroup. No reply: it waits for the other members, or for the initial rebalance delay."""
         records = Records(request.group_id)
         try:
-            check_join(request, self._settings())
+            self.check_join(request)
             return records.outcome(self._join(request, ticket, records, now_ms))
         except KafkaError as refusal:
             return records.outcome(JoinReply(refusal.code, member_id=request.member_id))
+
+    def check_join(self, request: JoinRequest) -> None:
+        """What can be said without knowing the group. Raises KafkaError."""
+        check_group_id(request.group_id)
+        settings = self._settings()
+        if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
+            raise KafkaError(ErrorCode.invalid_session_timeout)
 
     def _join(self, request: JoinRequest, ticket: Ticket, records: Records, now_ms: int) -> JoinReply | None:
         group = self._groups.get(request.group_id)

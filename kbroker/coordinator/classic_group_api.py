@@ -100,13 +100,6 @@ def check_group_id(group_id: str) -> None:
         raise KafkaError(ErrorCode.invalid_group_id)
 
 
-def check_join(request: JoinRequest, settings: ClassicGroupSettings) -> None:
-    """What can be said without knowing the group: raises KafkaError. `ClassicGroups.join` does this, too."""
-    check_group_id(request.group_id)
-    if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
-        raise KafkaError(ErrorCode.invalid_session_timeout)
-
-
 # --- what it gives ---
 
 

@@ -20,15 +20,18 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from kbroker.consumer_group_records import AnyGroupOffset
+from kbroker.coordinator import classic_group_api as classic
 from kbroker.coordinator.classic_group import ClassicGroups, ClassicGroupsStatistics
-from kbroker.coordinator.consumer_group import ConsumerGroups, ConsumerGroupsStatistics
+from kbroker.coordinator.consumer_group import ConsumerGroups
+from kbroker.coordinator.consumer_group_api import ConsumerGroupsStatistics
 from kbroker.coordinator.group_ids import CLASSIC, CONSUMER, SHARE, GroupIds
 from kbroker.coordinator.offsets import Offsets, OffsetsStatistics, Retention
 from kbroker.coordinator.offsets_api import CommitRequest, OffsetErrors
-from kbroker.coordinator.outcome import OffsetOf, Outcome, together
+from kbroker.coordinator.outcome import OffsetOf, Outcome, Ticket, together
 from kbroker.coordinator.share_group_api import ListedGroup, TopicsView
+from kbroker.coordinator_records import RecordType
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.state_records import MAX_GROUP_ID_BYTES
+from kbroker.state_records import MAX_GROUP_ID_BYTES, GroupKey, parse_key
 
 _GROUP_NOT_FOUND_FROM = 9
 """The OffsetCommit version that has GROUP_ID_NOT_FOUND; before, it is an illegal generation."""
@@ -45,9 +48,9 @@ class Groups:
     """`group_ids` is shared with the share groups' coordinator."""
 
     def __init__(
-        self, classic: ClassicGroups, consumer: ConsumerGroups, offsets: Offsets, group_ids: GroupIds, topics: TopicsView
+        self, classic_groups: ClassicGroups, consumer: ConsumerGroups, offsets: Offsets, group_ids: GroupIds, topics: TopicsView
     ) -> None:
-        self.classic = classic
+        self.classic = classic_groups
         self.consumer = consumer
         self.offsets = offsets
         self._group_ids = group_ids
@@ -55,6 +58,40 @@ class Groups:
 
     def statistics(self) -> GroupsStatistics:
         return GroupsStatistics(self.classic.statistics(), self.consumer.statistics(), self.offsets.statistics())
+
+    # --- members of the classic protocol ---
+
+    def join(self, request: classic.JoinRequest, ticket: Ticket, *, now_ms: int) -> Outcome[classic.JoinReply]:
+        """JoinGroup. No reply: it waits for the other members."""
+        if self._is_classic(request.group_id):
+            return self.classic.join(request, ticket, now_ms=now_ms)
+        try:
+            self.classic.check_join(request)
+        except KafkaError as refusal:
+            return Outcome(reply=classic.JoinReply(refusal.code, member_id=request.member_id))
+        return Outcome(reply=classic.JoinReply(ErrorCode.inconsistent_group_protocol))
+
+    def sync(self, request: classic.SyncRequest, ticket: Ticket, *, now_ms: int) -> Outcome[classic.SyncReply]:
+        """SyncGroup. No reply: it waits for the leader."""
+        if self._is_classic(request.group_id):
+            return self.classic.sync(request, ticket, now_ms=now_ms)
+        return Outcome(reply=classic.SyncReply(ErrorCode.unknown_member_id))
+
+    def classic_heartbeat(self, request: classic.HeartbeatRequest, *, now_ms: int) -> Outcome[classic.HeartbeatReply]:
+        """Heartbeat."""
+        if self._is_classic(request.group_id):
+            return self.classic.heartbeat(request, now_ms=now_ms)
+        return Outcome(reply=classic.HeartbeatReply(ErrorCode.unknown_member_id))
+
+    def leave(self, request: classic.LeaveRequest, *, now_ms: int) -> Outcome[classic.LeaveReply]:
+        """LeaveGroup."""
+        if self._is_classic(request.group_id):
+            return self.classic.leave(request, now_ms=now_ms)
+        return Outcome(reply=classic.LeaveReply.unknown(request))
+
+    def _is_classic(self, group_id: str) -> bool:
+        """Or may become a classic group: nobody has the id."""
+        return self._group_ids.type_of(group_id) in (None, CLASSIC)
 
     # --- offsets ---
 
@@ -75,18 +112,18 @@ class Groups:
 
     def _let_commit(self, request: CommitRequest, now_ms: int) -> bool:
         """Whether the group was made for this. Raises the refusal."""
-        match self._group_ids.type_of(request.group_id):
-            case None if request.generation < 0:
-                self.classic.ensure(request.group_id, now_ms=now_ms)
-                return True
-            case None if request.version < _GROUP_NOT_FOUND_FROM:
-                raise KafkaError(ErrorCode.illegal_generation)
-            case None | SHARE:
-                raise KafkaError(ErrorCode.group_id_not_found)
-            case CONSUMER:
-                self.consumer.check_commit(request)
-            case _:
-                self.classic.check_commit(request, now_ms=now_ms)
+        kind = self._group_ids.type_of(request.group_id)
+        if kind is None and request.generation < 0:
+            self.classic.ensure(request.group_id, now_ms=now_ms)
+            return True
+        if kind is None and request.version < _GROUP_NOT_FOUND_FROM:
+            raise KafkaError(ErrorCode.illegal_generation)
+        if kind in (None, SHARE):
+            raise KafkaError(ErrorCode.group_id_not_found)
+        if kind == CONSUMER:
+            self.consumer.check_commit(request)
+        else:
+            self.classic.check_commit(request, now_ms=now_ms)
         return False
 
     def fetch_offsets(self, group_id: str, member_id: str | None, member_epoch: int) -> Mapping[OffsetOf, AnyGroupOffset]:
@@ -184,5 +221,19 @@ class Groups:
                 self.classic.ensure(group_id, now_ms=now_ms)
 
     def not_saved(self, group_id: str, records: Collection[tuple[bytes, bytes]], *, now_ms: int) -> Outcome[None]:
-        """A decision about the group could not be saved; `records` is what the store has of it."""
-        raise NotImplementedError
+        """A decision about the group could not be saved; `records` is what the store has of it. If that is a group of the other type, a
+        conversion has failed: memory's group goes, and the stored one comes."""
+        stored = {parsed.record_type for key, _ in records if isinstance(parsed := parse_key(key), GroupKey)}
+        known = self._group_ids.type_of(group_id)
+        if known == CONSUMER and RecordType.CLASSIC_GROUP_METADATA in stored:
+            self.consumer.forget(group_id)
+            return self.classic.not_saved(group_id, records, now_ms=now_ms)
+        if known == CLASSIC and RecordType.CONSUMER_GROUP_METADATA in stored:
+            self.classic.forget(group_id)
+            return self.consumer.not_saved(group_id, records, now_ms=now_ms)
+        is_consumer = known == CONSUMER or RecordType.CONSUMER_GROUP_METADATA in stored
+        part = self.consumer if is_consumer else self.classic
+        outcome = part.not_saved(group_id, records, now_ms=now_ms)
+        if self._group_ids.type_of(group_id) is None and self.offsets.of(group_id):
+            self.classic.ensure(group_id, now_ms=now_ms)
+        return outcome

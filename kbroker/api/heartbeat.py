@@ -1,0 +1,17 @@
+"""Heartbeat (12), v0-4: a member of a group of the classic protocol is there, and hears whether the group rebalances."""
+
+from __future__ import annotations
+
+from kbroker.broker.connection import Request
+from kbroker.coordinator.classic_group_api import HeartbeatReply, HeartbeatRequest
+from kbroker.errors import KafkaError
+
+
+async def handle(request: Request) -> HeartbeatReply:
+    body = request.body
+    wanted = HeartbeatRequest(body.group_id, body.member_id, getattr(body, "group_instance_id", None), body.generation_id)
+    groups = request.broker.consumer_groups
+    try:
+        return await groups.ask(lambda _, now_ms: groups.groups.classic_heartbeat(wanted, now_ms=now_ms))
+    except KafkaError as error:
+        return HeartbeatReply(error.code)

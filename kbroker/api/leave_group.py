@@ -1,0 +1,30 @@
+"""LeaveGroup (13), v0-5: members leave a group of the classic protocol: one up to v2; any number from v3, also static ones by their
+instance id alone, each with a result of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.broker.connection import Request
+from kbroker.coordinator.classic_group_api import LeaveReply, LeaveRequest, Leaving
+from kbroker.errors import ErrorCode, KafkaError
+
+_SEVERAL_FROM = 3
+
+
+async def handle(request: Request) -> LeaveReply:
+    several = request.version >= _SEVERAL_FROM
+    wanted = LeaveRequest(request.body.group_id, _members(request.body) if several else (Leaving(request.body.member_id),))
+    groups = request.broker.consumer_groups
+    try:
+        reply = await groups.ask(lambda _, now_ms: groups.groups.leave(wanted, now_ms=now_ms))
+    except KafkaError as error:
+        reply = LeaveReply(error.code)
+    if not several and reply.error_code is ErrorCode.none:
+        return LeaveReply(reply.members[0].error_code)
+    return reply
+
+
+def _members(body: Any) -> tuple[Leaving, ...]:
+    return tuple(Leaving(each.member_id, each.group_instance_id, getattr(each, "reason", None)) for each in body.members)

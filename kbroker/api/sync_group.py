@@ -1,0 +1,25 @@
+"""SyncGroup (14), v0-5: the leader of a group of the classic protocol says who gets what, and each member gets its own, saved."""
+
+from __future__ import annotations
+
+from kbroker.broker.connection import Request
+from kbroker.coordinator.classic_group_api import SyncReply, SyncRequest
+from kbroker.errors import KafkaError
+
+
+async def handle(request: Request) -> SyncReply:
+    body = request.body
+    wanted = SyncRequest(
+        group_id=body.group_id,
+        member_id=body.member_id,
+        instance_id=getattr(body, "group_instance_id", None),
+        generation=body.generation_id,
+        protocol_type=getattr(body, "protocol_type", None),
+        protocol_name=getattr(body, "protocol_name", None),
+        assignments=tuple((each.member_id, each.assignment) for each in body.assignments),
+    )
+    groups = request.broker.consumer_groups
+    try:
+        return await groups.ask(lambda ticket, now_ms: groups.groups.sync(wanted, ticket, now_ms=now_ms), request.connection)
+    except KafkaError as error:
+        return SyncReply(error.code)
