@@ -5,7 +5,7 @@
     form(a, b)                                 # not part of the transcript; generation 2, a leads
     b.heartbeat(generation=1)
 
-A member's name is the name of its connection and its client id, so that ids that the broker makes of it read `a(1)`.
+A member's name is its client id on a connection of its own, so that ids that the broker makes of it read `a(1)`.
 """
 
 from __future__ import annotations
@@ -80,6 +80,8 @@ class ClassicMember:
     member_id: str = ""
     generation: int = -1
     protocol: str | None = None
+    session_ms: int = 30_000
+    rebalance_ms: int = 30_000
 
     def join(self, version: int = 9, *, quiet: bool = False, **changed: Value) -> Entity:
         return self.begin_join(version, quiet=quiet, **changed)()
@@ -87,8 +89,9 @@ class ClassicMember:
     def begin_join(self, version: int = 9, *, quiet: bool = False, **changed: Value) -> Answer:
         """A JoinGroup that is only sent. `changed`: fields other than the usual ones."""
         values: dict[str, Value] = {
-            "group_id": self.group_id, "session_timeout": 30_000, "rebalance_timeout": 30_000, "member_id": self.member_id,
-            "group_instance_id": self.instance_id, "protocol_type": "consumer", "protocols": protocols("range"), "reason": None,
+            "group_id": self.group_id, "session_timeout": self.session_ms, "rebalance_timeout": self.rebalance_ms,
+            "member_id": self.member_id, "group_instance_id": self.instance_id, "protocol_type": "consumer",
+            "protocols": protocols("range"), "reason": None,
         }  # fmt: skip
         answer = self._begin("join_group", version, values | changed, quiet)
 
@@ -147,12 +150,13 @@ class ClassicMember:
         return self._begin("offset_commit", version, values | changed, quiet)()
 
     def disconnect(self) -> None:
-        self.session.disconnect(self.name)
+        self.session.disconnect(f"member {self.name}")
 
     def _begin(self, api: str, version: int, values: dict[str, Value], quiet: bool) -> Answer:
-        connection = self.session.connection(self.name, client_id=self.name)
+        name = f"member {self.name}"
+        connection = self.session.connection(name, client_id=self.name)
         if not quiet:
-            return self.session.begin(api, version, self.name, None, **values)
+            return self.session.begin(api, version, name, None, **values)
         connection.send_raw(connection.encode(api, version, values))
         return lambda: connection.read_response(api, version)
 

@@ -24,7 +24,7 @@ def commit_alone(s: Session, group: str, topic: Topic, offset: int = 1) -> None:
 def described_in_each_version(s: Session) -> None:
     group, _a, _b = pair(s)
     for version in range(7):
-        describe(s, group, f"{s.name}-missing", "", version=version)
+        describe(s, group, f"{s.name}-missing", version=version)
 
 
 @script()
@@ -159,7 +159,7 @@ def deleting_in_each_state(s: Session) -> None:
 def deleting_unknown_groups(s: Session) -> None:
     group = classic_group(s)
     for version in (0, 1, 2):
-        delete(s, group, "", " ", version=version)
+        delete(s, group, f"{group}-missing", version=version)
     delete(s)
 
 

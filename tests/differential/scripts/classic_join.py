@@ -20,13 +20,13 @@ def first_join_in_each_version(s: Session) -> None:
 
 @script()
 def oldest_versions(s: Session) -> None:
-    a = ClassicMember(s, classic_group(s), "a")
     for version in (0, 1):
+        group = classic_group(s, f"g{version}")
         s.call(
-            "join_group", version, on=f"v{version}", group_id=a.group_id, session_timeout=30_000, member_id="", protocol_type="consumer",
+            "join_group", version, on=f"v{version}", group_id=group, session_timeout=30_000, member_id="", protocol_type="consumer",
             protocols=protocols("range"), **({"rebalance_timeout": 30_000} if version else {}),
         )  # fmt: skip
-    describe(s, a.group_id)
+        describe(s, group)
 
 
 @script()
@@ -251,17 +251,17 @@ def group_is_full(s: Session) -> None:
 @script(seconds=2)
 def group_is_full_of_pending_members(s: Session) -> None:
     group = classic_group(s)
-    members = [ClassicMember(s, group, name) for name in "abcde"]
+    members = [ClassicMember(s, group, name, rebalance_ms=2_000) for name in "abcde"]
     for member in members:
         member.join()
     a, b, c, d, e = members
     a.join()
     answers = []
     for count, member in enumerate((b, c, d), 2):
-        answers.append(member.begin_join(rebalance_timeout=2_000))
+        answers.append(member.begin_join())
         until_state(s, group, "PreparingRebalance", count)
         if member is b:
-            answers.append(a.begin_join(rebalance_timeout=2_000))
+            answers.append(a.begin_join())
     e.join()
     for answer in answers:
         answer()

@@ -96,7 +96,10 @@ def comes_back_with_other_metadata(s: Session) -> None:
     b.heartbeat()
     again.sync()
     again.join(protocols=NEW)
-    again.join()
+    waiting = again.begin_join()
+    until_state(s, group, "PreparingRebalance")
+    a.join()
+    waiting()
 
 
 @script()

@@ -8,15 +8,15 @@ from tests.differential.classic import ClassicMember, classic_group, describe, f
 from tests.differential.script import Session, script
 from tests.differential.scripts.classic_rejoin import NEW
 
-SHORT_MS, SHORT_S = 1_000, 1.0
-LONG_ENOUGH_S = 2.5
+SHORT_MS, SHORT_S = 1_500, 1.5
+LONG_ENOUGH_S = 3.5
 """After this time something that takes SHORT_S has happened."""
 
 
 @script(seconds=3)
 def session_runs_out(s: Session) -> None:
-    a = ClassicMember(s, classic_group(s), "a")
-    form(a, session_timeout=SHORT_MS)
+    a = ClassicMember(s, classic_group(s), "a", session_ms=SHORT_MS)
+    form(a)
     until_state(s, a.group_id, "Empty")
     a.heartbeat()
     a.sync()
@@ -28,14 +28,8 @@ def session_runs_out(s: Session) -> None:
 @script(seconds=3)
 def session_of_a_follower_runs_out(s: Session) -> None:
     group = classic_group(s)
-    a, b = ClassicMember(s, group, "a"), ClassicMember(s, group, "b")
-    form(a)
-    b.join(quiet=True, session_timeout=SHORT_MS)
-    waiting = b.begin_join(quiet=True, session_timeout=SHORT_MS)
-    until_state(s, group, "PreparingRebalance", 2)
-    a.join(quiet=True)
-    waiting()
-    share_out(a, b)
+    a, b = ClassicMember(s, group, "a"), ClassicMember(s, group, "b", session_ms=SHORT_MS)
+    form(a, b)
     until_state(s, group, "PreparingRebalance", 1)
     b.heartbeat()
     a.heartbeat()
@@ -45,8 +39,8 @@ def session_of_a_follower_runs_out(s: Session) -> None:
 
 @script(seconds=3)
 def heartbeats_keep_the_session(s: Session) -> None:
-    a = ClassicMember(s, classic_group(s), "a")
-    form(a, session_timeout=1_500)
+    a = ClassicMember(s, classic_group(s), "a", session_ms=1_500)
+    form(a)
     until = time.monotonic() + 3
     while time.monotonic() < until:
         a.heartbeat(quiet=True)
@@ -57,8 +51,8 @@ def heartbeats_keep_the_session(s: Session) -> None:
 @script(seconds=3)
 def commits_and_syncs_keep_the_session(s: Session) -> None:
     topic = s.topic()
-    a = ClassicMember(s, classic_group(s), "a")
-    form(a, session_timeout=1_500)
+    a = ClassicMember(s, classic_group(s), "a", session_ms=1_500)
+    form(a)
     until = time.monotonic() + 3
     while time.monotonic() < until:
         a.commit(topic, 1, quiet=True)
@@ -74,9 +68,9 @@ def commits_and_syncs_keep_the_session(s: Session) -> None:
 @script(seconds=3)
 def joins_that_wait_keep_the_session(s: Session) -> None:
     group = classic_group(s)
-    a, b = ClassicMember(s, group, "a"), ClassicMember(s, group, "b")
-    form(a, b, session_timeout=SHORT_MS * 20)
-    waiting = b.begin_join(protocols=NEW, session_timeout=SHORT_MS)
+    a, b = ClassicMember(s, group, "a"), ClassicMember(s, group, "b", session_ms=SHORT_MS)
+    form(a, b)
+    waiting = b.begin_join(protocols=NEW)
     until_state(s, group, "PreparingRebalance")
     s.wait(LONG_ENOUGH_S)
     a.heartbeat()
@@ -110,8 +104,8 @@ def id_that_is_never_joined_with_holds_up_the_others(s: Session) -> None:
 @script(seconds=3)
 def followers_who_do_not_join_in_time(s: Session) -> None:
     group = classic_group(s)
-    a, b = ClassicMember(s, group, "a"), ClassicMember(s, group, "b")
-    form(a, b, rebalance_timeout=SHORT_MS)
+    a, b = (ClassicMember(s, group, name, rebalance_ms=SHORT_MS) for name in "ab")
+    form(a, b)
     a.join()
     describe(s, group)
     b.heartbeat()
@@ -122,8 +116,8 @@ def followers_who_do_not_join_in_time(s: Session) -> None:
 @script(seconds=3)
 def leader_who_does_not_join_in_time(s: Session) -> None:
     group = classic_group(s)
-    a, b = ClassicMember(s, group, "a"), ClassicMember(s, group, "b")
-    form(a, b, rebalance_timeout=SHORT_MS)
+    a, b = (ClassicMember(s, group, name, rebalance_ms=SHORT_MS) for name in "ab")
+    form(a, b)
     b.join(protocols=NEW)
     a.heartbeat()
     b.sync(b)
@@ -132,22 +126,22 @@ def leader_who_does_not_join_in_time(s: Session) -> None:
 @script(seconds=3)
 def longest_rebalance_timeout_counts(s: Session) -> None:
     group = classic_group(s)
-    a, b = ClassicMember(s, group, "a"), ClassicMember(s, group, "b")
-    form(a, rebalance_timeout=SHORT_MS)
+    a, b = ClassicMember(s, group, "a", rebalance_ms=SHORT_MS), ClassicMember(s, group, "b", rebalance_ms=6_000)
+    form(a)
     b.join()
-    waiting = b.begin_join(rebalance_timeout=6_000)
+    waiting = b.begin_join()
     until_state(s, group, "PreparingRebalance", 2)
     s.wait(LONG_ENOUGH_S)
     a.heartbeat()
-    a.join(rebalance_timeout=SHORT_MS)
+    a.join()
     waiting()
 
 
 @script(seconds=3)
 def static_member_who_does_not_join_in_time(s: Session) -> None:
     group = classic_group(s)
-    a, b = ClassicMember(s, group, "a", "first"), ClassicMember(s, group, "b", "second")
-    form(a, b, rebalance_timeout=SHORT_MS)
+    a, b = (ClassicMember(s, group, name, name * 2, rebalance_ms=SHORT_MS) for name in "ab")
+    form(a, b)
     a.join()
     describe(s, group)
     b.heartbeat()
@@ -157,8 +151,8 @@ def static_member_who_does_not_join_in_time(s: Session) -> None:
 @script(seconds=3)
 def static_leader_who_does_not_join_in_time(s: Session) -> None:
     group = classic_group(s)
-    a, b = ClassicMember(s, group, "a", "first"), ClassicMember(s, group, "b", "second")
-    form(a, b, rebalance_timeout=SHORT_MS)
+    a, b = (ClassicMember(s, group, name, name * 2, rebalance_ms=SHORT_MS) for name in "ab")
+    form(a, b)
     b.join(protocols=NEW)
     describe(s, group)
     a.heartbeat()
@@ -167,18 +161,19 @@ def static_leader_who_does_not_join_in_time(s: Session) -> None:
 @script(seconds=3)
 def static_members_who_do_not_make_way_for_a_new_one(s: Session) -> None:
     group = classic_group(s)
-    a, b, c = (ClassicMember(s, group, name, name * 2) for name in "abc")
-    form(a, b, rebalance_timeout=SHORT_MS)
-    c.begin_join(rebalance_timeout=SHORT_MS, session_timeout=SHORT_MS * 10)
-    until_state(s, group, "PreparingRebalance", 3)
-    until_state(s, group, "CompletingRebalance")
+    a, b, c = (ClassicMember(s, group, name, name * 2, rebalance_ms=SHORT_MS) for name in "abc")
+    form(a, b)
+    c.join()
     describe(s, group)
+    a.heartbeat()
+    b.sync()
+    c.sync()
 
 
 @script(seconds=3)
 def session_of_a_static_member_runs_out(s: Session) -> None:
-    a = ClassicMember(s, classic_group(s), "a", "first")
-    form(a, session_timeout=SHORT_MS)
+    a = ClassicMember(s, classic_group(s), "a", "first", session_ms=SHORT_MS)
+    form(a)
     until_state(s, a.group_id, "Empty")
     a.heartbeat()
     a.join()
@@ -189,11 +184,11 @@ def session_of_a_static_member_runs_out(s: Session) -> None:
 @script(seconds=3)
 def leader_who_does_not_sync_in_time(s: Session) -> None:
     group = classic_group(s)
-    a, b = ClassicMember(s, group, "a"), ClassicMember(s, group, "b")
-    form(a, b, rebalance_timeout=SHORT_MS)
-    waiting = a.begin_join(quiet=True, rebalance_timeout=SHORT_MS)
+    a, b = (ClassicMember(s, group, name, rebalance_ms=SHORT_MS) for name in "ab")
+    form(a, b)
+    waiting = a.begin_join(quiet=True)
     until_state(s, group, "PreparingRebalance")
-    b.join(quiet=True, rebalance_timeout=SHORT_MS)
+    b.join(quiet=True)
     waiting()
     b.sync()
     describe(s, group)
@@ -205,11 +200,11 @@ def leader_who_does_not_sync_in_time(s: Session) -> None:
 @script(seconds=3)
 def follower_who_does_not_sync_in_time(s: Session) -> None:
     group = classic_group(s)
-    a, b = ClassicMember(s, group, "a"), ClassicMember(s, group, "b")
-    form(a, b, rebalance_timeout=SHORT_MS)
-    waiting = a.begin_join(quiet=True, rebalance_timeout=SHORT_MS)
+    a, b = (ClassicMember(s, group, name, rebalance_ms=SHORT_MS) for name in "ab")
+    form(a, b)
+    waiting = a.begin_join(quiet=True)
     until_state(s, group, "PreparingRebalance")
-    b.join(quiet=True, rebalance_timeout=SHORT_MS)
+    b.join(quiet=True)
     waiting()
     a.sync(a, b)
     until_state(s, group, "PreparingRebalance", 1)
@@ -223,9 +218,9 @@ def follower_who_does_not_sync_in_time(s: Session) -> None:
 @script(seconds=3)
 def only_member_does_not_sync_in_time(s: Session) -> None:
     group = classic_group(s)
-    a = ClassicMember(s, group, "a")
-    a.join(rebalance_timeout=SHORT_MS)
-    a.join(rebalance_timeout=SHORT_MS)
+    a = ClassicMember(s, group, "a", rebalance_ms=SHORT_MS)
+    a.join()
+    a.join()
     until_state(s, group, "Empty")
     a.sync(a)
     a.heartbeat()
@@ -235,10 +230,10 @@ def only_member_does_not_sync_in_time(s: Session) -> None:
 @script(seconds=3)
 def client_goes_away_while_its_join_waits(s: Session) -> None:
     group = classic_group(s)
-    a, b = ClassicMember(s, group, "a"), ClassicMember(s, group, "b")
+    a, b = ClassicMember(s, group, "a"), ClassicMember(s, group, "b", session_ms=SHORT_MS)
     form(a)
-    b.join(session_timeout=SHORT_MS)
-    b.begin_join(session_timeout=SHORT_MS)
+    b.join()
+    b.begin_join()
     until_state(s, group, "PreparingRebalance", 2)
     b.disconnect()
     a.join()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from tests.differential.classic import ClassicMember, classic_group, commit_rows, describe, form, protocols, topic_key, until_state
-from tests.differential.script import Entity, Session, Topic, Value, script
+from tests.differential.classic import ClassicMember, classic_group, commit_rows, delete, describe, form, protocols, topic_key, until_state
+from tests.differential.script import Entity, Session, Topic, Value, only, script
 from tests.differential.scripts.classic_rejoin import NEW, completing, pair
 
 ADMIN = "admin"
@@ -113,8 +113,9 @@ def without_members_to_a_group_with_members(s: Session) -> None:
 @script()
 def to_a_group_that_does_not_exist(s: Session) -> None:
     group, topic = classic_group(s), s.topic()
-    commit(s, group, {topic: {0: 1}}, generation=1)
-    commit(s, group, {topic: {0: 1}}, generation=0, member_id="m")
+    for version in (2, 5, 8, 9, 10):
+        commit(s, group, {topic: {0: 1}}, version, generation=1)
+        commit(s, group, {topic: {0: 1}}, version, generation=0, member_id="m")
     commit(s, group, {topic: {0: 1}}, generation=-1, member_id="m")
     commit(s, group, {topic: {0: 1}}, generation=-1, group_instance_id="i")
     commit(s, group, {topic: {0: 1}}, generation=-2)
@@ -141,12 +142,17 @@ def to_a_group_without_members(s: Session) -> None:
 def blank_group_ids(s: Session) -> None:
     classic_group(s)
     topic = s.topic()
+    describe(s, "")  # a group id that scripts share: no other script uses it, and nothing of it is left in the end
     for version in (2, 9):
         commit(s, "", {topic: {0: 1}}, version)
         fetch(s, "", [topic], version - 1)
     commit(s, "", {topic: {0: 1}}, generation=1, member_id="m")
     fetch(s, "", None)
-    describe(s, "", version=5)
+    s.call("list_groups", 5, on=ADMIN, keep=only("groups", "group_id", ""), states_filter=(), types_filter=())
+    describe(s, "")
+    for _ in ("there", "gone"):
+        delete(s, "")
+    fetch(s, "", None, 10)
 
 
 @script()
