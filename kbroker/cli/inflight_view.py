@@ -57,7 +57,7 @@ def draw(document: Document, width: int) -> list[Text]:
 
 def _partition(partition: Document, width: int) -> list[Text]:
     start, end, ranges = partition["start_offset"], partition["end_offset"], partition["ranges"]
-    behind = partition["log_end_offset"] - (end + 1 if ranges else start)
+    behind = max(0, partition["log_end_offset"] - (end + 1 if ranges else start))  # A start may have been set beyond the log's end.
     name = f"{escaped(partition['topic'])}-{partition['partition']}"
     if not ranges:
         return [Text(f"{name}  nothing in flight, next offset {start}, {behind} behind it")]

@@ -97,6 +97,7 @@ def test_a_window_wider_than_the_terminal() -> None:
 
 def test_nothing_in_flight() -> None:
     assert drawn(window(start=7, log_end=9))[2:3] == ["orders-0  nothing in flight, next offset 7, 2 behind it"]
+    assert drawn(window(start=7, log_end=5))[2:3] == ["orders-0  nothing in flight, next offset 7, 0 behind it"]
     assert drawn() == ["group workers: 0 share-partitions in the broker's memory"]
 
 
