@@ -199,7 +199,7 @@ def metadata(s: Session) -> None:
     ]
     commit(s, group, {}, topics=[{"name": topic.name, "partitions": rows}])
     fetch(s, group, [topic], partitions=3)
-    for text in ("é" * 2048, "é" * 2049, "", "\0"):
+    for text in ("é" * 4096, "é" * 4097, "😀" * 2048, "😀" * 2049, "", "\0"):
         commit(s, group, {}, topics=commit_rows(9, {topic: {1: 2}}, committed_metadata=text))
     fetch(s, group, [topic], partitions=3)
 
