@@ -324,7 +324,7 @@ class ClassicGroups:
 
     # --- conversion ---
 
-    def take_out(self, group_id: str, records: Records, *, now_ms: int) -> ClassicGroup:
+    def take_out(self, group_id: str, records: Records) -> ClassicGroup:
         """The group is to be one of another type: it is forgotten, its record is removed, and whoever waits is told to join again."""
         group = self._groups[group_id]
         for member_id in group.members:

@@ -163,6 +163,8 @@ class World:
             if member.joining.reply is not None and self.state is GroupState.PREPARING:
                 member.join()
         for member in members:
+            member.note_id()
+        for member in members:
             member.sync(*members)
         assert self.state is GroupState.STABLE
 
@@ -195,10 +197,11 @@ class Member:
         }  # fmt: skip
         call = self.joining = Call()
         self.world.carry_out(self.world.groups.join(JoinRequest(**values | changed), call, now_ms=self.world.now_ms), call)
-        self._note_id()
+        self.note_id()
         return call
 
-    def _note_id(self) -> None:
+    def note_id(self) -> None:
+        """What the last JoinGroup was answered, perhaps long after."""
         reply = self.joining.reply
         if isinstance(reply, JoinReply) and reply.error_code in (OK, ErrorCode.member_id_required):
             self.member_id = reply.member_id
@@ -211,7 +214,7 @@ class Member:
 
     def sync(self, *assigned: Member, **changed: Any) -> Call:
         """Each of `assigned` is to get its name, if this is the leader."""
-        self._note_id()
+        self.note_id()
         values = {
             "group_id": GROUP, "member_id": self.member_id, "instance_id": self.instance_id, "generation": self.generation,
             "assignments": tuple((each.member_id, each.name.encode()) for each in assigned) if self.leads() else (),
@@ -230,7 +233,7 @@ class Member:
         return reply.error_code
 
     def commit(self, **changed: Any) -> ErrorCode:
-        values = {"group_id": GROUP, "offsets": {}, "member_id": self.member_id, "instance_id": self.instance_id}
+        values: dict[str, Any] = {"group_id": GROUP, "offsets": {}, "member_id": self.member_id, "instance_id": self.instance_id}
         request = CommitRequest(**values | {"generation": self.generation} | changed)
         try:
             self.world.groups.check_commit(request, now_ms=self.world.now_ms)
@@ -239,7 +242,7 @@ class Member:
         return OK
 
     def leaving(self) -> Leaving:
-        self._note_id()
+        self.note_id()
         return Leaving(self.member_id, self.instance_id)
 
     def assignment(self) -> bytes:

@@ -283,7 +283,7 @@ def test_a_second_request_answers_the_first(world: World) -> None:
     assert first.reply == JoinReply(REBALANCING, member_id=b.member_id)
     assert second.reply is None
     a.join()
-    b._note_id()
+    b.note_id()
     waiting = b.sync()
     again = b.sync()
     assert waiting.code is REBALANCING
