@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from kbroker import plugins
+from kbroker.coordinator.range_assignor import RangeAssignor
+from kbroker.coordinator.uniform_assignor import UniformAssignor
 from kbroker.errors import OperatorError
 from kbroker.storage.spi import LogStoreFactory, StateStoreFactory
 
@@ -76,6 +79,42 @@ def test_a_broken_plugin_is_named_in_one_line(plugin_directory: Path, module: st
     assert f"{name} 1.2" in text
     assert reason in text
     assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("listed", "names"),
+    [
+        (["uniform", "range"], ["uniform", "range"]),
+        (["range"], ["range"]),
+        (["org.apache.kafka.coordinator.group.assignor.RangeAssignor", "uniform"], ["range", "uniform"]),
+        (["org.apache.kafka.coordinator.group.assignor.UniformAssignor"], ["uniform"]),
+    ],
+)
+def test_assignors_come_in_the_order_of_the_list_and_under_their_names(listed: list[str], names: list[str]) -> None:
+    found = plugins.consumer_assignors(listed)
+    assert list(found) == names
+    assert {name: type(assignor) for name, assignor in found.items()} == {
+        name: each for name, each in (("uniform", UniformAssignor), ("range", RangeAssignor)) if name in names
+    }
+
+
+def test_an_assignor_of_a_plugin(plugin_directory: Path) -> None:
+    install(plugin_directory, "goodassignor", group=plugins.ASSIGNOR, engine="mine", module="FACTORY = 'made by the plugin'\n")
+    assert plugins.consumer_assignors(["mine", "uniform"])["mine"] == "made by the plugin"
+
+
+@pytest.mark.parametrize(
+    ("listed", "message"),
+    [
+        (["uniform", "zebra"], "unknown assignor 'zebra': installed are range, uniform"),
+        (["uniform", "org.apache.kafka.coordinator.group.assignor.UniformAssignor"], "group.consumer.assignors names 'uniform' twice"),
+        ([], "group.consumer.assignors is empty: name at least one"),
+        (["org.apache.kafka.coordinator.group.assignor.SimpleAssignor"], "unknown assignor 'org.apache.kafka"),
+    ],
+)
+def test_lists_of_assignors_that_are_refused(listed: list[str], message: str) -> None:
+    with pytest.raises(OperatorError, match=f"^{re.escape(message)}"):
+        plugins.consumer_assignors(listed)
 
 
 def test_two_plugins_of_one_name_are_refused(plugin_directory: Path) -> None:

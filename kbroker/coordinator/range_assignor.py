@@ -1,6 +1,6 @@
-"""`range`: each topic's partitions in contiguous ranges, in the order of the members, as released Kafka does it since 4.0.
+"""`range`: each topic's partitions in contiguous ranges, in the order of the members, as Kafka 4.3 does it.
 
-The first static members by instance id, then the others by member id. With P partitions and S subscribers of a topic each gets
+Static members come first, by instance id, then the others by member id. With P partitions and S subscribers of a topic each gets
 P // S, and the first P % S one more. So topics with the same subscribers and the same number of partitions are cut at the same
 places, and one member has the same numbers of all of them: what joins of two topics need (co-partitioning).
 

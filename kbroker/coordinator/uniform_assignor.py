@@ -27,10 +27,10 @@ class UniformAssignor:
         self, members: Mapping[str, ConsumerAssignorMember], partitions: Mapping[UUID, Sequence[int]]
     ) -> Mapping[str, Mapping[UUID, tuple[int, ...]]]:
         pool = PartitionPool(members, partitions)
-        if len({member.topic_ids for member in members.values()}) > 1:
-            share_out_by_topic(pool)
-        elif members:
+        if all(len(subscribers) == len(members) for subscribers in pool.subscribers):
             _share_out_together(pool)
+        else:
+            share_out_by_topic(pool)
         return pool.assignment()
 
 
@@ -38,7 +38,7 @@ def _share_out_together(pool: PartitionPool) -> None:
     owned = pool.owned()
     free = [slot for slot, owner in enumerate(pool.owners) if owner == NOBODY]
     receivers: list[int] = []
-    least, extra = divmod(len(pool.owners), len(owned))
+    least, extra = divmod(len(pool.owners), max(1, len(owned)))
     for member, slots in enumerate(owned):
         one_more = extra > 0 and (len(slots) > least or len(owned) - member <= extra)
         extra -= one_more

@@ -122,7 +122,12 @@ def test_a_data_directory_of_another_engine(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "installed"),
-    [(("--storage", "floppy"), "segment"), (("--state-storage", "floppy"), "segment"), (("--config", "kbroker.persister=floppy"), "noop")],
+    [
+        (("--storage", "floppy"), "segment"),
+        (("--state-storage", "floppy"), "segment"),
+        (("--config", "kbroker.persister=floppy"), "noop"),
+        (("--config", "group.consumer.assignors=uniform,floppy"), "range"),
+    ],
 )
 def test_what_is_not_installed_is_refused_before_the_directory_is_made(tmp_path: Path, arguments: tuple[str, str], installed: str) -> None:
     """A directory notes its engines for good: the next start, with the right one, must find none."""
