@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.config_def import ConfigDef, ConfigType
+from kbroker.config_def import INT_MAX, ConfigDef, ConfigType
 
 _INT, _LONG, _LIST, _STRING = ConfigType.INT, ConfigType.LONG, ConfigType.LIST, ConfigType.STRING
 
@@ -31,6 +31,28 @@ CONSUMER_GROUP_CONFIGS: Final = (
         doc="Longest text that a consumer may commit with an offset, in characters.",
     ),
     # Classic groups.
+    ConfigDef(
+        name="group.min.session.timeout.ms",
+        type=_INT,
+        default="6000",
+        minimum=1,
+        doc="Shortest session timeout that members of classic groups may ask for.",
+    ),
+    ConfigDef(
+        name="group.max.session.timeout.ms",
+        type=_INT,
+        default="1800000",
+        minimum=1,
+        doc="Longest session timeout that members of classic groups may ask for.",
+    ),
+    ConfigDef(
+        name="group.initial.rebalance.delay.ms",
+        type=_INT,
+        default="200",
+        minimum=0,
+        doc="How long a classic group that was empty waits for more members before it begins; Kafka's own default is 3000.",
+    ),
+    ConfigDef(name="group.max.size", type=_INT, default=str(INT_MAX), minimum=1, doc="Members of one classic group."),
     # Consumer groups (KIP-848).
     ConfigDef(
         name="group.consumer.assignors",

@@ -1,11 +1,19 @@
-"""DeleteGroups (42), v0-2: a group without members, with its share state. The same id twice is one row."""
+"""DeleteGroups (42), v0-2: groups without members, with their offsets or share state. The same id twice is one row."""
 
 from __future__ import annotations
 
 from kbroker.broker.connection import Message, Request
+from kbroker.coordinator.group_ids import SHARE
+from kbroker.errors import ErrorCode
 
 
 async def handle(request: Request) -> Message:
-    coordinator = request.broker.group_coordinator
     group_ids = dict.fromkeys(request.body.groups_names)
-    return {"results": [{"group_id": group_id, "error_code": await coordinator.delete_group(group_id)} for group_id in group_ids]}
+    return {"results": [{"group_id": group_id, "error_code": await _deleted(request, group_id)} for group_id in group_ids]}
+
+
+async def _deleted(request: Request, group_id: str) -> ErrorCode:
+    broker = request.broker
+    if broker.group_ids.type_of(group_id) in (None, SHARE):
+        return await broker.group_coordinator.delete_group(group_id)
+    return await broker.consumer_groups.delete_group(group_id)

@@ -93,5 +93,6 @@ async def _delete_topic(broker: Broker, asked: _Asked) -> Topic:
             if broker.topics.by_id(topic.topic_id) is None:
                 broker.share_groups.forget_topic(topic.partitions)
                 await broker.group_coordinator.topic_deleted(topic.topic_id)
+                await broker.consumer_groups.topic_deleted(topic.topic_id)
                 await broker.share_state.topic_deleted(topic.topic_id)
     return topic

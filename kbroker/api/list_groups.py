@@ -1,4 +1,5 @@
-"""ListGroups (16), v0-5: groups of all types, filtered by state (v4) and by type (v5). Unknown filters match nothing."""
+"""ListGroups (16), v0-5: groups of all types, filtered by state (v4) and by type (v5), in any letter case. Unknown filters match
+nothing."""
 
 from __future__ import annotations
 
@@ -7,6 +8,12 @@ from kbroker.errors import ErrorCode
 
 
 def handle(request: Request) -> Message:
-    states = getattr(request.body, "states_filter", ()) or ()
-    types = getattr(request.body, "types_filter", ()) or ()
-    return {"error_code": ErrorCode.none, "groups": request.broker.group_coordinator.coordinator.list_groups(states, types)}
+    states = {each.lower() for each in getattr(request.body, "states_filter", ()) or ()}
+    types = {each.lower() for each in getattr(request.body, "types_filter", ()) or ()}
+    broker = request.broker
+    groups = [
+        group
+        for group in (*broker.consumer_groups.groups.listed(), *broker.group_coordinator.coordinator.list_groups())
+        if (not states or group.group_state.lower() in states) and (not types or group.group_type.lower() in types)
+    ]
+    return {"error_code": ErrorCode.none, "groups": groups}

@@ -16,12 +16,14 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import trio
 
 from kbroker import plugins
 from kbroker.broker.configs import Configs, ConfigsStatistics
 from kbroker.broker.connection import Connection
+from kbroker.broker.consumer_groups import ConsumerGroups, ConsumerGroupsStatistics
 from kbroker.broker.coordinators import GroupCoordinator, GroupCoordinatorStatistics
 from kbroker.broker.dead_letter_writer import DeadLetterWriter
 from kbroker.broker.dead_letters import DeadLetters, DeadLettersStatistics
@@ -40,6 +42,10 @@ from kbroker.broker.state_housekeeping import StateHousekeeping, StateHousekeepi
 from kbroker.broker.topics import Topics, TopicsStatistics
 from kbroker.clock import wall_clock_ms
 from kbroker.config import BrokerConfig
+from kbroker.coordinator import classic_group, consumer_group
+from kbroker.coordinator.group_ids import GroupIds
+from kbroker.coordinator.groups import Groups
+from kbroker.coordinator.offsets import Offsets
 from kbroker.coordinator.share_group import ShareGroupCoordinator
 from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateStatistics
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
@@ -73,6 +79,7 @@ class BrokerStatistics:
     state_housekeeping: StateHousekeepingStatistics
     dead_letters: DeadLettersStatistics
     group_coordinator: GroupCoordinatorStatistics
+    consumer_groups: ConsumerGroupsStatistics
 
 
 class Broker:
@@ -122,8 +129,9 @@ class Broker:
         writer = DeadLetterWriter(self.topics, self.config)
         self.dead_letters = DeadLetters(self.topics, self.configs, self.share_groups, persister, writer, self.state)
         self.share_groups.dead_letters = self.dead_letters
+        self.group_ids = GroupIds()
         self.group_coordinator = GroupCoordinator(
-            ShareGroupCoordinator(self.configs.group_settings),
+            ShareGroupCoordinator(self.configs.group_settings, self.group_ids),
             self.topics,
             persister,
             self.share_groups,
@@ -131,7 +139,25 @@ class Broker:
             state_store,
             self.state,
         )
+        self.consumer_groups = ConsumerGroups(
+            self._groups(),
+            self.topics,
+            self.configs,
+            state_store,
+            self.state,
+            expiry_interval_s=self.config["offsets.retention.check.interval.ms"] / 1000,
+        )
         self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])
+
+    def _groups(self) -> Groups:
+        assignors = plugins.consumer_assignors(self.config["group.consumer.assignors"])
+        return Groups(
+            classic_group.ClassicGroups(self.configs.classic_group_settings, self.group_ids, _new_id),
+            consumer_group.ConsumerGroups(self.configs.consumer_group_settings, self.group_ids, self.topics, assignors, _new_id),
+            Offsets(self.configs.offsets_settings),
+            self.group_ids,
+            self.topics,
+        )
 
     def _commits(self, name: str, write: Callable[[list[Any]], None], store: LogStore | StateStore) -> GroupCommit[Any]:
         return GroupCommit(
@@ -159,6 +185,7 @@ class Broker:
             state_housekeeping=self.state_housekeeping.statistics(),
             dead_letters=self.dead_letters.statistics(),
             group_coordinator=self.group_coordinator.statistics(),
+            consumer_groups=self.consumer_groups.statistics(),
         )
 
     def connection_closed(self, connection: Connection) -> None:
@@ -171,6 +198,7 @@ class Broker:
         for partition in self.topics.partitions():
             partition.waiters.wake_all()
         self.share_groups.wake_all()
+        self.consumer_groups.wake_all()
 
     async def save_producers(self, *, only_large_tails: bool) -> None:
         """Save the producer state of partitions that were written to. What cannot be saved is replayed from the log."""
@@ -190,6 +218,10 @@ class Broker:
         while True:
             await trio.sleep(_PRODUCER_CHECK_S)
             await self.save_producers(only_large_tails=True)
+
+
+def _new_id() -> str:
+    return str(uuid4())
 
 
 @asynccontextmanager
@@ -255,6 +287,7 @@ def _recover(options: StartOptions, cluster_id: str, log_store: LogStore, state_
     broker.configs.load()
     load_topics(broker.topics, log_store, state_store, adopt=options.adopt)
     broker.group_coordinator.load()
+    broker.consumer_groups.load()
     broker.dead_letters.load(state_store)
     return broker
 
@@ -272,6 +305,7 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
                 workers.start_soon(broker.state_housekeeping.run)
                 broker.share_groups.work_in(workers)
                 broker.group_coordinator.work_in(workers)
+                broker.consumer_groups.work_in(workers)
                 broker.dead_letters.work_in(workers)
                 settle_memory()
                 yield

@@ -15,6 +15,8 @@ import trio
 
 from kbroker.broker.group_commit import GroupCommit
 from kbroker.config import BrokerConfig, GroupConfig
+from kbroker.coordinator.classic_group_api import ClassicGroupSettings
+from kbroker.coordinator.consumer_group_api import ConsumerGroupSettings
 from kbroker.coordinator.offsets_api import OffsetsSettings
 from kbroker.coordinator.share_group_api import ShareGroupSettings
 from kbroker.share.dead_letter import Contents, DeadLetterQueue
@@ -146,6 +148,17 @@ class Configs:
         """earliest, latest or by_duration:<ISO 8601 duration>."""
         policy: str = self.group(group_id)["share.auto.offset.reset"]
         return policy
+
+    def classic_group_settings(self) -> ClassicGroupSettings:
+        return ClassicGroupSettings(
+            min_session_timeout_ms=self._broker["group.min.session.timeout.ms"],
+            max_session_timeout_ms=self._broker["group.max.session.timeout.ms"],
+            initial_rebalance_delay_ms=self._broker["group.initial.rebalance.delay.ms"],
+            max_size=self._broker["group.max.size"],
+        )
+
+    def consumer_group_settings(self, group_id: str) -> ConsumerGroupSettings:
+        return ConsumerGroupSettings(classic_max_size=self._broker["group.max.size"])
 
     def offsets_settings(self) -> OffsetsSettings:
         retention_ms = self._broker["offsets.retention.minutes"] * 60_000

@@ -187,7 +187,7 @@ class ConsumerGroups:
         """Groups forget the offsets of a topic that is gone."""
         outcome = self.groups.topic_deleted(topic_id)
         request = _Request()
-        self._carry_out(replace(outcome, reply=True), request)
+        self._carry_out(Outcome(outcome.changes, True, outcome.effects, outcome.group_ids), request)
         await request.pending.wait()
         if request.reply is _NOT_AVAILABLE:
             logger.warning("offsets of topic %s could not be removed: tried again at the next start", topic_id)
