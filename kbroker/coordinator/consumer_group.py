@@ -15,11 +15,14 @@ This module must not know where records are kept, or which connection a member h
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
+from typing import Final
 
 from kbroker.consumer_group_records import CONSUMER_GROUP_VALUES, NOT_CLASSIC, ConsumerGroupMember
+from kbroker.coordinator.classic_group import ClassicGroups
 from kbroker.coordinator.consumer_assignor import ConsumerAssignor
 from kbroker.coordinator.consumer_group_api import (
     JOIN_EPOCH,
@@ -36,6 +39,7 @@ from kbroker.coordinator.consumer_group_checks import check_form, member_of, rep
 from kbroker.coordinator.consumer_group_describe import describe_group
 from kbroker.coordinator.consumer_group_state import Group, Member
 from kbroker.coordinator.consumer_rebalance import ConsumerRebalances, Kind, with_new
+from kbroker.coordinator.conversion import Conversions
 from kbroker.coordinator.group_ids import CONSUMER, GroupIds
 from kbroker.coordinator.offsets_api import CommitRequest
 from kbroker.coordinator.outcome import Outcome, Records, together
@@ -45,6 +49,11 @@ from kbroker.coordinator.subscriptions import Subscriptions, compile_regex
 from kbroker.coordinator_records import RecordType
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.state_records import GroupKey, parse_key
+
+logger = logging.getLogger(__name__)
+
+CONSUMER_RECORD_TYPES: Final = frozenset(CONSUMER_GROUP_VALUES.keys() - {RecordType.CLASSIC_GROUP_METADATA})
+"""The records that only consumer groups have."""
 
 _FIRST_COMMIT_VERSION = 9
 """The OffsetCommit version that carries a member epoch."""
@@ -64,41 +73,50 @@ class ConsumerGroups:
     ) -> None:
         self._settings = settings
         self._group_ids = group_ids
-        self._topics = topics
-        self._new_id = new_id
+        self.topics = topics
+        self.new_id = new_id
         self._groups: dict[str, Group] = {}
-        self._rebalances = ConsumerRebalances(settings, Subscriptions(topics), assignors)
+        self._classic: ClassicGroups | None = None
+        subscriptions = Subscriptions(topics)
+        self.rebalances = ConsumerRebalances(settings, subscriptions, assignors)
+        self._conversions = Conversions(settings, topics, subscriptions)
+
+    def convert_with(self, classic: ClassicGroups) -> None:
+        """Where groups come from that are made consumer groups, and where those go that become classic."""
+        self._classic = classic
 
     # --- members ---
 
     def heartbeat(self, request: HeartbeatRequest, *, now_ms: int) -> Outcome[HeartbeatReply]:
         """ConsumerGroupHeartbeat. Refusals are replies, in the order of Kafka's checks."""
         try:
-            check_form(request, self._rebalances.assignors)
+            check_form(request, self.rebalances.assignors)
             if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
-                return self._leave(request)
+                return self._leave(request, now_ms)
             return self._beat(request, now_ms)
         except KafkaError as refusal:
             return Outcome(reply=HeartbeatReply.refusal(refusal))
 
     def _beat(self, request: HeartbeatRequest, now_ms: int) -> Outcome[HeartbeatReply]:
         group = self._group_for(request)
-        member_id = request.member_id or self._new_id()
+        member_id = request.member_id or self.new_id()
         self._check_size(group, member_id)
         old = replaced_member(group, request, member_id)
         if request.subscribed_topic_regex:
             compile_regex(request.subscribed_topic_regex)
         records = Records(request.group_id)
-        self._adopt(group)
+        self._adopt(group, records, now_ms)
         member = self._member(group, old, member_id, records)
+        if member.is_classic:
+            self.rebalances.forget_member(group.group_id, member.member_id)  # It speaks the other protocol now.
         had = member.current.assigned
-        subscribed_anew = self._rebalances.take_over(group, member, _said(member.said, request), records)
-        self._rebalances.start_session(group, member, now_ms)
+        subscribed_anew = self.rebalances.take_over(group, member, _said(member.said, request), records)
+        self.rebalances.start_session(group, member, now_ms)
         try:
-            self._rebalances.assign(group, records, now_ms)
+            self.rebalances.assign(group, records, now_ms)
         except KafkaError as failure:
             return records.outcome(HeartbeatReply.refusal(failure))
-        self._rebalances.step(group, member, request.owned, records, now_ms, subscribed_anew=subscribed_anew)
+        self.rebalances.step(group, member, request.owned, records, now_ms, subscribed_anew=subscribed_anew)
         wants_assignment = request.member_epoch == JOIN_EPOCH or request.is_full or member.current.assigned != had
         return records.outcome(self._reply(member, group.group_id, wants_assignment))
 
@@ -107,22 +125,36 @@ class ConsumerGroups:
         group = self._groups.get(request.group_id)
         if group is not None:
             return group
+        classic = self._classic.get(request.group_id) if self._classic is not None else None
+        if classic is not None and request.member_epoch == JOIN_EPOCH:
+            return self._conversions.to_consumer_group(classic)
         if self._group_ids.type_of(request.group_id) is not None:
             raise _other_type(request.group_id)
         if request.member_epoch != JOIN_EPOCH:
             raise KafkaError(ErrorCode.group_id_not_found, f"Consumer group {request.group_id} not found.")
         return Group(request.group_id)
 
-    def _adopt(self, group: Group) -> None:
-        if group.group_id not in self._groups:
-            self._group_ids.claim(group.group_id, CONSUMER)
-            self._groups[group.group_id] = group
+    def _adopt(self, group: Group, records: Records, now_ms: int) -> None:
+        """It is a group from now on. A classic group that it was made from is none any more."""
+        if group.group_id in self._groups:
+            return
+        if self._classic is not None and self._classic.get(group.group_id) is not None:
+            logger.info("group %s becomes a consumer group", group.group_id)
+            self._classic.take_out(group.group_id, records)
+            if group.members:
+                group.put_all(records)
+        self._add(group, now_ms)
+
+    def _add(self, group: Group, now_ms: int) -> None:
+        self._group_ids.claim(group.group_id, CONSUMER)
+        self._groups[group.group_id] = group
+        self.rebalances.begin_anew(group, now_ms)
 
     def _member(self, group: Group, old: Member | None, member_id: str, records: Records) -> Member:
         """The member that `replaced_member` let in, under its present id."""
         if old is None:
             return group.members.get(member_id) or Member(member_id)
-        return self._rebalances.replace(group, old, member_id, records)
+        return self.rebalances.replace(group, old, member_id, records)
 
     def _check_size(self, group: Group, member_id: str) -> None:
         max_size = self._settings(group.group_id).max_size
@@ -138,25 +170,47 @@ class ConsumerGroups:
             assignment=_assignment(member.current.assigned) if with_assignment else None,
         )
 
-    def _leave(self, request: HeartbeatRequest) -> Outcome[HeartbeatReply]:
-        group = self._existing(request.group_id)
+    def _leave(self, request: HeartbeatRequest, now_ms: int) -> Outcome[HeartbeatReply]:
+        group = self.existing(request.group_id)
         if request.instance_id is None:
             member = member_of(group, request.member_id)
         else:
             member = static_member_of(group, request.member_id, request.instance_id)
         records = Records(request.group_id)
         if request.member_epoch == LEAVE_STATIC_EPOCH:
-            self._rebalances.leave_for_a_while(group, member, records)
+            self.rebalances.leave_for_a_while(group, member, records)
         else:
-            self._rebalances.remove(group, [member], records)
+            self.remove(group, [member], records, now_ms)
         return records.outcome(HeartbeatReply(member_id=member.member_id, member_epoch=request.member_epoch))
+
+    # --- members that go ---
+
+    def remove(self, group: Group, members: Collection[Member], records: Records, now_ms: int) -> None:
+        """They have left, or were late. The group may become a classic one by that."""
+        if self.may_downgrade(group, members):
+            self.downgrade(group, members, records, now_ms, rebalance=True)
+        else:
+            self.rebalances.remove(group, members, records)
+
+    def may_downgrade(self, group: Group, leaving: Collection[Member], joining: int = 0) -> bool:
+        """Whether the group is to become a classic one when these are gone, and so many classic members have come for them."""
+        return self._classic is not None and self._conversions.may_downgrade(group, leaving, joining)
+
+    def downgrade(self, group: Group, leaving: Collection[Member], records: Records, now_ms: int, *, rebalance: bool) -> None:
+        """`may_downgrade` said so."""
+        assert self._classic is not None
+        logger.info("group %s becomes a classic group", group.group_id)
+        made = self._conversions.to_classic_group(group, leaving, now_ms)
+        group.remove_all(records)
+        self.forget(group.group_id)
+        self._classic.put_in(made, records, rebalance=rebalance, now_ms=now_ms)
 
     # --- offsets ---
 
     def check_commit(self, request: CommitRequest) -> None:
         """OffsetCommit. Raises KafkaError: whoever commits is no member, or commits for a partition that it has had only since a later
         epoch, or has not (KIP-1251)."""
-        group = self._existing(request.group_id)
+        group = self.existing(request.group_id)
         if request.generation < 0 and not group.members:
             return
         member = member_of(group, request.member_id)
@@ -173,14 +227,14 @@ class ConsumerGroups:
         """OffsetFetch. Raises KafkaError for a member that the group does not have, or not in this epoch."""
         if member_id is None and member_epoch < 0:
             return
-        member = member_of(self._existing(group_id), member_id or "")
+        member = member_of(self.existing(group_id), member_id or "")
         if member.current.epoch != member_epoch:
             raise _stale(member)
 
     def is_subscribed(self, group_id: str, topic_name: str) -> bool:
         """Whether a member subscribes to the topic, by its name or by a regular expression."""
         group = self._groups.get(group_id)
-        return group is not None and topic_name in self._rebalances.subscriptions.names(member.said for member in group.members.values())
+        return group is not None and topic_name in self.rebalances.subscriptions.names(member.said for member in group.members.values())
 
     # --- administration ---
 
@@ -208,15 +262,15 @@ class ConsumerGroups:
         if not group_id:
             return DescribedGroup(group_id, ErrorCode.invalid_group_id)
         try:
-            group = self._existing(group_id)
+            group = self.existing(group_id)
         except KafkaError as refusal:
             return DescribedGroup(group_id, refusal.code, refusal.message)
-        return describe_group(group, group.preferred_assignor(self._rebalances.assignors), self._topics)
+        return describe_group(group, group.preferred_assignor(self.rebalances.assignors), self.topics)
 
     def delete(self, group_id: str) -> Outcome[ErrorCode]:
         """DeleteGroups for one group. Its offsets are somebody else's."""
         try:
-            group = self._existing(group_id)
+            group = self.existing(group_id)
         except KafkaError as refusal:
             return Outcome(reply=refusal.code)
         if group.members:
@@ -232,26 +286,26 @@ class ConsumerGroups:
             groups=Counter(group.state for group in groups),
             members=sum(len(group.members) for group in groups),
             classic_members=sum(1 for group in groups for _ in group.classic_members()),
-            rebalances=self._rebalances.rebalances,
+            rebalances=self.rebalances.rebalances,
         )
 
     # --- time ---
 
     def next_deadline_ms(self) -> int | None:
         """When to call `expire` next; it may turn out that there was nothing to do."""
-        return self._rebalances.timers.next_ms()
+        return self.rebalances.timers.next_ms()
 
     def expire(self, now_ms: int) -> Outcome[None]:
         """Remove the members that are too late."""
         late: dict[str, dict[str, Member]] = {}
-        for name in self._rebalances.timers.take_due(now_ms):
+        for name in self.rebalances.timers.take_due(now_ms):
             member = self._groups[name.group_id].members[name.member_id]
             if name.kind is not Kind.REBALANCE or member.current.state is MemberState.UNREVOKED_PARTITIONS:
                 late.setdefault(name.group_id, {})[name.member_id] = member
         outcomes: list[Outcome[object]] = []
         for group_id, members in late.items():
             records = Records(group_id)
-            self._rebalances.remove(self._groups[group_id], members.values(), records)
+            self.remove(self._groups[group_id], members.values(), records, now_ms)
             outcomes.append(records.outcome())
         return together(outcomes)
 
@@ -263,18 +317,17 @@ class ConsumerGroups:
         loaded: dict[str, Group] = {}
         for key, value in records:
             parsed = parse_key(key)
-            if isinstance(parsed, GroupKey) and parsed.record_type in _RECORD_TYPES:
+            if isinstance(parsed, GroupKey) and parsed.record_type in CONSUMER_RECORD_TYPES:
                 group = loaded.setdefault(parsed.group_id, Group(parsed.group_id))
                 group.replay(parsed, parsed.decode_value(value))
         for group in loaded.values():
-            self._adopt(group)
-            self._rebalances.begin_anew(group, now_ms)
+            self._add(group, now_ms)
 
     def forget(self, group_id: str) -> None:
         """It is no consumer group (any more)."""
         group = self._groups.pop(group_id, None)
         if group is not None:
-            self._rebalances.forget_group(group)
+            self.rebalances.forget_group(group)
             self._group_ids.release(group_id)
 
     def not_saved(self, group_id: str, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> Outcome[None]:
@@ -283,16 +336,14 @@ class ConsumerGroups:
         self.load(records, now_ms=now_ms)
         return Outcome()
 
-    def _existing(self, group_id: str) -> Group:
+    def existing(self, group_id: str) -> Group:
+        """Raises KafkaError GROUP_ID_NOT_FOUND."""
         group = self._groups.get(group_id)
         if group is not None:
             return group
         if self._group_ids.type_of(group_id) is not None:
             raise _other_type(group_id)
         raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
-
-
-_RECORD_TYPES = CONSUMER_GROUP_VALUES.keys() - {RecordType.CLASSIC_GROUP_METADATA}
 
 
 def _said(before: ConsumerGroupMember, request: HeartbeatRequest) -> ConsumerGroupMember:

@@ -100,6 +100,14 @@ class Group:
     def classic_members(self) -> Iterator[Member]:
         return (member for member in self.members.values() if member.is_classic)
 
+    def add(self, member: Member, target: Partitions) -> None:
+        """A member of a group that comes from elsewhere; `put_all` records it."""
+        self.members[member.member_id] = member
+        self.targets[member.member_id] = target
+        if member.said.instance_id is not None:
+            self.instances[member.said.instance_id] = member.member_id
+        self._own(member)
+
     # --- changes that are recorded ---
 
     def bump(self, metadata_hash: int, records: Records) -> None:

@@ -22,12 +22,13 @@ from uuid import UUID
 from kbroker.consumer_group_records import AnyGroupOffset
 from kbroker.coordinator import classic_group_api as classic
 from kbroker.coordinator.classic_group import ClassicGroups, ClassicGroupsStatistics
-from kbroker.coordinator.consumer_group import ConsumerGroups
+from kbroker.coordinator.consumer_group import CONSUMER_RECORD_TYPES, ConsumerGroups
 from kbroker.coordinator.consumer_group_api import ConsumerGroupsStatistics
 from kbroker.coordinator.group_ids import CLASSIC, CONSUMER, SHARE, GroupIds
+from kbroker.coordinator.mixed_group import MixedGroups
 from kbroker.coordinator.offsets import Offsets, OffsetsStatistics, Retention
 from kbroker.coordinator.offsets_api import CommitRequest, OffsetErrors
-from kbroker.coordinator.outcome import OffsetOf, Outcome, Ticket, together
+from kbroker.coordinator.outcome import OffsetOf, Outcome, Records, Ticket, together
 from kbroker.coordinator.share_group_api import ListedGroup, TopicsView
 from kbroker.coordinator_records import RecordType
 from kbroker.errors import ErrorCode, KafkaError
@@ -52,9 +53,11 @@ class Groups:
     ) -> None:
         self.classic = classic_groups
         self.consumer = consumer
+        self.mixed = MixedGroups(consumer)
         self.offsets = offsets
         self._group_ids = group_ids
         self._topics = topics
+        consumer.convert_with(classic_groups)
 
     def statistics(self) -> GroupsStatistics:
         return GroupsStatistics(self.classic.statistics(), self.consumer.statistics(), self.offsets.statistics())
@@ -69,25 +72,37 @@ class Groups:
             self.classic.check_join(request)
         except KafkaError as refusal:
             return Outcome(reply=classic.JoinReply(refusal.code, member_id=request.member_id))
-        return Outcome(reply=classic.JoinReply(ErrorCode.inconsistent_group_protocol))
+        if self._group_ids.type_of(request.group_id) == SHARE:
+            return Outcome(reply=classic.JoinReply(ErrorCode.inconsistent_group_protocol))
+        if not self.consumer.is_empty(request.group_id):
+            return self.mixed.join(request, now_ms=now_ms)
+        if request.member_id:
+            return Outcome(reply=classic.JoinReply(ErrorCode.unknown_member_id, member_id=request.member_id))
+        gone = self.consumer.delete(request.group_id)
+        joined = self.classic.join(request, ticket, now_ms=now_ms)
+        return Outcome((*gone.changes, *joined.changes), joined.reply, joined.effects, gone.group_ids)
 
     def sync(self, request: classic.SyncRequest, ticket: Ticket, *, now_ms: int) -> Outcome[classic.SyncReply]:
         """SyncGroup. No reply: it waits for the leader."""
         if self._is_classic(request.group_id):
             return self.classic.sync(request, ticket, now_ms=now_ms)
-        return Outcome(reply=classic.SyncReply(ErrorCode.unknown_member_id))
+        if self._group_ids.type_of(request.group_id) == SHARE:
+            return Outcome(reply=classic.SyncReply(ErrorCode.unknown_member_id))
+        return self.mixed.sync(request, now_ms=now_ms)
 
     def classic_heartbeat(self, request: classic.HeartbeatRequest, *, now_ms: int) -> Outcome[classic.HeartbeatReply]:
         """Heartbeat."""
         if self._is_classic(request.group_id):
             return self.classic.heartbeat(request, now_ms=now_ms)
-        return Outcome(reply=classic.HeartbeatReply(ErrorCode.unknown_member_id))
+        if self._group_ids.type_of(request.group_id) == SHARE:
+            return Outcome(reply=classic.HeartbeatReply(ErrorCode.unknown_member_id))
+        return self.mixed.heartbeat(request, now_ms=now_ms)
 
     def leave(self, request: classic.LeaveRequest, *, now_ms: int) -> Outcome[classic.LeaveReply]:
         """LeaveGroup."""
         if self._is_classic(request.group_id):
             return self.classic.leave(request, now_ms=now_ms)
-        return Outcome(reply=classic.LeaveReply.unknown(request))
+        return self.mixed.leave(request, now_ms=now_ms)
 
     def _is_classic(self, group_id: str) -> bool:
         """Or may become a classic group: nobody has the id."""
@@ -228,10 +243,12 @@ class Groups:
         if known == CONSUMER and RecordType.CLASSIC_GROUP_METADATA in stored:
             self.consumer.forget(group_id)
             return self.classic.not_saved(group_id, records, now_ms=now_ms)
-        if known == CLASSIC and RecordType.CONSUMER_GROUP_METADATA in stored:
-            self.classic.forget(group_id)
-            return self.consumer.not_saved(group_id, records, now_ms=now_ms)
-        is_consumer = known == CONSUMER or RecordType.CONSUMER_GROUP_METADATA in stored
+        if known == CLASSIC and not stored.isdisjoint(CONSUMER_RECORD_TYPES):
+            waiting = Records(group_id)
+            self.classic.take_out(group_id, waiting)
+            self.consumer.not_saved(group_id, records, now_ms=now_ms)
+            return Outcome(effects=tuple(waiting.effects))
+        is_consumer = known == CONSUMER or not stored.isdisjoint(CONSUMER_RECORD_TYPES)
         part = self.consumer if is_consumer else self.classic
         outcome = part.not_saved(group_id, records, now_ms=now_ms)
         if self._group_ids.type_of(group_id) is None and self.offsets.of(group_id):
