@@ -215,7 +215,7 @@ def the_same_protocol_twice(s: Session) -> None:
     rows = [{"name": "one", "metadata": b"1"}, {"name": "one", "metadata": b"2"}, {"name": "two", "metadata": b"3"}]
     a.join(protocols=rows)
     a.join(protocols=rows)
-    a.sync(a)
+    a.sync(a, protocol_name="two")
     describe(s, group)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.differential.classic import ClassicMember, classic_group, delete, describe, form, protocols, subscription, until_state
+from tests.differential.classic import ClassicMember, classic_group, delete, describe, form, protocols, share_out, subscription, until_state
 from tests.differential.script import Entity, Session, Topic, script
 from tests.differential.scripts.classic_rejoin import NEW
 from tests.differential.scripts.offset_commits import ADMIN, commit, fetch
@@ -84,6 +84,28 @@ def topics_that_members_subscribe_to(s: Session) -> None:
     a.leave()
     delete_offsets(s, a.group_id, {topic.name: [0]})
     fetch(s, a.group_id, None)
+
+
+@script()
+def topics_that_one_of_two_members_subscribes_to(s: Session) -> None:
+    topic, other, third = (s.topic() for _ in range(3))
+    group = classic_group(s)
+    a, b = (ClassicMember(s, group, name) for name in "ab")
+    form(a, b)
+    for each in (topic, other, third):
+        a.commit(each, 1)
+    waiting = [b.begin_join(protocols=protocols("range", metadata=subscription(other)))]
+    until_state(s, group, "PreparingRebalance")
+    waiting.append(a.begin_join(protocols=protocols("range", metadata=subscription(topic))))
+    for answer in waiting:
+        answer()
+    everything = {topic.name: [0], other.name: [0], third.name: [0]}
+    delete_offsets(s, group, everything)
+    share_out(a, b)
+    delete_offsets(s, group, everything)
+    b.leave()
+    delete_offsets(s, group, everything)
+    fetch(s, group, None)
 
 
 @script()

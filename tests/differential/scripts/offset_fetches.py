@@ -135,3 +135,17 @@ def offsets_are_the_groups_own(s: Session) -> None:
     commit(s, second, {topic: {0: 0}})
     fetch(s, first, [topic])
     fetch(s, second, [topic])
+
+
+@script()
+def group_that_gets_members_later(s: Session) -> None:
+    group, topic = classic_group(s), s.topic()
+    a = ClassicMember(s, group, "a")
+    commit(s, group, {topic: {0: 5}})
+    a.join()
+    a.join()
+    a.sync(a)
+    fetch(s, group, [topic])
+    commit(s, group, {topic: {0: 6}})
+    a.commit(topic, 7)
+    fetch(s, group, [topic])
