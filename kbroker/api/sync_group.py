@@ -1,14 +1,21 @@
-"""SyncGroup (14), v0-5: the leader of a group of the classic protocol says who gets what, and each member gets its own, saved."""
+"""SyncGroup (14), v0-5: the leader of a group of the classic protocol says who gets what, and each member gets its own, saved.
+
+From v5 on members must say which protocol they mean (KIP-559).
+"""
 
 from __future__ import annotations
 
 from kbroker.broker.connection import Request
 from kbroker.coordinator.classic_group_api import SyncReply, SyncRequest
-from kbroker.errors import KafkaError
+from kbroker.errors import ErrorCode, KafkaError
+
+_SAYS_PROTOCOL_FROM = 5
 
 
 async def handle(request: Request) -> SyncReply:
     body = request.body
+    if request.version >= _SAYS_PROTOCOL_FROM and None in (body.protocol_type, body.protocol_name):
+        return SyncReply(ErrorCode.inconsistent_group_protocol)
     wanted = SyncRequest(
         group_id=body.group_id,
         member_id=body.member_id,

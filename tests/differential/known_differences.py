@@ -66,6 +66,10 @@ def _only_there(theirs: Json, ours: Json) -> bool:
     return bool(theirs) and ours == []
 
 
+def _cut_to_100_characters(theirs: Json, ours: Json) -> bool:
+    return len(theirs) > 200 and ours.partition("(")[0] == theirs[:100]
+
+
 def _settings_of_dead_letters_besides(theirs: Json, ours: Json) -> bool:
     more = [row for row in ours if row["name"].startswith("errors.deadletterqueue.")]
     return bool(more) and theirs == [row for row in ours if row not in more]
@@ -287,6 +291,19 @@ KNOWN: Sequence[Difference] = (
         r"^[12]\.alter_share_group_offsets\.responses\[0\]\.partitions$",
         lambda theirs, ours: theirs == 2 * ours,
         "share_offsets.the_same_things_twice",
+    ),
+    Difference(
+        "DIF-60", r"^[46]\.join_group\..*(leader|member_id)$", _cut_to_100_characters, "classic_static.instance_id_that_is_blank_or_long"
+    ),
+    Difference(
+        "DIF-61",
+        r"^[1-3]\.(join_group\.(protocol_name|members\[0\]\.metadata)|sync_group\.|describe_groups\.)",
+        any_of(
+            values("two", "one"),
+            values("3", "1"),
+            lambda theirs, ours: ours in ("inconsistent_group_protocol", None, "", "CompletingRebalance"),
+        ),
+        "classic_join.the_same_protocol_twice",
     ),
 )
 
