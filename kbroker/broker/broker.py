@@ -130,34 +130,24 @@ class Broker:
         self.dead_letters = DeadLetters(self.topics, self.configs, self.share_groups, persister, writer, self.state)
         self.share_groups.dead_letters = self.dead_letters
         self.group_ids = GroupIds()
+        share_coordinator = ShareGroupCoordinator(self.configs.group_settings, self.group_ids)
         self.group_coordinator = GroupCoordinator(
-            ShareGroupCoordinator(self.configs.group_settings, self.group_ids),
-            self.topics,
-            persister,
-            self.share_groups,
-            self.configs,
-            state_store,
-            self.state,
+            share_coordinator, self.topics, persister, self.share_groups, self.configs, state_store, self.state
         )
-        self.consumer_groups = ConsumerGroups(
-            self._groups(),
-            self.topics,
-            self.configs,
-            state_store,
-            self.state,
-            expiry_interval_s=self.config["offsets.retention.check.interval.ms"] / 1000,
-        )
+        self.consumer_groups = self._consumer_groups()
         self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])
 
-    def _groups(self) -> Groups:
+    def _consumer_groups(self) -> ConsumerGroups:
         assignors = plugins.consumer_assignors(self.config["group.consumer.assignors"])
-        return Groups(
+        groups = Groups(
             classic_group.ClassicGroups(self.configs.classic_group_settings, self.group_ids, _new_id),
             consumer_group.ConsumerGroups(self.configs.consumer_group_settings, self.group_ids, self.topics, assignors, _new_id),
             Offsets(self.configs.offsets_settings),
             self.group_ids,
             self.topics,
         )
+        expiry_interval_s = self.config["offsets.retention.check.interval.ms"] / 1000
+        return ConsumerGroups(groups, self.topics, self.configs, self.state_store, self.state, expiry_interval_s=expiry_interval_s)
 
     def _commits(self, name: str, write: Callable[[list[Any]], None], store: LogStore | StateStore) -> GroupCommit[Any]:
         return GroupCommit(
