@@ -34,5 +34,6 @@ async def handle(request: Request) -> Message:
             ],
         }
         for row in rows
+        if row.rows
     ]
     return {"error_code": errors.error_code, "topics": topics}

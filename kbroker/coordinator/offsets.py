@@ -74,7 +74,7 @@ class Offsets:
         rows: dict[OffsetOf, ErrorCode] = {}
         offsets: dict[OffsetOf, AnyGroupOffset | None] = {}
         for partition, commit in request.offsets.items():
-            if commit.metadata is not None and len(commit.metadata) > limit:
+            if commit.metadata is not None and _java_length(commit.metadata) > limit:
                 rows[partition] = ErrorCode.offset_metadata_too_large
                 continue
             rows[partition] = ErrorCode.none
@@ -141,6 +141,11 @@ class Offsets:
             parsed = parse_key(key)
             assert isinstance(parsed, GroupOffsetKey)
             self._groups.setdefault(parsed.group_id, {})[parsed.topic_id, parsed.partition] = parsed.decode_value(value)
+
+
+def _java_length(text: str) -> int:
+    """In UTF-16 code units, as Kafka counts what its setting calls bytes."""
+    return len(text.encode("utf-16-le")) // 2
 
 
 def _offset(commit: Commit, retention_ms: int, now_ms: int) -> AnyGroupOffset:
