@@ -152,6 +152,8 @@ class Groups:
         """OffsetDelete. Offsets of topics that the group subscribes to stay."""
         kind = self._group_ids.type_of(group_id)
         try:
+            if not group_id:
+                raise KafkaError(ErrorCode.invalid_group_id)
             if kind in (None, SHARE):
                 raise KafkaError(ErrorCode.group_id_not_found)
             if kind == CLASSIC:
