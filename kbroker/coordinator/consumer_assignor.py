@@ -42,8 +42,8 @@ class ConsumerAssignor(Protocol):
         """An assignment for every member of `members`, which is by member id: the numbers of each topic in ascending order, no empty ones.
 
         `partitions` has the partition numbers of every subscribed topic, and of others perhaps. Equal input must give an equal answer,
-        whatever the order of the mappings: after a restart members come in another one. It runs between two requests of the group, so
-        it should take milliseconds. Nothing passed in may be changed. Raises PartitionAssignorError.
+        whatever the order of mappings and sequences: after a restart members come in another one. It runs between two requests of the
+        group, so it should take milliseconds. Nothing passed in may be changed. Raises PartitionAssignorError.
         """
 
 

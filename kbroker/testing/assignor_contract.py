@@ -15,7 +15,7 @@ import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 from uuid import UUID
 
 import pytest
@@ -26,8 +26,6 @@ from kbroker.coordinator.consumer_assignor import ConsumerAssignor, ConsumerAssi
 _GROUPS = 300
 _TOPICS = [UUID(int=number << 124 | number) for number in (1, 4, 9, 14)]
 
-K = TypeVar("K")
-V = TypeVar("V")
 Members = Mapping[str, ConsumerAssignorMember]
 Partitions = Mapping[UUID, Sequence[int]]
 
@@ -55,8 +53,8 @@ def _assigned(random: Random, number: int, members: int) -> dict[UUID, tuple[int
     return {topic_id: numbers for topic_id, numbers in found.items() if numbers}
 
 
-def _turned(mapping: Mapping[K, V]) -> dict[K, V]:
-    return {key: mapping[key] for key in reversed(list(mapping))}
+def _turned(topics: Mapping[UUID, Sequence[int]]) -> dict[UUID, tuple[int, ...]]:
+    return {topic_id: tuple(reversed(topics[topic_id])) for topic_id in reversed(list(topics))}
 
 
 class AssignorContract:
@@ -84,10 +82,12 @@ class AssignorContract:
             found = [numbers for topics in assignor.assign(members, partitions).values() for numbers in topics.values()]
             assert [numbers for numbers in found if not numbers or numbers != tuple(sorted(numbers))] == []
 
-    def test_the_order_of_mappings_does_not_matter(self, assignor: ConsumerAssignor) -> None:
+    def test_the_order_of_what_is_passed_in_does_not_matter(self, assignor: ConsumerAssignor) -> None:
         for members, partitions in groups():
-            turned = {member_id: members[member_id]._replace(assigned=_turned(members[member_id].assigned)) for member_id in members}
-            found = assignor.assign(_turned(turned), _turned(partitions))
+            turned = {
+                member_id: member._replace(assigned=_turned(member.assigned)) for member_id, member in reversed(list(members.items()))
+            }
+            found = assignor.assign(turned, _turned(partitions))
             assert found == assignor.assign(members, partitions)
 
     def test_what_is_passed_in_stays_as_it_is(self, assignor: ConsumerAssignor) -> None:

@@ -98,6 +98,13 @@ def chain(topics: int) -> Case:
     return case_of("uniform", members, dict.fromkeys(ids, 200))
 
 
+def two_topics_of_equal_weight() -> Case:
+    """Two partitions for each subscriber of both: the one with fewer subscribers comes first, although its id is the greater one."""
+    both = topic_ids(Random(0), 2)
+    members = {"member-1": ConsumerAssignorMember(frozenset(both), {}), "member-2": ConsumerAssignorMember(frozenset(both[:1]), {})}
+    return case_of("uniform", members, dict(zip(both, (4, 2), strict=True)))
+
+
 def uneven(random: Random) -> Case:
     """Some members have as much as each other, of two topics; others share but one of these, and have nothing yet."""
     both = topic_ids(random, 2)

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.coordinator.assignor_cases import Case, cases, chain, uneven
+from tests.coordinator.assignor_cases import Case, cases, chain, two_topics_of_equal_weight, uneven
 from tests.kafka_tools.java import run
 
 PROGRAM = Path(__file__).parent / "AssignorProgram.java"
@@ -30,7 +30,7 @@ def kafka_answers(given: Sequence[Case]) -> list[Answer]:
 
 
 def vectors() -> list[dict[str, Any]]:
-    given = [*cases(SEED, COUNT), chain(4), *(uneven(Random(seed)) for seed in range(12))]
+    given = [*cases(SEED, COUNT), two_topics_of_equal_weight(), chain(9), *(uneven(Random(seed)) for seed in range(12))]
     return [{"case": case, "answer": answer} for case, answer in zip(given, kafka_answers(given), strict=True)]
 
 

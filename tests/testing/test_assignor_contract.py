@@ -67,7 +67,7 @@ def takes_away(found: Found, members: Members) -> None:
         (gives_everything_to_each, AssignorContract.test_each_partition_of_a_subscribed_topic_has_one_owner_who_subscribes_to_it),
         (forgets_who_gets_nothing, AssignorContract.test_every_member_is_in_the_answer),
         (counts_down, AssignorContract.test_numbers_ascend_and_no_topic_is_empty),
-        (goes_by_who_comes_first, AssignorContract.test_the_order_of_mappings_does_not_matter),
+        (goes_by_who_comes_first, AssignorContract.test_the_order_of_what_is_passed_in_does_not_matter),
         (takes_away, AssignorContract.test_what_is_passed_in_stays_as_it_is),
     ],
 )
