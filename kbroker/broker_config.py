@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from kbroker.config_def import INT_MAX, LONG_MAX, ConfigDef, ConfigType, Source, Value, by_name
-from kbroker.consumer_group_configs import CONSUMER_GROUP_CONFIGS
+from kbroker.consumer_group_configs import CONSUMER_GROUP_CONFIGS, GROUP_CONSUMER_TRIPLES
 from kbroker.errors import OperatorError
 
 _BOOLEAN, _STRING, _INT, _LONG, _LIST = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.LIST
@@ -338,6 +338,7 @@ _ELSEWHERE: Final = {
     "log.dir": "use --data-dir",
     "log.dirs": "use --data-dir",
     "group.share.persister.class.name": "use kbroker.persister",
+    "group.consumer.regex.refresh.interval.ms": "regular expressions are resolved whenever topics come or go",
     "share.coordinator.state.topic.prune.interval.ms": "the state storage removes what is obsolete by itself",
     "log.flush.interval.messages": "use --durability",
     "log.flush.interval.ms": "use --durability",
@@ -407,21 +408,23 @@ class BrokerConfig:
 
 
 def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong between settings that are each within their bounds (share-group checks of Kafka's start)."""
+    """What is wrong between settings that are each within their bounds (checks of share and consumer groups at Kafka's start)."""
     for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
         if values[name] is not None and (values[name] == 0 or values[name] < -1):
             yield f"{name} must be unlimited (-1) or, equal or greater than 1"
     pairs = []
-    for triple in GROUP_SHARE_TRIPLES:
-        least, default, most = f"group.share.min.{triple}", f"group.share.{triple}", f"group.share.max.{triple}"
-        pairs += [(most, least), (default, least), (most, default)]
+    for kind, triples in (("share", GROUP_SHARE_TRIPLES), ("consumer", GROUP_CONSUMER_TRIPLES)):
+        for triple in triples:
+            least, default, most = f"group.{kind}.min.{triple}", f"group.{kind}.{triple}", f"group.{kind}.max.{triple}"
+            pairs += [(most, least), (default, least), (most, default)]
     pairs.append(("group.share.max.share.sessions", "group.share.max.size"))
     for greater, lesser in pairs:
         if values[greater] < values[lesser]:
             yield f"{greater} ({values[greater]}) must be greater than or equal to {lesser} ({values[lesser]})"
-    timeout, heartbeat = "group.share.session.timeout.ms", "group.share.heartbeat.interval.ms"
-    if values[timeout] <= values[heartbeat]:
-        yield f"{timeout} ({values[timeout]}) must be greater than {heartbeat} ({values[heartbeat]})"
+    for kind in ("share", "consumer"):
+        timeout, heartbeat = f"group.{kind}.session.timeout.ms", f"group.{kind}.heartbeat.interval.ms"
+        if values[timeout] <= values[heartbeat]:
+            yield f"{timeout} ({values[timeout]}) must be greater than {heartbeat} ({values[heartbeat]})"
 
 
 def _file_settings(lines: Iterable[str]) -> Iterator[tuple[str, str, str]]:

@@ -49,6 +49,7 @@ class ConfigDef:
     `only` lists the values that mean what this broker does, where Kafka knows more; `reason` says why there are no others.
     `synonyms`: the broker settings that give the default, the first one that is set wins; each with the factor that turns
     its value into this setting's unit. `dynamic`: may be altered while the broker runs. `hidden`: works, but is not listed.
+    `ignores_case`: a choice is one in any letter case.
     """
 
     name: str
@@ -63,6 +64,7 @@ class ConfigDef:
     synonyms: tuple[tuple[str, int], ...] = ()
     dynamic: bool = False
     hidden: bool = False
+    ignores_case: bool = False
 
     def parse(self, text: str) -> Value:
         """The typed value of `text`; raises ValueError with a message for whoever set it."""
@@ -72,7 +74,7 @@ class ConfigDef:
             raise self._invalid(text, f"Value must be at least {self.minimum}")
         if isinstance(value, int | float) and self.maximum is not None and value > self.maximum:
             raise self._invalid(text, f"Value must be no more than {self.maximum}")
-        if self.choices and value not in self.choices:
+        if self.choices and (value.lower() if self.ignores_case and isinstance(value, str) else value) not in self.choices:
             raise self._invalid(text, f"String must be one of: {', '.join(self.choices)}")
         if self.only and to_text(value) not in self.only:
             raise self._invalid(text, f"kbroker takes only {_listed(self.only)} here: {self.reason}")

@@ -1,7 +1,8 @@
 """The settings of a group (config resource type GROUP): the table, `GroupConfig` with one group's values.
 
-A group's own value lies between the broker's bounds group.share.min.X and group.share.max.X when it is set; where the bounds
-were narrowed later, the effective value is the nearest one within them. Without an own value the broker's group.share.X holds.
+A group's own value share.X lies between the broker's bounds group.share.min.X and group.share.max.X when it is set; where the bounds
+were narrowed later, the effective value is the nearest one within them. Without an own value the broker's group.share.X holds. The same
+with consumer.X.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, Final
 
 from kbroker.broker_config import GROUP_SHARE_TRIPLES, BrokerConfig
 from kbroker.config_def import LONG_MAX, ConfigDef, ConfigType, by_name
+from kbroker.consumer_group_configs import GROUP_CONSUMER_TRIPLES
 
 _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
 _RESET = "share.auto.offset.reset"
@@ -26,6 +28,30 @@ _DURATION: Final = re.compile(
 _UNIT_NS: Final = {"days": 86_400 * 10**9, "hours": 3600 * 10**9, "minutes": 60 * 10**9, "seconds": 10**9}
 
 GROUP_CONFIGS: Final = by_name(
+    ConfigDef(
+        name="consumer.session.timeout.ms",
+        type=_INT,
+        default="45000",
+        minimum=1,
+        synonyms=(("group.consumer.session.timeout.ms", 1),),
+        doc="How long a member of the consumer group may be silent before it is removed; more than the heartbeat interval.",
+    ),
+    ConfigDef(
+        name="consumer.heartbeat.interval.ms",
+        type=_INT,
+        default="5000",
+        minimum=1,
+        synonyms=(("group.consumer.heartbeat.interval.ms", 1),),
+        doc="How often members of the consumer group are told to send a heartbeat.",
+    ),
+    ConfigDef(
+        name="consumer.assignment.interval.ms",
+        type=_INT,
+        default="1000",
+        minimum=0,
+        synonyms=(("group.consumer.assignment.interval.ms", 1),),
+        doc="Least time between two assignments of the consumer group; who joins sooner gets its partitions with a later heartbeat.",
+    ),
     ConfigDef(
         name="share.delivery.count.limit",
         type=_INT,
@@ -117,7 +143,11 @@ GROUP_CONFIGS: Final = by_name(
     ),
 )
 
-_BOUNDS: Final = {f"share.{triple}": (f"group.share.min.{triple}", f"group.share.max.{triple}") for triple in GROUP_SHARE_TRIPLES}
+_BOUNDS: Final = {
+    f"{kind}.{triple}": (f"group.{kind}.min.{triple}", f"group.{kind}.max.{triple}")
+    for kind, triples in (("consumer", GROUP_CONSUMER_TRIPLES), ("share", GROUP_SHARE_TRIPLES))
+    for triple in triples
+}
 
 
 class GroupConfig:
@@ -165,8 +195,9 @@ def _contradictions(stored: Mapping[str, str], broker: BrokerConfig) -> Iterator
             if value > broker[most]:
                 yield f"{name} must be less than or equal to {most}"
     effective = GroupConfig(stored, broker)
-    if effective["share.session.timeout.ms"] <= effective["share.heartbeat.interval.ms"]:
-        yield "share.session.timeout.ms must be greater than share.heartbeat.interval.ms"
+    for kind in ("consumer", "share"):
+        if effective[f"{kind}.session.timeout.ms"] <= effective[f"{kind}.heartbeat.interval.ms"]:
+            yield f"{kind}.session.timeout.ms must be greater than {kind}.heartbeat.interval.ms"
 
 
 def reset_duration_ms(policy: str) -> int:

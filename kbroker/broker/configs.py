@@ -16,7 +16,7 @@ import trio
 from kbroker.broker.group_commit import GroupCommit
 from kbroker.config import BrokerConfig, GroupConfig
 from kbroker.coordinator.classic_group_api import ClassicGroupSettings
-from kbroker.coordinator.consumer_group_api import ConsumerGroupSettings
+from kbroker.coordinator.consumer_group_api import ConsumerGroupSettings, MigrationPolicy
 from kbroker.coordinator.offsets_api import OffsetsSettings
 from kbroker.coordinator.share_group_api import ShareGroupSettings
 from kbroker.share.dead_letter import Contents, DeadLetterQueue
@@ -158,7 +158,16 @@ class Configs:
         )
 
     def consumer_group_settings(self, group_id: str) -> ConsumerGroupSettings:
-        return ConsumerGroupSettings(classic_max_size=self._broker["group.max.size"])
+        """Of classic groups, too: they may be made consumer groups."""
+        config = self.group(group_id)
+        return ConsumerGroupSettings(
+            session_timeout_ms=config["consumer.session.timeout.ms"],
+            heartbeat_interval_ms=config["consumer.heartbeat.interval.ms"],
+            assignment_interval_ms=config["consumer.assignment.interval.ms"],
+            max_size=self._broker["group.consumer.max.size"],
+            migration_policy=MigrationPolicy(self._broker["group.consumer.migration.policy"].lower()),
+            classic_max_size=self._broker["group.max.size"],
+        )
 
     def offsets_settings(self) -> OffsetsSettings:
         retention_ms = self._broker["offsets.retention.minutes"] * 60_000

@@ -26,17 +26,18 @@ that begin with `#` or `!` are comments); the command line wins. Settings marked
 (`kbroker configs`, or any Kafka tool), for this broker or for all; such a change survives restarts and wins over both.
 
 The value of `group.share.X` lies between `group.share.min.X` and `group.share.max.X`, the session timeout is greater than the
-heartbeat interval, and there may be at least as many share sessions as members of one group; otherwise the broker does not start.
+heartbeat interval (the same with `group.consumer.X`), and there may be at least as many share sessions as members of one group;
+otherwise the broker does not start.
 """,
     Scope.TOPIC: """## Topics
 
 Set when a topic is created or altered. A default that names a broker setting is that setting's value, also for topics that exist.
 Settings with one allowed value describe what kbroker does anyway; they are there for tools that read or repeat them.
 """,
-    Scope.GROUP: """## Share groups
+    Scope.GROUP: """## Groups
 
 Set on a group, which need not exist yet, as config resource type GROUP. A value must lie between the broker's `group.share.min.X`
-and `group.share.max.X`; when these are narrowed later, the nearest value within them holds. All settings take effect at once;
+and `group.share.max.X`, or `group.consumer.min.X` and `group.consumer.max.X`; when these are narrowed later, the nearest value within them holds. All settings take effect at once;
 `share.auto.offset.reset` matters only for partitions that the group has not used yet.
 """,
 }

@@ -7,25 +7,28 @@ import pytest
 from kbroker.broker_config import BROKER_CONFIGS, GROUP_SHARE_TRIPLES
 from kbroker.config import BrokerConfig
 from kbroker.config_def import INT_MAX, LONG_MAX, ConfigDef, ConfigType, to_text
+from kbroker.consumer_group_configs import GROUP_CONSUMER_TRIPLES
 from kbroker.errors import OperatorError
 
 INTEGERS = [each for each in BROKER_CONFIGS.values() if each.type in (ConfigType.INT, ConfigType.LONG)]
-BOUNDS = [f"group.share.{bound}.{triple}" for bound in ("min", "max") for triple in GROUP_SHARE_TRIPLES]
+TRIPLES = [*(f"share.{{}}{triple}" for triple in GROUP_SHARE_TRIPLES), *(f"consumer.{{}}{triple}" for triple in GROUP_CONSUMER_TRIPLES)]
+BOUNDS = [f"group.{triple.format(bound)}" for bound in ("min.", "max.") for triple in TRIPLES]
+_LEAST = ("group.share.min.", "group.consumer.min.")
 WIDEST = {
     # Settings beside which the others may have their whole range, as far as there are such.
-    **{name: str(BROKER_CONFIGS[name].minimum) for name in BOUNDS if name.startswith("group.share.min.")},
-    **{name: str(BROKER_CONFIGS[name].maximum or INT_MAX) for name in BOUNDS if name.startswith("group.share.max.")},
+    **{name: str(BROKER_CONFIGS[name].minimum) for name in BOUNDS if name.startswith(_LEAST)},
+    **{name: str(BROKER_CONFIGS[name].maximum or INT_MAX) for name in BOUNDS if not name.startswith(_LEAST)},
     "group.share.session.timeout.ms": str(INT_MAX),
     "group.share.heartbeat.interval.ms": "1",
+    "group.consumer.session.timeout.ms": str(INT_MAX),
+    "group.consumer.heartbeat.interval.ms": "1",
     "group.share.max.share.sessions": str(INT_MAX),
     "group.share.max.size": "1",
 }
 REACHABLE = {
     # Where the check against another setting is narrower than the bounds can ever be.
-    "group.share.session.timeout.ms": (2, INT_MAX),
-    "group.share.max.session.timeout.ms": (2, INT_MAX),
-    "group.share.heartbeat.interval.ms": (1, INT_MAX - 1),
-    "group.share.min.heartbeat.interval.ms": (1, INT_MAX - 1),
+    **{f"group.{kind}session.timeout.ms": (2, INT_MAX) for kind in ("share.", "share.max.", "consumer.", "consumer.max.")},
+    **{f"group.{kind}heartbeat.interval.ms": (1, INT_MAX - 1) for kind in ("share.", "share.min.", "consumer.", "consumer.min.")},
     "log.retention.ms": (-1, LONG_MAX),
     "log.retention.minutes": (-1, INT_MAX),
     "log.retention.hours": (-1, INT_MAX),
@@ -43,9 +46,9 @@ def beside(name: str, value: int) -> dict[str, str]:
     """Settings with which `name` may be `value`: the widest there are, and for a bound a default that lies within it."""
     settings = {other: text for other, text in WIDEST.items() if other != name}
     if name in BOUNDS:
-        default = name.replace(".min.", ".", 1) if name.startswith("group.share.min.") else name.replace(".max.", ".", 1)
+        default = name.replace(".min.", ".", 1) if name.startswith(_LEAST) else name.replace(".max.", ".", 1)
         present = int(settings.get(default) or BROKER_CONFIGS[default].default or 0)
-        settings[default] = str(max(present, value) if name.startswith("group.share.min.") else min(present, value))
+        settings[default] = str(max(present, value) if name.startswith(_LEAST) else min(present, value))
     return settings
 
 
@@ -172,3 +175,9 @@ def test_num_partitions_is_bounded() -> None:
     assert BrokerConfig.load((), {"num.partitions": "10000"})["num.partitions"] == 10_000
     with pytest.raises(OperatorError, match="10000"):
         BrokerConfig.load((), {"num.partitions": "10001"})
+
+
+def test_the_migration_policy_in_any_letter_case() -> None:
+    assert BrokerConfig.load(["group.consumer.migration.policy=UPGRADE"])["group.consumer.migration.policy"] == "UPGRADE"
+    with pytest.raises(OperatorError, match="String must be one of: disabled, downgrade, upgrade, bidirectional"):
+        BrokerConfig.load(["group.consumer.migration.policy=sideways"])

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kbroker.broker_config import BROKER_CONFIGS, GROUP_SHARE_TRIPLES
 from kbroker.config import BrokerConfig, GroupConfig, Scope, Source, Synonym, describe, replace_all, reset_duration_ms
+from kbroker.consumer_group_configs import GROUP_CONSUMER_TRIPLES
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group_config import GROUP_CONFIGS
 
@@ -26,10 +27,13 @@ def refused(name: str, value: str, broker: BrokerConfig = DEFAULTS) -> KafkaErro
     return caught.value
 
 
-@pytest.mark.parametrize("triple", GROUP_SHARE_TRIPLES)
-def test_the_broker_gives_defaults_and_bounds(triple: str) -> None:  # CFG-17, CFG-23, CFG-26, CFG-27
-    name, least, most = f"share.{triple}", f"group.share.min.{triple}", f"group.share.max.{triple}"
-    assert GroupConfig({}, DEFAULTS)[name] == DEFAULTS[f"group.share.{triple}"] == GROUP_CONFIGS[name].default_value()
+TRIPLES = [*(("share", triple) for triple in GROUP_SHARE_TRIPLES), *(("consumer", triple) for triple in GROUP_CONSUMER_TRIPLES)]
+
+
+@pytest.mark.parametrize(("kind", "triple"), TRIPLES)
+def test_the_broker_gives_defaults_and_bounds(kind: str, triple: str) -> None:  # CFG-17, CFG-23, CFG-26, CFG-27
+    name, least, most = f"{kind}.{triple}", f"group.{kind}.min.{triple}", f"group.{kind}.max.{triple}"
+    assert GroupConfig({}, DEFAULTS)[name] == DEFAULTS[f"group.{kind}.{triple}"] == GROUP_CONFIGS[name].default_value()
     for value in (DEFAULTS[least], DEFAULTS[most]):
         own = stored(**{name.replace(".", "_"): str(value)})
         assert GroupConfig(own, DEFAULTS)[name] == value
@@ -44,10 +48,10 @@ def test_the_broker_gives_defaults_and_bounds(triple: str) -> None:  # CFG-17, C
         )
 
 
-@pytest.mark.parametrize("triple", GROUP_SHARE_TRIPLES)
-def test_narrowed_bounds_hold_for_what_was_set_before(triple: str) -> None:  # CFG-24
-    name, least, most = f"share.{triple}", f"group.share.min.{triple}", f"group.share.max.{triple}"
-    default = BROKER_CONFIGS[f"group.share.{triple}"].default
+@pytest.mark.parametrize(("kind", "triple"), TRIPLES)
+def test_narrowed_bounds_hold_for_what_was_set_before(kind: str, triple: str) -> None:  # CFG-24
+    name, least, most = f"{kind}.{triple}", f"group.{kind}.min.{triple}", f"group.{kind}.max.{triple}"
+    default = BROKER_CONFIGS[f"group.{kind}.{triple}"].default
     assert default is not None
     highest, lowest = {name: str(DEFAULTS[most])}, {name: str(DEFAULTS[least])}
     narrow = BrokerConfig.load([f"{least}={default}", f"{most}={default}"])
@@ -56,11 +60,12 @@ def test_narrowed_bounds_hold_for_what_was_set_before(triple: str) -> None:  # C
     assert set(GroupConfig(highest, narrow).clamped()) == ({name} if narrow[most] != DEFAULTS[most] else set())
 
 
-def test_session_timeout_is_checked_against_the_effective_heartbeat() -> None:  # CFG-28
-    broker = BrokerConfig.load(["group.share.min.session.timeout.ms=1000"])
-    message = "share.session.timeout.ms must be greater than share.heartbeat.interval.ms"
-    assert refused("share.session.timeout.ms", "5000", broker).message == message
-    assert replace_all(Scope.GROUP, [("share.session.timeout.ms", "5001")], broker) == {"share.session.timeout.ms": "5001"}
+@pytest.mark.parametrize("kind", ["share", "consumer"])
+def test_session_timeout_is_checked_against_the_effective_heartbeat(kind: str) -> None:  # CFG-28
+    broker = BrokerConfig.load([f"group.{kind}.min.session.timeout.ms=1000"])
+    message = f"{kind}.session.timeout.ms must be greater than {kind}.heartbeat.interval.ms"
+    assert refused(f"{kind}.session.timeout.ms", "5000", broker).message == message
+    assert replace_all(Scope.GROUP, [(f"{kind}.session.timeout.ms", "5001")], broker) == {f"{kind}.session.timeout.ms": "5001"}
 
 
 def test_messages() -> None:  # CFG-25, CFG-26
@@ -68,7 +73,7 @@ def test_messages() -> None:  # CFG-25, CFG-26
         "Invalid value 1 for configuration share.delivery.count.limit: Value must be at least 2"
     )
     assert refused("group.share.isolation.level", "x").message == "Unknown group config name: group.share.isolation.level"
-    for later in ("consumer.session.timeout.ms", "streams.num.standby.replicas", "share.assignor.offload.enable"):
+    for later in ("consumer.assignor.offload.enable", "streams.num.standby.replicas", "share.assignor.offload.enable"):
         assert refused(later, "1").message == f"Unknown group config name: {later}"
 
 
