@@ -33,7 +33,7 @@ def group_of(s: Session, name: str = "g", *topics: Topic) -> str:
 
 def wait_for_partitions(s: Session, group: str, topic: Topic, count: int | None = None) -> None:
     """Until the coordinator of `group` knows the topic: `count` partitions, 0 once it is deleted (default: any)."""
-    candidates = (f"{group}-probe{index}" for index in range(1000))
+    candidates = (f"{s.name}-probe{index}" for index in range(1000))
     probe = next(name for name in candidates if _coordinator_partition(name) == _coordinator_partition(group))
 
     def known() -> bool:
