@@ -54,6 +54,8 @@ APIS: dict[int, Api] = {
         Api(44, "incremental_alter_configs", 0, 1),
         Api(47, "offset_delete", 0, 0),
         Api(60, "describe_cluster", 0, 2),
+        Api(68, "consumer_group_heartbeat", 0, 1),
+        Api(69, "consumer_group_describe", 0, 1),
         Api(74, "list_config_resources", 0, 1),
         Api(75, "describe_topic_partitions", 0, 0),
         Api(76, "share_group_heartbeat", 1, 1),

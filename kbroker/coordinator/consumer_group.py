@@ -225,9 +225,11 @@ class ConsumerGroups:
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
         """OffsetFetch. Raises KafkaError for a member that the group does not have, or not in this epoch."""
-        if member_id is None and member_epoch < 0:
-            return
-        member = member_of(self.existing(group_id), member_id or "")
+        if member_id is None:
+            if member_epoch < 0:
+                return
+            raise KafkaError(ErrorCode.unknown_server_error, "An epoch without a member id.")
+        member = member_of(self.existing(group_id), member_id)
         if member.current.epoch != member_epoch:
             raise _stale(member)
 

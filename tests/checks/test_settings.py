@@ -19,7 +19,7 @@ READ_IN_TABLES = {
     for scope in (Scope.TOPIC, Scope.GROUP)
     for each in CONFIGS[scope].values()
     for synonym, _ in each.synonyms
-    for name in (synonym, synonym.replace("group.share.", "group.share.min."), synonym.replace("group.share.", "group.share.max."))
+    for name in (synonym, *(synonym.replace(kind, kind + bound) for kind in ("group.share.", "group.consumer.") for bound in ("min.", "max.")))
 } | {"internal.segment.bytes"}
 WITHOUT_A_DIFFERENCE = {"share.isolation.level"}
 """Both of its values mean the same as long as there are no transactions."""
