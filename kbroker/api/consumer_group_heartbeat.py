@@ -1,0 +1,47 @@
+"""ConsumerGroupHeartbeat (68), v0-1 (KIP-848): joining, staying and leaving a consumer group; from v1 on members make their ids themselves
+and may subscribe by a regular expression.
+
+Better than Kafka: the first heartbeat with a regular expression is answered with the topics that match it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.broker.connection import Request
+from kbroker.coordinator.consumer_group_api import HeartbeatReply, HeartbeatRequest, Partitions
+from kbroker.errors import KafkaError
+from kbroker.protocol.messages import milliseconds
+
+
+async def handle(request: Request) -> HeartbeatReply:
+    wanted = _wanted(request)
+    groups = request.broker.consumer_groups
+    try:
+        return await groups.ask(lambda _, now_ms: groups.groups.consumer.heartbeat(wanted, now_ms=now_ms))
+    except KafkaError as error:
+        return HeartbeatReply.refusal(error)
+
+
+def _wanted(request: Request) -> HeartbeatRequest:
+    body = request.body
+    names = body.subscribed_topic_names
+    return HeartbeatRequest(
+        group_id=body.group_id,
+        member_id=body.member_id,
+        member_epoch=body.member_epoch,
+        instance_id=body.instance_id,
+        rack_id=body.rack_id,
+        rebalance_timeout_ms=milliseconds(body.rebalance_timeout),
+        subscribed_topic_names=None if names is None else tuple(names),
+        subscribed_topic_regex=getattr(body, "subscribed_topic_regex", None),
+        server_assignor=body.server_assignor,
+        owned=_owned(body.topic_partitions),
+        client_id=request.client_id or "",
+        client_host=f"/{request.connection.client_host}",
+        version=request.version,
+    )
+
+
+def _owned(rows: Any) -> Partitions | None:
+    return None if rows is None else {row.topic_id: tuple(row.partitions) for row in rows}
