@@ -224,7 +224,8 @@ class Member:
         return call
 
     def leads(self) -> bool:
-        return self.world.group.leader == self.member_id
+        group = self.world.groups.get(GROUP)
+        return group is not None and group.leader == self.member_id
 
     def heartbeat(self, generation: int | None = None) -> ErrorCode:
         request = HeartbeatRequest(GROUP, self.member_id, self.instance_id, self.generation if generation is None else generation)
