@@ -82,7 +82,7 @@ class ControlRecordsPersister:
         self._read_ahead: dict[SharePartitionKey, tuple[ControlChain, list[tuple[int, bytes]]]] = {}
         self._asked: set[SharePartitionKey] = set()
         self._keys: dict[bytes, SharePartitionKey] = {}
-        """By the prefix of their keys: what the share coordinator has scanned for, so all that it can have changes for."""
+        """By the prefix of their keys: what had changes, without what was deleted since. (Not what was asked for: names cost nothing.)"""
         self._is_closed = False
         self.write_seconds = Histogram(SECONDS)
         self._coordinator = ShareStateCoordinator(
@@ -233,12 +233,9 @@ class ControlRecordsPersister:
     def _stored(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The share coordinator's scan of a share-partition. (It also scans a topic, for those that it has not in memory: there are none
         that a store would have to be told of.)"""
-        parsed = _parsed(prefix)
-        if parsed is None:
-            return
-        self._keys[prefix] = parsed
-        control = self._controls.get(parsed.partition)
-        if control is None:
+        parsed = self._keys.get(prefix) or _parsed(prefix)
+        control = None if parsed is None else self._controls.get(parsed.partition)
+        if parsed is None or control is None:
             return
         chain, entries = self._read_ahead.pop(parsed, (None, []))
         if chain != control.chains.chain(parsed.group_id):  # It has grown meanwhile, or nothing was read ahead.
@@ -286,8 +283,11 @@ class ControlRecordsPersister:
         for encoded, value in outcome.changes:
             if value is None and encoded[-8:] != _ANY_NUMBER:
                 continue  # A checkpoint removes its deltas without a word.
-            group_id, partition = self._keys[encoded[:-8]]
-            changes.setdefault(partition, []).append((group_id, int.from_bytes(encoded[-8:], "big"), value))
+            key = self._key_of(encoded[:-8])
+            changes.setdefault(key.partition, []).append((key.group_id, int.from_bytes(encoded[-8:], "big"), value))
+            if value is None:
+                del self._keys[encoded[:-8]]
+                self._asked.discard(key)
         if self._is_closed:
             raise _STOPPING
         if self._logs.failed:
@@ -296,6 +296,12 @@ class ControlRecordsPersister:
         if any(control.partition.deleted for control, _ in found):
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         return found
+
+    def _key_of(self, prefix: bytes) -> SharePartitionKey:
+        key = self._keys.get(prefix) or _parsed(prefix)
+        assert key is not None, "the share coordinator's changes are those of share-partitions"
+        self._keys[prefix] = key
+        return key
 
     # -- lag ----------------------------------------------------------------------------------------------------------
 

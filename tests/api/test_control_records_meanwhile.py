@@ -91,3 +91,17 @@ async def test_the_log_start_moves_while_a_chain_is_read(tmp_path: Path, monkeyp
         (found,) = await persister(client).read("g", [ReadRequest(where, partition.leader_epoch)])
         assert partition.segments()[0].base_offset > 4, "the chain that was to be read is gone"
         assert (found.code, found.batches) == (ErrorCode.none, (StateBatch(1, 1, 2, 1),))
+
+
+async def test_names_that_are_asked_for_cost_no_memory(tmp_path: Path) -> None:
+    async with opened(tmp_path) as client:
+        where, kept = await a_log(client), persister(client)
+        for number in range(50):
+            await kept.read_summary(f"unknown-{number}", [ReadRequest(where, 0)])
+            await kept.delete(f"never-{number}", [where])
+            await kept.initialize(f"gone-{number}", [InitializeRequest(where, 1, 0)])
+            assert [result.code for result in await kept.delete(f"gone-{number}", [where])] == [ErrorCode.none]
+        await kept.initialize("there", [InitializeRequest(where, 1, 0)])
+        await kept.read("there", [ReadRequest(where, 0)])
+        for held in (kept._keys.values(), kept._asked, kept._read_ahead):
+            assert {key.group_id for key in held} <= {"there"}
