@@ -16,7 +16,7 @@ from tests.checks.behaviour import DOCUMENT, named_rules, prefixes_of, rules
 from tests.differential.apache_kafka import running_kafka, version
 from tests.differential.known_differences import explain
 from tests.differential.page import listed, only_in_newer
-from tests.differential.running import AT_ONCE, BROKER_CONFIG, RECORDED_CONFIG, Found, differences, load_scripts, record, recorded, run
+from tests.differential.running import AT_ONCE, BROKER_CONFIG, Found, differences, load_scripts, record, recorded, run
 from tests.differential.script import Script
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ def main() -> None:
 @click.argument("names", nargs=-1)
 def record_kafka(names: tuple[str, ...]) -> None:
     """Run scripts (all, or those whose name begins with NAMES) against Apache Kafka and keep its answers."""
-    with tempfile.TemporaryDirectory() as home, running_kafka(Path(home), RECORDED_CONFIG) as port:
+    with tempfile.TemporaryDirectory() as home, running_kafka(Path(home), BROKER_CONFIG) as port:
         failed = _each(_chosen(names), lambda script: record(script, port, version()), lambda steps: f"{len(steps)} steps")
     sys.exit(1 if failed else 0)
 

@@ -30,15 +30,12 @@ BROKER_CONFIG = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "100",
     "group.max.size": "4",
-}
-"""Both brokers': bounds low enough for scripts that wait for a lock or a session to expire."""
-RECORDED_CONFIG = BROKER_CONFIG | {
     "group.consumer.min.session.timeout.ms": "1000",
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.assignment.interval.ms": "0",
     "group.consumer.max.size": "6",
 }
-"""What else the recorded broker had: settings that belong in BROKER_CONFIG as soon as kbroker knows them."""
+"""Both brokers': bounds low enough for scripts that wait for a lock or a session to expire."""
 
 
 def load_scripts() -> dict[str, Script]:
