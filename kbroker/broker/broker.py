@@ -11,6 +11,7 @@ import gc
 import logging
 import resource
 import sys
+from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -141,7 +142,7 @@ class Broker:
         assignors = plugins.consumer_assignors(self.config["group.consumer.assignors"])
         groups = Groups(
             classic_group.ClassicGroups(self.configs.classic_group_settings, self.group_ids, _new_id),
-            consumer_group.ConsumerGroups(self.configs.consumer_group_settings, self.group_ids, self.topics, assignors, _new_id),
+            consumer_group.ConsumerGroups(self.configs.consumer_group_settings, self.group_ids, self.topics, assignors, _new_short_id),
             Offsets(self.configs.offsets_settings),
             self.group_ids,
             self.topics,
@@ -212,6 +213,11 @@ class Broker:
 
 def _new_id() -> str:
     return str(uuid4())
+
+
+def _new_short_id() -> str:
+    """The same in Kafka's other way to write it."""
+    return urlsafe_b64encode(uuid4().bytes).rstrip(b"=").decode()
 
 
 @asynccontextmanager

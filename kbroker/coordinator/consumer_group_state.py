@@ -110,9 +110,9 @@ class Group:
 
     # --- changes that are recorded ---
 
-    def bump(self, metadata_hash: int, records: Records) -> None:
+    def bump(self, epochs: int, metadata_hash: int, records: Records) -> None:
         """A new group epoch: new targets are to be made."""
-        self.epoch += 1
+        self.epoch += epochs
         self.metadata_hash = metadata_hash
         self._put_metadata(records)
 

@@ -17,7 +17,7 @@ This module must not know how requests are checked or answered.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum, auto
 from typing import NamedTuple
@@ -67,11 +67,20 @@ class ConsumerRebalances:
 
     def take_over(self, group: Group, member: Member, said: ConsumerGroupMember, records: Records) -> bool:
         """What the member says of itself. True if it subscribes to something else than before."""
-        subscribed_anew = _subscription(said) != _subscription(member.said)
+        other_names = said.subscribed_topic_names != member.said.subscribed_topic_names
+        other_regex = (said.subscribed_topic_regex or "") != (member.said.subscribed_topic_regex or "")
         group.set_said(member, said, records)
-        if subscribed_anew or group.topics_version != self.subscriptions.version:
-            self._note_topics(group, records, bump=subscribed_anew)
-        return subscribed_anew
+        if other_names or other_regex or group.topics_version != self.subscriptions.version:
+            self._note_topics(group, records, epochs=self._new_epochs(group, member, other_names, other_regex))
+        return other_names or other_regex
+
+    def _new_epochs(self, group: Group, member: Member, other_names: bool, other_regex: bool) -> int:
+        """As many as in Kafka, which finds out later what an expression stands for that nobody had before: that is one of its own then,
+        and none if no topic matches."""
+        regex = member.said.subscribed_topic_regex
+        is_new = other_regex and bool(regex) and all(each.said.subscribed_topic_regex != regex for each in _others(group, member))
+        for_topics = is_new and bool(self.subscriptions.resolve(regex or ""))
+        return int(other_names or (other_regex and not is_new)) + int(for_topics)
 
     def assign(self, group: Group, records: Records, now_ms: int) -> None:
         """Make targets for the present group epoch, unless there are or it is too early. Raises KafkaError UNKNOWN_SERVER_ERROR if the
@@ -123,7 +132,7 @@ class ConsumerRebalances:
         for member in members:
             group.remove_member(member, records)
             self.forget_member(group.group_id, member.member_id)
-        self._note_topics(group, records, bump=True)
+        self._note_topics(group, records, epochs=1)
 
     def replace(self, group: Group, old: Member, member_id: str, records: Records) -> Member:
         """Somebody else has a static member's instance id now."""
@@ -136,13 +145,14 @@ class ConsumerRebalances:
         group.leave_for_a_while(member, records)
         self.timers.cancel(TimerName(Kind.REBALANCE, group.group_id, member.member_id))
 
-    def _note_topics(self, group: Group, records: Records, *, bump: bool) -> None:
-        """A new group epoch if asked for, or if there are other topics, or other partitions, than when the last one began."""
+    def _note_topics(self, group: Group, records: Records, *, epochs: int) -> None:
+        """So many new group epochs; one if there are other topics, or other partitions, than when the last one began."""
         group.topics_version = self.subscriptions.version
         names = self.subscriptions.names(member.said for member in group.members.values())
         metadata_hash = self.subscriptions.hash(names)
-        if bump or metadata_hash != group.metadata_hash:
-            group.bump(metadata_hash, records)
+        epochs = epochs or int(metadata_hash != group.metadata_hash)
+        if epochs:
+            group.bump(epochs, metadata_hash, records)
             self.rebalances += 1
 
     # --- time ---
@@ -175,5 +185,5 @@ def with_new(said: ConsumerGroupMember, **news: object) -> ConsumerGroupMember:
     return replace(said, **{name: value for name, value in news.items() if value is not None})  # type: ignore[arg-type]
 
 
-def _subscription(said: ConsumerGroupMember) -> tuple[tuple[str, ...], str]:
-    return said.subscribed_topic_names, said.subscribed_topic_regex or ""
+def _others(group: Group, member: Member) -> Iterator[Member]:
+    return (each for each in group.members.values() if each is not member)

@@ -14,8 +14,6 @@ This module must not know how groups change from one protocol to the other.
 
 from __future__ import annotations
 
-from typing import Final
-
 from kbroker.consumer_group_records import ClassicMember, ClassicProtocol, ConsumerGroupMember
 from kbroker.coordinator.classic_group_api import (
     CONSUMER_PROTOCOL,
@@ -42,8 +40,6 @@ from kbroker.coordinator.reconciliation import MemberState
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.state_records import MAX_MEMBER_ID_BYTES
 
-_NAME_BYTES: Final = 100
-
 
 class MixedGroups:
     """Requests of the classic protocol to the consumer groups that there are."""
@@ -63,7 +59,7 @@ class MixedGroups:
             return Outcome(reply=JoinReply(refusal.code, member_id=request.member_id))
 
     def _join(self, group: Group, request: JoinRequest, now_ms: int) -> Outcome[JoinReply]:
-        member_id = request.member_id or self._made_id(request)
+        member_id = request.member_id or self._consumer.new_id()
         subscription = self._check_join(group, request, member_id)
         if request.takes_member_id and request.member_id == NO_MEMBER_ID and request.instance_id is None:
             return Outcome(reply=JoinReply(ErrorCode.member_id_required, member_id=member_id))
@@ -100,11 +96,6 @@ class MixedGroups:
             return read_subscription(request.protocols[0].metadata)
         except ValueError as error:
             raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
-
-    def _made_id(self, request: JoinRequest) -> str:
-        """For a member that comes without an id."""
-        name = request.client_id.encode()[:_NAME_BYTES].decode(errors="ignore")
-        return f"{name}-{self._consumer.new_id()}"
 
     def _member(self, group: Group, old: Member | None, member_id: str, records: Records) -> Member:
         if old is None:
