@@ -6,7 +6,7 @@
 The members are threads of this process that speak the protocol over a connection each, as a consumer's heartbeat thread does: they
 join, join again when they are told to, share partitions out when they lead, and send a heartbeat when it is due. Nothing is fetched.
 
-    settled s       from the first member's connection until every partition has its owner and every member knows of it
+    settled s       from the first member's connection until partitions are shared out evenly and every member is in the same epoch
     rounds          for the classic protocol: generations until then; for the other: group epochs
     one more s      a member joins a group that is settled: until it is settled again
     rest %          CPU time of the broker afterwards, in per cent of the time that passes, heartbeats of all members included
@@ -56,7 +56,6 @@ class Member:
     partitions_of_topic: int
     stopping: threading.Event
     epoch: int = 0
-    size: int = 0
     partitions: int = -1
     member_id: str = ""
     failed: str = ""
@@ -94,8 +93,7 @@ class Member:
         generation, members = answer.generation_id, answer.members
         share, rest = divmod(self.partitions_of_topic, max(1, len(members)))
         rows = [
-            {"member_id": each.member_id, "assignment": struct.pack(">ii", share + (place < rest), len(members))}
-            for place, each in enumerate(members)
+            {"member_id": each.member_id, "assignment": struct.pack(">i", share + (place < rest))} for place, each in enumerate(members)
         ]
         answer = self.connection.call(
             "sync_group", 5, group_id=self.group, generation_id=generation, member_id=self.member_id, group_instance_id=None,
@@ -103,7 +101,7 @@ class Member:
         )  # fmt: skip
         if self.must_join(answer.error_code.value):
             return False
-        self.partitions, self.size = struct.unpack(">ii", answer.assignment)
+        (self.partitions,) = struct.unpack(">i", answer.assignment)
         self.epoch = generation
         return True
 
@@ -166,9 +164,9 @@ class Crowd:
         return all(self._has_settled(members) for members in groups.values())
 
     def _has_settled(self, members: list[Member]) -> bool:
-        if len({member.epoch for member in members}) > 1 or sum(member.partitions for member in members) != self._partitions:
-            return False
-        return self._protocol == CONSUMER or all(member.size == len(members) for member in members)
+        shares = [member.partitions for member in members]
+        is_even = sum(shares) == self._partitions and max(shares) - min(shares) <= 1
+        return is_even and len({member.epoch for member in members}) == 1
 
     def stop(self) -> None:
         self._stopping.set()
