@@ -107,18 +107,18 @@ def an_assignment_interval(s: Session) -> None:
     n.beat()
 
 
-@script(seconds=3.0)
+@script(seconds=7.0)
 def a_short_session(s: Session) -> None:
     group = group_of(s)
-    change(s, group, (HEARTBEAT, SET, "200"), (SESSION, SET, "1000"))
-    settled(s, group, SESSION, "1000")
+    change(s, group, (HEARTBEAT, SET, "200"), (SESSION, SET, "2000"))
+    settled(s, group, SESSION, "2000")
     member = Consumer(s, group, "m")
     member.join("missing")
-    for _ in range(4):
-        s.wait(0.5)
+    for _ in range(5):
+        s.wait(0.6)
         member.silently()
     member.beat()
-    s.wait(2.0)
+    s.wait(3.5)
     member.beat()
     member.join("missing")
 

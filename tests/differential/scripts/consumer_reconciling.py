@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from tests.differential.consumers import Consumer, describe, group_of
 from tests.differential.script import Session, Topic, script
 from tests.differential.scripts.group_configs import SET, change, settled
@@ -165,13 +167,30 @@ def topics_in_the_middle_of_a_revocation(s: Session) -> None:
     describe(s, group)
 
 
+@script()
+def owned_partitions_that_make_no_sense(s: Session) -> None:
+    group, topic, m, n = two(s)
+    m.beat()
+    for rows in (
+        [{"topic_id": UUID(int=0), "partitions": [0]}],
+        [{"topic_id": UUID(int=9), "partitions": [0]}, {"topic_id": topic.topic_id, "partitions": [2]}],
+        [{"topic_id": topic.topic_id, "partitions": [-1, 99, 3, 3]}],
+        [{"topic_id": topic.topic_id, "partitions": [2]}, {"topic_id": topic.topic_id, "partitions": [0]}],
+        [{"topic_id": topic.topic_id, "partitions": []}],
+    ):
+        m.beat(topic_partitions=rows)
+    n.beat()
+    m.beat(2, owns={topic: [0, 0]})
+    describe(s, group)
+
+
 @script(seconds=3.0)
 def not_given_up_in_time(s: Session) -> None:
-    group, topic, m, n = two(s, rebalance_timeout=1000)
+    group, topic, m, n = two(s, rebalance_timeout=2000)
     m.beat()
     s.wait(0.5)
     m.beat(owns={topic: [0, 1, 2, 3]})
-    s.wait(1.5)
+    s.wait(2.5)
     m.beat(owns={topic: [0, 1, 2, 3]})
     n.beat()
     n.beat()
@@ -181,10 +200,10 @@ def not_given_up_in_time(s: Session) -> None:
 
 @script(seconds=3.0)
 def given_up_in_time(s: Session) -> None:
-    group, topic, m, n = two(s, rebalance_timeout=1000)
+    group, topic, m, n = two(s, rebalance_timeout=2000)
     m.beat()
     m.beat(owns={topic: [0, 1]})
-    s.wait(2.0)
+    s.wait(3.0)
     m.beat()
     n.beat()
     describe(s, group)
@@ -196,12 +215,12 @@ def the_session_of_an_owner_expires(s: Session) -> None:
     group = group_of(s, "g", topic)
     m, n = Consumer(s, group, "m"), Consumer(s, group, "n")
     m.join(topic)
-    change(s, group, ("consumer.heartbeat.interval.ms", SET, "200"), ("consumer.session.timeout.ms", SET, "1500"))
-    settled(s, group, "consumer.session.timeout.ms", "1500")
+    change(s, group, ("consumer.heartbeat.interval.ms", SET, "200"), ("consumer.session.timeout.ms", SET, "2000"))
+    settled(s, group, "consumer.session.timeout.ms", "2000")
     n.join(topic)
     m.beat()
     describe(s, group)
-    for _ in range(5):
+    for _ in range(6):
         s.wait(0.6)
         n.silently()
     m.beat()

@@ -225,7 +225,7 @@ def static_members_who_leave(s: Session) -> None:
 @script(seconds=3.0)
 def a_classic_member_who_does_not_rejoin_in_time(s: Session) -> None:
     group, topic, n = consumers(s)
-    a = ClassicMember(s, group, "a", rebalance_ms=1000)
+    a = ClassicMember(s, group, "a", rebalance_ms=2000)
     entered(a, topic)
     a.sync()
     n.beat(owns={topic: [0]})
@@ -235,7 +235,7 @@ def a_classic_member_who_does_not_rejoin_in_time(s: Session) -> None:
     a.heartbeat()
     s.wait(0.4)
     a.heartbeat()
-    s.wait(1.6)
+    s.wait(2.6)
     a.heartbeat()
     describe(s, group)
 
@@ -243,24 +243,24 @@ def a_classic_member_who_does_not_rejoin_in_time(s: Session) -> None:
 @script(seconds=3.0)
 def a_classic_member_who_does_not_sync_in_time(s: Session) -> None:
     group, topic, _ = consumers(s)
-    a = ClassicMember(s, group, "a", rebalance_ms=1000)
+    a = ClassicMember(s, group, "a", rebalance_ms=2000)
     entered(a, topic)
-    s.wait(2.0)
+    s.wait(3.0)
     a.sync()
     a.heartbeat()
 
 
-@script(seconds=3.0)
+@script(seconds=6.0)
 def the_session_of_a_classic_member_expires(s: Session) -> None:
     group, topic, n = consumers(s)
-    a = ClassicMember(s, group, "a", session_ms=1000)
+    a = ClassicMember(s, group, "a", session_ms=2000)
     entered(a, topic)
     a.sync()
-    for _ in range(3):
-        s.wait(0.5)
+    for _ in range(4):
+        s.wait(0.6)
         a.heartbeat(quiet=True)
     a.heartbeat()
-    s.wait(2.0)
+    s.wait(3.5)
     a.heartbeat()
     n.beat()
     describe(s, group)

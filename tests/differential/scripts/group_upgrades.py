@@ -171,7 +171,6 @@ def while_a_join_waits(s: Session) -> None:
     s.note("the join that waited", waiting().error_code.name)
     a.heartbeat()
     b.join(protocols=offered(subscribed(topic)))
-    describe(s, group)
 
 
 @script()
