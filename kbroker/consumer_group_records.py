@@ -14,9 +14,11 @@ Kafka's key of a committed offset names the topic; here it names the topic's id 
 created anew does not begin at the offsets of the old one. Type 4 (partition metadata) is history; type 16 (what a regular expression
 stands for) can be found out at any time and is not kept.
 
+Offsets, some of which are in every commit of a consumer, are packed by hand: the same bytes as kio's, which takes eight times as long.
 As in coordinator_records.py, no `from __future__ import annotations`: kio reads the field types at run time.
 """
 
+import struct
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, TypeAlias
 from uuid import UUID
@@ -26,6 +28,13 @@ from kio.static.primitive import i16
 from kbroker.coordinator_records import INT8, INT32, INT64, STRING, TAG_0, UUID_, Message, RecordType, TopicPartitions
 
 _BYTES: Final = {"kafka_type": "bytes"}
+MAX_METADATA_BYTES: Final = 32767
+"""The longest string that a record that is not flexible can hold."""
+
+_OFFSET_HEAD = struct.Struct(">hqih")
+_OFFSET_TAIL = struct.Struct(">q")
+_EXPIRING_HEAD = struct.Struct(">hqh")
+_EXPIRING_TAIL = struct.Struct(">qq")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +48,11 @@ class GroupOffset(Message):
     metadata: str = field(metadata=STRING, default="")
     commit_timestamp: int = field(metadata=INT64)
 
+    def encode(self) -> bytes:
+        text = self.metadata.encode()
+        head = _OFFSET_HEAD.pack(self.__version__, self.offset, self.leader_epoch, len(text))
+        return head + text + _OFFSET_TAIL.pack(self.commit_timestamp)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiringGroupOffset(Message):
@@ -51,6 +65,11 @@ class ExpiringGroupOffset(Message):
     commit_timestamp: int = field(metadata=INT64)
     expire_timestamp: int = field(metadata=INT64)
     leader_epoch: ClassVar[int] = -1
+
+    def encode(self) -> bytes:
+        text = self.metadata.encode()
+        head = _EXPIRING_HEAD.pack(self.__version__, self.offset, len(text))
+        return head + text + _EXPIRING_TAIL.pack(self.commit_timestamp, self.expire_timestamp)
 
 
 AnyGroupOffset: TypeAlias = GroupOffset | ExpiringGroupOffset

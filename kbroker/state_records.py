@@ -388,7 +388,7 @@ class GroupOffsetKey:
     namespace: ClassVar[bytes] = b"offset/"
 
     def encode(self) -> bytes:
-        return group_offsets_prefix(self.group_id) + _LOG.pack(self.topic_id.bytes, self.partition)
+        return group_offsets_prefix(self.group_id) + group_offset_key_end(self.topic_id.bytes, self.partition)
 
     @classmethod
     def parse(cls, body: bytes) -> GroupOffsetKey:
@@ -401,8 +401,12 @@ class GroupOffsetKey:
 
 
 def group_offsets_prefix(group_id: str) -> bytes:
-    """Scan this for all offsets of one group."""
+    """Scan this for all offsets of one group; followed by `group_offset_key_end` it is a key."""
     return GroupOffsetKey.namespace + encode_string(group_id)
+
+
+group_offset_key_end: Final = _LOG.pack
+"""The last part of an offset's key: the topic id's bytes and the partition."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kbroker.consumer_group_records import (
     CONSUMER_GROUP_VALUES,
+    MAX_METADATA_BYTES,
     ClassicGroupMember,
     ClassicGroupMetadata,
     ClassicMember,
@@ -22,6 +23,7 @@ from kbroker.consumer_group_records import (
     ExpiringGroupOffset,
     GroupOffset,
     OwnedPartitions,
+    decode_group_offset,
 )
 from kbroker.coordinator_records import (
     SHARE_GROUP_VALUES,
@@ -233,3 +235,18 @@ def test_round_trips(initializing: tuple[NamedTopicPartitions, ...], initialized
     assert ShareGroupPartitions.decode(partitions.encode()) == partitions
     member = ShareGroupMember(rack_id=name, client_id=name, client_host=name, subscribed_topic_names=(name, name))
     assert ShareGroupMember.decode(member.encode()) == member
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**31), 2**31 - 1), st.text(max_size=40), st.integers(0, 2**62))
+def test_offsets_are_packed_by_hand_as_kio_does_it(offset: int, leader_epoch: int, metadata: str, now_ms: int) -> None:
+    for value in (
+        GroupOffset(offset=offset, leader_epoch=leader_epoch, metadata=metadata, commit_timestamp=now_ms),
+        ExpiringGroupOffset(offset=offset, metadata=metadata, commit_timestamp=now_ms, expire_timestamp=now_ms + 1000),
+    ):
+        assert value.encode() == Message.encode(value)
+        assert decode_group_offset(value.encode()) == value
+
+
+def test_the_longest_metadata_fits() -> None:
+    value = GroupOffset(offset=1, metadata="x" * MAX_METADATA_BYTES, commit_timestamp=2)
+    assert decode_group_offset(value.encode()) == value

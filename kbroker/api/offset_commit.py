@@ -53,4 +53,3 @@ def _partitions(row: TopicRow, errors: OffsetErrors) -> Iterator[Message]:
         index = each.partition_index
         code = errors.code(row.partition(index)) if row.has(index) else row.unknown_code
         yield {"partition_index": index, "error_code": code}
-

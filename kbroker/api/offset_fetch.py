@@ -7,14 +7,14 @@ changes nothing without transactions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from kbroker.api.offset_topics import find_topic
 from kbroker.broker.connection import Message, Request
 from kbroker.broker.topics import Topics
 from kbroker.consumer_group_records import AnyGroupOffset
-from kbroker.coordinator.outcome import OffsetOf
+from kbroker.coordinator.offsets import OffsetsByTopic
 from kbroker.errors import ErrorCode, KafkaError
 
 _GROUPS_FROM = 8
@@ -45,23 +45,21 @@ def _group(request: Request, wanted: Any) -> Message:
     return {"topics": [_topic(topics, each, offsets) for each in wanted.topics], "error_code": ErrorCode.none}
 
 
-def _topic(topics: Topics, wanted: Any, offsets: Mapping[OffsetOf, AnyGroupOffset]) -> Message:
+def _topic(topics: Topics, wanted: Any, offsets: OffsetsByTopic) -> Message:
     row = find_topic(topics, wanted)
-    if row.topic is None and "topic_id" in row.key:
-        return {**row.key, "partitions": [_partition(index, None, row.unknown_code) for index in wanted.partition_indexes]}
-    found = {} if row.topic is None else {index: offsets.get((row.topic.topic_id, index)) for index in wanted.partition_indexes}
+    if row.topic is None:
+        code = row.unknown_code if "topic_id" in row.key else ErrorCode.none
+        return {**row.key, "partitions": [_partition(index, None, code) for index in wanted.partition_indexes]}
+    found = offsets.get(row.topic.topic_id, {})
     return {**row.key, "partitions": [_partition(index, found.get(index)) for index in wanted.partition_indexes]}
 
 
-def _all(topics: Topics, offsets: Mapping[OffsetOf, AnyGroupOffset], version: int) -> Iterator[Message]:
-    by_topic: dict[Any, list[int]] = {}
-    for topic_id, index in sorted(offsets):
-        by_topic.setdefault(topic_id, []).append(index)
-    for topic_id, indexes in by_topic.items():
+def _all(topics: Topics, offsets: OffsetsByTopic, version: int) -> Iterator[Message]:
+    for topic_id in sorted(offsets):
         topic = topics.by_id(topic_id)
         if topic is not None:
             key = {"topic_id": topic_id} if version >= _IDS_FROM else {"name": topic.name}
-            yield {**key, "partitions": [_partition(index, offsets[topic_id, index]) for index in indexes]}
+            yield {**key, "partitions": [_partition(index, offset) for index, offset in sorted(offsets[topic_id].items())]}
 
 
 def _partition(index: int, offset: AnyGroupOffset | None, code: ErrorCode = ErrorCode.none) -> Message:

@@ -79,6 +79,7 @@ class ConsumerGroups:
         self._clock = SessionClock()
         self._waiting: set[_Request] = set()
         self._sleeper: trio.CancelScope | None = None
+        self._closing = False
 
     def statistics(self) -> ConsumerGroupsStatistics:
         return ConsumerGroupsStatistics(self.groups.statistics(), len(self._waiting))
@@ -97,12 +98,14 @@ class ConsumerGroups:
 
     async def ask(self, decide: Callable[[Ticket, int], Outcome[R]], connection: Connection | None = None) -> R:
         """What `decide(ticket, now_ms)` replies, its changes saved, or what that ticket is answered with later: who may have to wait
-        gives the `connection`. Raises KafkaError COORDINATOR_NOT_AVAILABLE if the changes could not be saved or the broker stops,
-        whatever KafkaError `decide` raises, and PeerGone."""
+        gives the `connection`. Raises KafkaError COORDINATOR_NOT_AVAILABLE if the changes could not be saved, or it would wait while
+        the broker stops; whatever KafkaError `decide` raises; and PeerGone."""
         request = _Request()
         outcome = decide(request, self._clock.now_ms())
         self._carry_out(outcome, request)
         if outcome.reply is None and connection is not None:
+            if self._closing:
+                request.answer(_NOT_AVAILABLE)
             self._waiting.add(request)
             try:
                 await connection.park(request.waiter, math.inf)
@@ -116,6 +119,7 @@ class ConsumerGroups:
 
     def wake_all(self) -> None:
         """The broker stops: whoever waits is told to look for another coordinator, and finds this one after its restart."""
+        self._closing = True
         for request in tuple(self._waiting):
             request.answer(_NOT_AVAILABLE)
 
@@ -136,8 +140,11 @@ class ConsumerGroups:
             if request is not None:
                 request.answer(_NOT_AVAILABLE)
             for effect in outcome.effects:
-                if isinstance(effect, Answer):
-                    cast(_Request, effect.ticket).answer(_NOT_AVAILABLE)
+                match effect:
+                    case Answer(ticket, _):
+                        cast(_Request, ticket).answer(_NOT_AVAILABLE)
+                    case ApplyOffsets():
+                        self.groups.offsets.not_saved(effect)
             for group_id in outcome.group_ids:
                 self._not_saved(group_id)
 
@@ -166,6 +173,7 @@ class ConsumerGroups:
         outcome = self.groups.not_saved(group_id, records, now_ms=self._clock.now_ms())
         assert not outcome.changes, "what follows from a failed save is not saved"
         self._give(outcome.effects)
+        self._wake_for_timers()
 
     # -- administration -----------------------------------------------------------------------------------------------
 

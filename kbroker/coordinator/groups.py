@@ -15,18 +15,18 @@ This module must not know how a protocol works.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from uuid import UUID
 
-from kbroker.consumer_group_records import AnyGroupOffset
 from kbroker.coordinator import classic_group_api as classic
 from kbroker.coordinator.classic_group import ClassicGroups, ClassicGroupsStatistics
 from kbroker.coordinator.consumer_group import CONSUMER_RECORD_TYPES, ConsumerGroups
 from kbroker.coordinator.consumer_group_api import ConsumerGroupsStatistics
 from kbroker.coordinator.group_ids import CLASSIC, CONSUMER, SHARE, GroupIds
 from kbroker.coordinator.mixed_group import MixedGroups
-from kbroker.coordinator.offsets import Offsets, OffsetsStatistics, Retention
+from kbroker.coordinator.offsets import Offsets, OffsetsByTopic, OffsetsStatistics, Retention
 from kbroker.coordinator.offsets_api import CommitRequest, OffsetErrors
 from kbroker.coordinator.outcome import OffsetOf, Outcome, Records, Ticket, together
 from kbroker.coordinator.share_group_api import ListedGroup, TopicsView
@@ -141,7 +141,7 @@ class Groups:
             self.classic.check_commit(request, now_ms=now_ms)
         return False
 
-    def fetch_offsets(self, group_id: str, member_id: str | None, member_epoch: int) -> Mapping[OffsetOf, AnyGroupOffset]:
+    def fetch_offsets(self, group_id: str, member_id: str | None, member_epoch: int) -> OffsetsByTopic:
         """OffsetFetch for one group: all that it has committed. Raises KafkaError for a member that a consumer group does not have, or
         not in that epoch."""
         if self._group_ids.type_of(group_id) == CONSUMER:
@@ -161,25 +161,31 @@ class Groups:
         except KafkaError as refusal:
             return Outcome(reply=OffsetErrors(refusal.code))
         subscribed, allowed = ErrorCode.group_subscribed_to_topic, ErrorCode.none
-        rows = {partition: subscribed if self._is_subscribed(group_id, partition[0]) else allowed for partition in wanted}
+        is_subscribed = self._subscribed_topics(group_id)
+        rows = {partition: subscribed if is_subscribed(partition[0]) else allowed for partition in wanted}
         return self.offsets.delete(group_id, rows)
 
-    def _is_subscribed(self, group_id: str, topic_id: UUID) -> bool:
-        topic = self._topics.by_id(topic_id)
-        part = self.consumer if self._group_ids.type_of(group_id) == CONSUMER else self.classic
-        return topic is not None and part.is_subscribed(group_id, topic.name)
+    def _subscribed_topics(self, group_id: str) -> Callable[[UUID], bool]:
+        """Whether the group subscribes to a topic. To be asked in the same step, for any number of partitions."""
+        part = self._part_of(group_id)
+
+        @cache
+        def is_subscribed(topic_id: UUID) -> bool:
+            topic = self._topics.by_id(topic_id)
+            return topic is not None and part.is_subscribed(group_id, topic.name)
+
+        return is_subscribed
 
     def expire_offsets(self, group_id: str, *, now_ms: int) -> Outcome[None]:
-        """Forget a group's old offsets, and the group itself if it has neither members nor offsets."""
-        if self._group_ids.type_of(group_id) == CLASSIC:
-            if not self.classic.may_expire(group_id):
-                return Outcome()
-            retention = Retention(self.classic.empty_since_ms(group_id), lambda topic_id: self._is_subscribed(group_id, topic_id))
-        else:
-            retention = Retention(None, lambda topic_id: self._is_subscribed(group_id, topic_id))
+        """Forget a group's old offsets, and the group itself if it has neither members nor offsets. Nothing for a group that is gone."""
+        kind = self._group_ids.type_of(group_id)
+        if kind not in (CLASSIC, CONSUMER) or (kind == CLASSIC and not self.classic.may_expire(group_id)):
+            return Outcome()
+        counted_from_ms = self.classic.empty_since_ms(group_id) if kind == CLASSIC else None
+        retention = Retention(counted_from_ms, self._subscribed_topics(group_id))
         outcome = self.offsets.expire(group_id, retention, now_ms=now_ms)
         nothing_left = outcome.reply
-        if nothing_left and self._is_empty(group_id):
+        if nothing_left and self._part_of(group_id).is_empty(group_id):
             return together([outcome, self._part_of(group_id).delete(group_id)])
         return together([outcome])
 
@@ -209,9 +215,6 @@ class Groups:
 
     def _part_of(self, group_id: str) -> ClassicGroups | ConsumerGroups:
         return self.consumer if self._group_ids.type_of(group_id) == CONSUMER else self.classic
-
-    def _is_empty(self, group_id: str) -> bool:
-        return self._part_of(group_id).is_empty(group_id)
 
     # --- time ---
 
@@ -253,6 +256,14 @@ class Groups:
         is_consumer = known == CONSUMER or not stored.isdisjoint(CONSUMER_RECORD_TYPES)
         part = self.consumer if is_consumer else self.classic
         outcome = part.not_saved(group_id, records, now_ms=now_ms)
-        if self._group_ids.type_of(group_id) is None and self.offsets.of(group_id):
-            self.classic.ensure(group_id, now_ms=now_ms)
+        self._put_offsets_group_right(group_id, is_stored=bool(stored), now_ms=now_ms)
         return outcome
+
+    def _put_offsets_group_right(self, group_id: str, *, is_stored: bool, now_ms: int) -> None:
+        """A group that has offsets is there, with or without records of its own; one that has never had more is not, without them."""
+        kind = self._group_ids.type_of(group_id)
+        if self.offsets.has_any(group_id):
+            if kind is None:
+                self.classic.ensure(group_id, now_ms=now_ms)
+        elif kind == CLASSIC and not is_stored and self.classic.is_empty(group_id):
+            self.classic.forget(group_id)

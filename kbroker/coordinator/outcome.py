@@ -3,8 +3,9 @@
     outcome = groups.join(request, ticket, now_ms=...)                  no await between here
     commit.submit(outcome.changes, on_done)                             and here (nothing to submit: go on)
     saved:   carry out the effects in their order, answer with the reply; without one the request waits for its Answer
-    failed:  groups.not_saved(group_id, store.scan(group_prefix(group_id)), now_ms=...) for each of outcome.group_ids, carry out
-             what that decides, and answer COORDINATOR_NOT_AVAILABLE to whoever asked and to all who had an Answer in it
+    failed:  give its ApplyOffsets to groups.offsets.not_saved; then groups.not_saved(group_id, store.scan(group_prefix(group_id)),
+             now_ms=...) for each of outcome.group_ids, and carry out what that decides; answer COORDINATOR_NOT_AVAILABLE to whoever
+             asked and to all who had an Answer in it
 
 Decisions about groups show in memory at once, committed offsets only when they are saved: they are an effect.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Generic, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -43,12 +45,21 @@ OffsetOf: TypeAlias = tuple[UUID, int]
 """Topic id and partition."""
 
 
-@dataclass(frozen=True, slots=True)
+class WhyGone(Enum):
+    """Why offsets are removed."""
+
+    DELETED = auto()
+    EXPIRED = auto()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ApplyOffsets:
-    """These offsets of a group are saved: give them to `Offsets.apply`. None: removed."""
+    """These offsets of a group are saved: give them to `Offsets.apply`; if not, to `Offsets.not_saved`. Committed ones, or, all of
+    them None, ones that are removed, with the reason."""
 
     group_id: str
     offsets: Mapping[OffsetOf, AnyGroupOffset | None]
+    why_gone: WhyGone | None = None
 
 
 @dataclass(frozen=True, slots=True)

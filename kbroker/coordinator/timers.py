@@ -1,17 +1,21 @@
 """Deadlines by name: a heap that is looked at late instead of being kept in order.
 
 Sessions move their deadline with every heartbeat. Setting one costs a dictionary entry; the heap holds one entry per name, at the
-deadline it had when that was made, and is corrected when its time has come. Pure: whoever uses it says what time it is.
+deadline it had when that was made, and is corrected when its time has come. Names that come and go leave entries behind, which are
+thrown out when they are most of the heap. Pure: whoever uses it says what time it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 Name = TypeVar("Name", bound=Hashable)
+
+_FEW: Final = 1000
+"""Entries of a heap that is not worth tidying up."""
 
 
 class Timers(Generic[Name]):
@@ -62,3 +66,10 @@ class Timers(Generic[Name]):
     def _push(self, name: Name, deadline_ms: int) -> None:
         self._looked_at[name] = deadline_ms
         heappush(self._heap, (deadline_ms, next(self._numbers), name))
+        if len(self._heap) > _FEW + 2 * len(self._deadlines):
+            self._tidy_up()
+
+    def _tidy_up(self) -> None:
+        self._looked_at = dict(self._deadlines)
+        self._heap = [(deadline_ms, next(self._numbers), name) for name, deadline_ms in self._deadlines.items()]
+        heapify(self._heap)
