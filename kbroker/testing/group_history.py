@@ -1,17 +1,20 @@
 """The judge of consumer groups: does a history of one group of ordinary consumers keep every promise?
 
 Its members commit what they have read after they have read it (kbroker.testing.history_events, "members of a consumer group"). A
-member's *turn* with a partition begins with Assigned and ends with Revoked, with Gone, or with the history. As in history.py only what
-is certain is called a violation: whoever sends a commit may have it applied from then on, whoever is answered has it applied by then,
-and an answer that never came leaves both open for good.
+member's *turn* with a partition begins with Assigned and ends with Revoked or with the history. It is *shaky* from the moment on at
+which the member is Gone, and from its beginning where the member was Gone and has not had a commit confirmed since it came Back.
+As in history.py only what is certain is called a violation: whoever sends a commit may have it applied from then on, whoever is
+answered has it applied by then, and an answer that never came leaves both open until no broker is left that may have got it.
 
-    start      a turn begins at an offset that can be the group's newest commit, or at the beginning if there is none for sure
-    sequence   within a turn each record comes once, in the order of the log, and none is left out
-    zombie     a commit of a member whose turn another member has taken over is not confirmed
-    read       at the end every record of the log was read by somebody
-    drained    at the end the group has committed the end of every log
+    start        a turn begins at an offset that can be the group's newest commit, or at the beginning if there is none for sure
+    sequence     within a turn each record comes once, in the order of the log, and none is left out
+    zombie       a commit of a member whose turn another member has taken over is not confirmed
+    evicted      nobody loses a partition without being asked, unless it is shaky or the broker was killed meanwhile
+    uncommitted  who gives a partition up when asked has committed what it has read, with the same exceptions
+    read         at the end every record of the log was read by somebody
+    drained      at the end the group has committed the end of every log
 
-Together they say: no record is left out, and one is read twice only where a turn ended without a confirmed commit behind it.
+Together they say: no record is left out, and one is read twice only where a member, or the broker, died or froze before its commit.
 
 Expects one group that reads its topics from the beginning, topics without retention and without control batches, a final read of each
 log and what the group has committed at the end. A history without these is "incomplete".
@@ -19,19 +22,24 @@ log and what the group has committed at the end. A history without these is "inc
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TypeAlias
 
 from kbroker.testing.history_events import (
     Assigned,
+    Back,
     CommitAnswered,
     CommitSent,
     CommittedAtEnd,
     Event,
     Gone,
     LifeBegan,
+    LifeEnded,
     Outcome,
     Read,
     Revoked,
@@ -53,7 +61,7 @@ Partition: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """`turns` of members with partitions, and how many of them ended without being told (`cut_short`). `reread`: deliveries of records
+    """`turns` of members with partitions, and how many of them were lost or shaky (`cut_short`). `reread`: deliveries of records
     that somebody had read before."""
 
     lives: int
@@ -82,15 +90,12 @@ class Report:
 
 @dataclass(slots=True)
 class _Commit:
+    """`outcome`: what is certain about it. `until_ns`: it is applied by then if it ever is; None: who knows."""
+
     sent: CommitSent
     answered: CommitAnswered | None = None
-
-    @property
-    def outcome(self) -> Outcome:
-        return self.answered.outcome if self.answered else Outcome.UNKNOWN
-
-    def surely_applied_before(self, moment_ns: int) -> bool:
-        return self.outcome is Outcome.CONFIRMED and self.answered is not None and self.answered.at_ns < moment_ns
+    outcome: Outcome = Outcome.UNKNOWN
+    until_ns: int | None = None
 
     def events(self) -> tuple[Event, ...]:
         return (self.sent,) if self.answered is None else (self.sent, self.answered)
@@ -99,12 +104,29 @@ class _Commit:
 @dataclass(slots=True)
 class _Turn:
     assigned: Assigned
+    shaky_ns: int | None = None
+    """From then on the member may have lost the partition without knowing."""
     reads: list[Read] = field(default_factory=list)
-    ended: Revoked | Gone | None = None
+    ended: Revoked | None = None
 
     @property
     def partition(self) -> Partition:
         return self.assigned.topic, self.assigned.partition
+
+    @property
+    def certain_until_ns(self) -> float:
+        """The member has the partition for as long, if anybody has."""
+        return min(self.ended.at_ns if self.ended else math.inf, math.inf if self.shaky_ns is None else self.shaky_ns)
+
+
+@dataclass(slots=True)
+class _Member:
+    """`turns`: those that have not ended. `back_ns`: since when it is there again after it was gone; 0: it is not known to be."""
+
+    turns: dict[Partition, _Turn] = field(default_factory=dict)
+    asked: dict[Partition, _Commit] = field(default_factory=dict)
+    shaky: bool = False
+    back_ns: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,57 +137,86 @@ class _Index(LogIndex):
     commits: dict[Partition, list[_Commit]] = field(default_factory=lambda: defaultdict(list))
     at_end: dict[Partition, CommittedAtEnd] = field(default_factory=dict)
     lives: int = 0
-    _open: dict[tuple[str, Partition], _Turn] = field(default_factory=dict)
-    _asked: dict[tuple[str, Partition], _Commit] = field(default_factory=dict)
+    deaths: list[int] = field(default_factory=list)
+    """When each life of the broker had ended."""
+    _members: dict[str, _Member] = field(default_factory=lambda: defaultdict(_Member))
 
     def add(self, event: Event) -> bool:
         if LogIndex.add(self, event):
             return True
         match event:
-            case Assigned():
-                begun = self._open[event.consumer, (event.topic, event.partition)] = _Turn(event)
-                self.turns[begun.partition].append(begun)
             case Read():
-                turn = self._open.get((event.consumer, event.record[:2]))
+                turn = self._members[event.consumer].turns.get(event.record[:2])
                 assert turn is not None, f"a record of a partition that the member does not have: {event}"
                 turn.reads.append(event)
-            case Revoked():
-                self._end(event.consumer, (event.topic, event.partition), event)
-            case Gone():
-                for consumer, partition in list(self._open):
-                    if consumer == event.consumer:
-                        self._end(consumer, partition, event)
             case CommitSent() | CommitAnswered():
                 self._committed(event)
+            case Assigned() | Revoked():
+                self._turned(event)
+            case Gone():
+                member = self._members[event.consumer]
+                member.shaky, member.back_ns = True, 0
+                for turn in member.turns.values():
+                    turn.shaky_ns = turn.shaky_ns or event.at_ns
+            case Back():
+                self._members[event.consumer].back_ns = event.at_ns
             case CommittedAtEnd():
                 self.at_end[event.topic, event.partition] = event
             case LifeBegan():
                 self.lives += 1
+            case LifeEnded():
+                self.deaths.append(event.at_ns)
         return False
 
-    def _end(self, consumer: str, partition: Partition, event: Revoked | Gone) -> None:
-        turn = self._open.pop((consumer, partition), None)
-        if turn is not None:
-            turn.ended = event
+    def _turned(self, event: Assigned | Revoked) -> None:
+        member, partition = self._members[event.consumer], (event.topic, event.partition)
+        if isinstance(event, Assigned):
+            assert partition not in member.turns, f"the member has this partition already: {event}"
+            turn = member.turns[partition] = _Turn(event, event.at_ns if member.shaky else None)
+            self.turns[partition].append(turn)
+            return
+        assert partition in member.turns, f"the member does not have this partition: {event}"
+        member.turns.pop(partition).ended = event
 
     def _committed(self, event: CommitSent | CommitAnswered) -> None:
-        place = event.consumer, (event.topic, event.partition)
+        member, partition = self._members[event.consumer], (event.topic, event.partition)
         if isinstance(event, CommitSent):
-            self._asked[place] = _Commit(event)
-            self.commits[place[1]].append(self._asked[place])
+            assert partition not in member.asked, f"the commit before it has no answer: {event}"
+            member.asked[partition] = _Commit(event)
+            self.commits[partition].append(member.asked[partition])
             return
-        assert place in self._asked, f"an answer to what was never sent: {event}"
-        self._asked.pop(place).answered = event
+        assert partition in member.asked, f"an answer to what was never sent: {event}"
+        commit = member.asked.pop(partition)
+        commit.answered, commit.outcome = event, event.outcome
+        if event.outcome is Outcome.CONFIRMED and member.back_ns and member.back_ns < commit.sent.at_ns:
+            member.shaky = False
+
+    def settle(self) -> None:
+        """What is certain about each commit, now that everything is known."""
+        for commit in chain.from_iterable(self.commits.values()):
+            if commit.answered is None:
+                continue
+            if commit.outcome is Outcome.REFUSED and self.died_between(commit.sent.at_ns, commit.answered.at_ns):
+                commit.outcome = Outcome.UNKNOWN  # the client may have sent it to both brokers, and the first may have applied it
+            if commit.outcome is not Outcome.UNKNOWN:
+                commit.until_ns = commit.answered.at_ns
+            elif (next_death := bisect_right(self.deaths, commit.answered.at_ns)) < len(self.deaths):
+                commit.until_ns = self.deaths[next_death]  # until then it may be in a connection that nobody has read
+
+    def died_between(self, since_ns: int, until_ns: int) -> bool:
+        place = bisect_right(self.deaths, since_ns)
+        return place < len(self.deaths) and self.deaths[place] < until_ns
 
 
 def check(events: Iterable[Event]) -> Report:
     """Judge a history. `events` in the order of `at_ns` (history_events.merge makes one of several).
 
-    AssertionError: the history contradicts itself (a read without a turn, an answer without a commit).
+    AssertionError: the history contradicts itself (a read without a turn, a turn within a turn, an answer without a commit).
     """
     index = _Index()
     for event in events:
         index.add(event)
+    index.settle()
     violations = tuple(violation for rule in RULES.values() for violation in rule(index))
     return Report(violations, _statistics(index))
 
@@ -177,7 +228,7 @@ def _statistics(index: _Index) -> Statistics:
         lives=index.lives,
         records=len(index.log),
         turns=len(turns),
-        cut_short=sum(isinstance(turn.ended, Gone) or (isinstance(turn.ended, Revoked) and turn.ended.lost) for turn in turns),
+        cut_short=sum(turn.shaky_ns is not None or (turn.ended is not None and turn.ended.lost) for turn in turns),
         reads=sum(len(turn.reads) for turn in turns),
         reread=sum(len(seen) - 1 for seen in index.seen.values()),
         confirmed_commits=outcomes.count(Outcome.CONFIRMED),
@@ -195,10 +246,14 @@ def _incomplete(index: _Index) -> Iterator[Violation]:
 def _start(index: _Index) -> Iterator[Violation]:
     """Nobody begins where the group has not got to, nor where it has got past; nor does it end there."""
     for partition, turns in index.turns.items():
+        orderly = sorted(turn.ended.at_ns for turn in turns if turn.shaky_ns is None and turn.ended is not None and not turn.ended.lost)
         for turn in turns:
             if turn.reads:
                 first = turn.reads[0]
-                found = _possible_offsets(index.commits[partition], turn.assigned.asked_ns, first.at_ns)
+                # Whoever handed it over in good order had done so before anybody else could ask.
+                handed_over = bisect_left(orderly, turn.assigned.at_ns)
+                since_ns = max(turn.assigned.asked_ns, orderly[handed_over - 1] if handed_over else 0)
+                found = _possible_offsets(index.commits[partition], since_ns, first.at_ns)
                 if first.record.offset not in found:
                     detail = f"begins at {first.record.offset}; what it may have found: {sorted(found)}"
                     yield Violation("start", detail, first.record, (turn.assigned, first))
@@ -211,8 +266,9 @@ def _start(index: _Index) -> Iterator[Violation]:
 def _possible_offsets(commits: list[_Commit], since_ns: int, until_ns: int) -> set[int]:
     """What somebody can have found who looked between these moments for what is committed; 0: nothing."""
     possible = [commit for commit in commits if commit.sent.at_ns < until_ns and commit.outcome is not Outcome.REFUSED]
-    newest_ns = max((commit.sent.at_ns for commit in possible if commit.surely_applied_before(since_ns)), default=0)
-    newest = {commit.sent.offset for commit in possible if commit.answered is None or commit.answered.at_ns >= newest_ns}
+    applied = [commit for commit in possible if commit.outcome is Outcome.CONFIRMED and (commit.until_ns or 0) < since_ns]
+    newest_ns = max((commit.sent.at_ns for commit in applied), default=0)
+    newest = {commit.sent.offset for commit in possible if commit.until_ns is None or commit.until_ns >= newest_ns}
     return newest | (set() if newest_ns else {0})
 
 
@@ -235,7 +291,7 @@ def _zombie(index: _Index) -> Iterator[Violation]:
                 continue
             own = [turn for turn in turns if turn.assigned.consumer == commit.sent.consumer and turn.assigned.at_ns < commit.sent.at_ns]
             since_ns = own[-1].assigned.at_ns if own else 0
-            taken = [turn for turn in turns if turn not in own and since_ns < turn.assigned.asked_ns and _holds(turn, commit)]
+            taken = [turn for turn in turns if since_ns < turn.assigned.asked_ns and _holds(turn, commit)]
             if taken:
                 events = (*commit.events(), taken[-1].assigned)
                 yield Violation("zombie", f"a commit of {commit.sent.offset} by a member that had lost the partition", None, events)
@@ -245,7 +301,29 @@ def _holds(turn: _Turn, commit: _Commit) -> bool:
     """The member has its turn for as long as the commit was under way."""
     assert commit.answered is not None
     begun = turn.assigned.at_ns < commit.sent.at_ns and turn.assigned.consumer != commit.sent.consumer
-    return begun and (turn.ended is None or turn.ended.at_ns > commit.answered.at_ns)
+    return begun and turn.certain_until_ns > commit.answered.at_ns
+
+
+def _evicted(index: _Index) -> Iterator[Violation]:
+    for turn in chain.from_iterable(index.turns.values()):
+        if turn.ended is not None and turn.ended.lost and _is_unhurt(index, turn):
+            yield Violation("evicted", "lost without having been asked to give it up", None, (turn.assigned, turn.ended))
+
+
+def _uncommitted(index: _Index) -> Iterator[Violation]:
+    for partition, turns in index.turns.items():
+        confirmed = {(each.sent.consumer, each.sent.offset) for each in index.commits[partition] if each.outcome is Outcome.CONFIRMED}
+        for turn in turns:
+            if turn.ended is not None and not turn.ended.lost and turn.reads and _is_unhurt(index, turn):
+                last = turn.reads[-1]
+                if (last.consumer, last.record.offset + 1) not in confirmed:
+                    yield Violation("uncommitted", "given up before it was committed", last.record, (turn.assigned, last, turn.ended))
+
+
+def _is_unhurt(index: _Index, turn: _Turn) -> bool:
+    """Neither the member nor the broker has had anything to endure while the turn lasted."""
+    assert turn.ended is not None
+    return turn.shaky_ns is None and not index.died_between(turn.assigned.asked_ns, turn.ended.at_ns)
 
 
 def _unread(index: _Index) -> Iterator[Violation]:
@@ -274,6 +352,8 @@ RULES: dict[str, Callable[[_Index], Iterator[Violation]]] = {
     "start": _start,
     "sequence": _sequence,
     "zombie": _zombie,
+    "evicted": _evicted,
+    "uncommitted": _uncommitted,
     "read": _unread,
     "drained": _undrained,
 }

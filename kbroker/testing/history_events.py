@@ -205,7 +205,7 @@ class CommitSent:
 
 @dataclass(frozen=True, slots=True)
 class CommitAnswered:
-    """To this consumer's last CommitSent for the partition."""
+    """To this consumer's last CommitSent for the partition. UNKNOWN: the client has given up on it."""
 
     at_ns: int
     consumer: str
@@ -217,6 +217,14 @@ class CommitAnswered:
 @dataclass(frozen=True, slots=True)
 class Gone:
     """The member is about to be killed or frozen, or was found dead: it may lose its partitions without being told."""
+
+    at_ns: int
+    consumer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """The frozen member is about to go on. It may still be told of partitions that it has lost meanwhile."""
 
     at_ns: int
     consumer: str
@@ -251,6 +259,7 @@ Event: TypeAlias = (
     | CommitSent
     | CommitAnswered
     | Gone
+    | Back
     | CommittedAtEnd
 )
 
@@ -275,6 +284,7 @@ _EVENTS: dict[str, type[Event]] = {
         CommitSent,
         CommitAnswered,
         Gone,
+        Back,
         CommittedAtEnd,
     )
 }

@@ -10,12 +10,14 @@ import pytest
 from kbroker.testing.group_history import RULES, Report, check
 from kbroker.testing.history_events import (
     Assigned,
+    Back,
     CommitAnswered,
     CommitSent,
     CommittedAtEnd,
     Event,
     Gone,
     LifeBegan,
+    LifeEnded,
     LogRead,
     LogReadDone,
     Outcome,
@@ -59,6 +61,12 @@ class Story:
 
     def gone(self, at: int, consumer: str) -> None:
         self.events.append(Gone(at * MS, consumer))
+
+    def back(self, at: int, consumer: str) -> None:
+        self.events.append(Back(at * MS, consumer))
+
+    def broker_killed(self, at: int) -> None:
+        self.events += [LifeEnded(at * MS, 1), LifeBegan(at * MS + 1, 2)]
 
     def history(self, *, log: int = 4, committed: int | None = 4, logs_read: bool = True) -> list[Event]:
         end = max(event.at_ns for event in self.events) + MS
@@ -136,16 +144,52 @@ def test_a_commit_without_an_answer_may_hold_or_not(start: int) -> None:
     assert report.statistics.cut_short == 1
 
 
-def test_a_refused_commit_does_not_hold() -> None:
+def _after_two_records_read(commit: Outcome | None, start: int, *, killed_at: int | None = None, answered: int | None = None) -> Report:
+    """`a` commits as told and is killed; `b` begins at `start` and commits everything."""
     story = Story()
     story.assign(10, "a")
     story.read(11, "a", 0, 1)
-    story.commit(12, "a", 2, Outcome.REFUSED)
-    story.revoke(14, "a", lost=True)
-    story.assign(20, "b")
-    story.read(21, "b", 2, 3)
-    story.commit(22, "b", 4)
-    assert rules(story.judge()) == {"start"}
+    story.commit(12, "a", 2, commit, answered=answered)
+    if killed_at is not None:
+        story.broker_killed(killed_at)
+    story.gone(44, "a")
+    story.assign(50, "b")
+    story.read(51, "b", *range(start, 4))
+    story.commit(52, "b", 4)
+    return story.judge()
+
+
+def test_a_refused_commit_does_not_hold() -> None:
+    assert rules(_after_two_records_read(Outcome.REFUSED, 2)) == {"start"}
+    assert _after_two_records_read(Outcome.REFUSED, 0).ok
+
+
+def test_a_refused_commit_may_hold_if_the_broker_died_before_the_answer() -> None:
+    """The client repeats what it sent to the broker that died, which may have applied it."""
+    for start in (0, 2):
+        assert _after_two_records_read(Outcome.REFUSED, start, killed_at=20, answered=30).ok
+    assert rules(_after_two_records_read(Outcome.REFUSED, 2, killed_at=35, answered=30)) == {"start"}
+
+
+def _given_up_and_committed_higher(start: int, *, killed_at: int) -> Report:
+    """No answer to a commit of 1, a confirmed one of 2 behind it; then `b` begins at `start`."""
+    story = Story()
+    story.assign(10, "a")
+    story.read(11, "a", 0, 1)
+    story.commit(12, "a", 1, Outcome.UNKNOWN)
+    story.broker_killed(killed_at)
+    story.commit(30, "a", 2)
+    story.revoke(34, "a")
+    story.assign(40, "b")
+    story.read(41, "b", *range(start, 4))
+    story.commit(42, "b", 4)
+    return story.judge()
+
+
+def test_a_commit_that_was_given_up_may_hold_until_the_broker_is_dead() -> None:
+    assert _given_up_and_committed_higher(1, killed_at=60).ok
+    assert rules(_given_up_and_committed_higher(1, killed_at=20)) == {"start"}
+    assert _given_up_and_committed_higher(2, killed_at=20).ok
 
 
 def test_a_commit_answered_while_the_next_member_asks_may_hold_or_not() -> None:
@@ -159,6 +203,29 @@ def test_a_commit_answered_while_the_next_member_asks_may_hold_or_not() -> None:
         story.read(41, "b", *range(start, 4))
         story.commit(42, "b", 4)
         assert story.judge().ok
+
+
+def _handed_over(start: int, *, lost: bool = False, gone: bool = False) -> Report:
+    """`b` asked long ago, as far as it knows; `a` commits 1, then 2, and gives the partition up."""
+    story = Story()
+    story.assign(10, "a")
+    story.read(11, "a", 0, 1)
+    story.commit(12, "a", 1)
+    story.commit(22, "a", 2)
+    if gone:
+        story.gone(23, "a")
+    story.revoke(24, "a", lost=lost)
+    story.assign(40, "b", asked=14)
+    story.read(41, "b", *range(start, 4))
+    story.commit(42, "b", 4)
+    return story.judge()
+
+
+def test_who_gets_a_partition_that_was_handed_over_asks_after_that() -> None:
+    assert _handed_over(2).ok
+    assert rules(_handed_over(1)) == {"start"}
+    assert _handed_over(1, gone=True).ok
+    assert rules(_handed_over(1, lost=True)) == {"evicted"}
 
 
 @pytest.mark.parametrize("offsets", [(0, 2, 3), (0, 1, 1, 2, 3), (0, 2, 1, 3)])
@@ -179,6 +246,79 @@ def test_a_zombie_commits(story: Story) -> None:
 def test_a_zombie_is_refused(story: Story) -> None:
     story.commit(23, "a", 2, Outcome.REFUSED)
     assert story.judge().ok
+
+
+def test_a_frozen_member_goes_on_for_a_while() -> None:
+    """It does its work and learns that it has lost the partition."""
+    early = Story()
+    early.assign(10, "a")
+    early.gone(11, "a")
+    early.assign(20, "b")
+    early.read(21, "b", 0, 1)
+    early.commit(22, "b", 2)
+    early.back(30, "a")
+    early.read(31, "a", 0, 1)
+    early.commit(32, "a", 2, Outcome.REFUSED)
+    early.revoke(34, "a", lost=True)
+    early.read(35, "b", 2, 3)
+    early.commit(36, "b", 4)
+    report = early.judge()
+    assert report.ok, report
+    assert (report.statistics.reread, report.statistics.cut_short) == (2, 1)
+    early.commit(40, "a", 4)
+    assert rules(early.judge()) == {"zombie"}
+
+
+def test_who_was_frozen_may_be_told_what_holds_no_more(story: Story) -> None:
+    """An answer that waited for it: it gets a partition that others have had meanwhile, and is no owner that could be robbed."""
+    story.gone(23, "c")
+    story.back(24, "c")
+    story.assign(25, "c")
+    story.commit(26, "b", 4)
+    story.revoke(28, "c", lost=True)
+    assert story.judge().ok
+
+
+def test_who_was_frozen_counts_again_after_a_confirmed_commit(story: Story) -> None:
+    story.gone(23, "b")
+    story.back(24, "b")
+    story.commit(25, "b", 4)
+    story.revoke(27, "b")
+    story.assign(28, "b")
+    story.revoke(30, "b", lost=True)
+    assert rules(story.judge()) == {"evicted"}
+
+
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("killed", [False, True])
+def test_losing_a_partition_without_being_asked(story: Story, gone: bool, killed: bool) -> None:
+    if killed:
+        story.broker_killed(24)
+    if gone:
+        story.gone(25, "b")
+    story.revoke(26, "b", lost=True)
+    assert rules(story.judge()) == (set() if gone or killed else {"evicted"})
+
+
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("outcome", [None, Outcome.REFUSED, Outcome.UNKNOWN])
+def test_giving_up_what_is_not_committed(outcome: Outcome | None, killed: bool, gone: bool) -> None:
+    """A broker that does not take the last commit of a member that it asks for a partition."""
+    story = Story()
+    story.assign(10, "a")
+    story.read(11, "a", 0, 1)
+    if killed:
+        story.broker_killed(12)
+    if gone:
+        story.gone(13, "a")
+    if outcome is not None:
+        story.commit(14, "a", 2, outcome)
+    story.revoke(16, "a")
+    story.assign(20, "b")
+    story.read(21, "b", 0, 1, 2, 3)
+    story.commit(22, "b", 4)
+    assert rules(story.judge()) == (set() if gone or killed else {"uncommitted"})
 
 
 def test_a_member_that_has_its_partition_again_is_no_zombie(story: Story) -> None:
@@ -211,20 +351,37 @@ def test_a_record_that_was_read_is_gone(story: Story) -> None:
     assert rules(story.judge(log=3)) == {"missing", "drained"}
 
 
-def test_reading_without_a_turn_is_no_history(story: Story) -> None:
-    story.read(30, "a", 0)
-    with pytest.raises(AssertionError, match="does not have"):
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (Read(30 * MS, "a", Record(T, 0, 0), "0"), "does not have"),
+        (Assigned(30 * MS, 30 * MS, "b", T, 0), "has this partition already"),
+        (Revoked(30 * MS, "a", T, 0), "does not have"),
+        (CommitAnswered(30 * MS, "a", T, 0, Outcome.CONFIRMED), "never sent"),
+    ],
+)
+def test_what_is_no_history(story: Story, event: Event, words: str) -> None:
+    story.events.append(event)
+    with pytest.raises(AssertionError, match=words):
+        story.judge()
+
+
+def test_a_commit_before_the_last_one_is_answered(story: Story) -> None:
+    story.commit(30, "b", 4, None)
+    story.commit(31, "b", 4)
+    with pytest.raises(AssertionError, match="has no answer"):
         story.judge()
 
 
 def test_events_come_back_from_json(story: Story) -> None:
     story.gone(50, "b")
+    story.back(51, "b")
     assert [from_json(to_json(event)) for event in story.history()] == story.history()
 
 
 def test_every_rule_has_a_history_that_breaks_it() -> None:
     """The rules of the log have theirs in test_history.py."""
-    assert set(RULES) == {"incomplete", "start", "sequence", "zombie", "read", "drained"} | {
+    assert set(RULES) == {"incomplete", "start", "sequence", "zombie", "evicted", "uncommitted", "read", "drained"} | {
         "missing",
         "contradiction",
         "invented",

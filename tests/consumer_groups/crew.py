@@ -1,0 +1,219 @@
+"""The members of one consumer group, each a process of its own: they join, leave in good order, are killed and frozen.
+
+What happens to a member from outside is written down here (Gone, Back); the rest each member writes itself (turns.py). `Crew.stir`
+does one random thing of these; a group always keeps some members that nothing has happened to.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kbroker.testing.history_events import Back, Event, Gone, merge, read_lines, to_json
+from tests.consumer_groups.turns import Orders
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 120.0
+Command = Callable[[Orders], list[str]]
+
+
+def python_member(module: str) -> Command:
+    return lambda orders: [sys.executable, "-m", f"tests.consumer_groups.{module}", *orders.arguments()]
+
+
+COMMANDS: dict[str, Command] = {
+    "range": python_member("confluent_member"),
+    "cooperative": python_member("confluent_member"),
+    "consumer": python_member("confluent_member"),
+}
+"""How a member of each kind is started."""
+FREEZE_THEMSELVES = {"range", "cooperative", "consumer"}
+
+
+class MemberFailed(AssertionError):
+    """A member ended by itself, or not when it was told to."""
+
+
+class MemberProcess:
+    def __init__(self, orders: Orders, write: Callable[[Event], None]) -> None:
+        self.orders, self._write = orders, write
+        self._errors = orders.history.with_suffix(".err")
+        self.frozen_until: float | None = None
+        """On the monotonic clock; None: it is not frozen."""
+        with self._errors.open("ab") as log:
+            command = COMMANDS[orders.kind](orders)
+            self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    @property
+    def name(self) -> str:
+        return self.orders.name
+
+    def check_alive(self) -> None:
+        if self._process.poll() is not None:
+            raise MemberFailed(f"member {self.name} ended early with {self._process.returncode}:\n{self._log()}")
+
+    def leave(self) -> None:
+        """In good order; `wait` waits for it."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> None:
+        try:
+            code = self._process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired as error:
+            raise MemberFailed(f"member {self.name} does not end:\n{self._log()}") from error
+        if code != 0:
+            raise MemberFailed(f"member {self.name} ended with {code}:\n{self._log()}")
+
+    def kill(self) -> None:
+        self._write(Gone(time.monotonic_ns(), self.name))
+        self._process.kill()
+        self._process.wait()
+
+    def freeze(self, seconds: float, *, before_commit: bool) -> None:
+        """At once, or (it waits a little for that) between the member's work and its next commit."""
+        self.frozen_until = time.monotonic() + seconds
+        if before_commit and self.orders.kind in FREEZE_THEMSELVES:
+            self._process.send_signal(signal.SIGUSR1)
+            deadline = time.monotonic() + 1
+            while time.monotonic() < deadline:
+                if self._is_stopped():
+                    return
+                time.sleep(0.01)
+        self._write(Gone(time.monotonic_ns(), self.name))
+        self._process.send_signal(signal.SIGSTOP)
+
+    def _is_stopped(self) -> bool:
+        return Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+    def thaw(self) -> None:
+        self.frozen_until = None
+        self._write(Back(time.monotonic_ns(), self.name))
+        self._process.send_signal(signal.SIGCONT)
+
+    def dispose(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _log(self) -> str:
+        return self._errors.read_text()[-4000:]
+
+
+@dataclass(slots=True)
+class Crew:
+    """`home` gets the histories of this group. `kinds`: of members, in turn."""
+
+    home: Path
+    bootstrap: str
+    group: str
+    topic: str
+    kinds: Sequence[str]
+    session_ms: int
+    seed: int
+    size: int = 3
+    members: list[MemberProcess] = field(default_factory=list)
+    killed: int = 0
+    frozen: int = 0
+    left: int = 0
+    joined: int = 0
+    _leaving: list[MemberProcess] = field(default_factory=list)
+    _random: random.Random = field(default_factory=random.Random)
+
+    def __post_init__(self) -> None:
+        self.home.mkdir(parents=True, exist_ok=True)
+        self._random = random.Random(self.seed)
+
+    def write(self, event: Event) -> None:
+        with (self.home / "crew.jsonl").open("a") as file:
+            file.write(to_json(event) + "\n")
+
+    def join(self) -> None:
+        name = f"{self.group}.{self.joined}"
+        kind = self.kinds[self.joined % len(self.kinds)]
+        history = self.home / f"{name}.jsonl"
+        seed = self._random.randrange(1 << 30)
+        orders = Orders(kind, name, self.bootstrap, self.group, self.topic, history, self.session_ms, seed)
+        self.members.append(MemberProcess(orders, self.write))
+        self.joined += 1
+
+    def fill(self) -> None:
+        while len(self.members) < self.size:
+            self.join()
+
+    def check_alive(self) -> None:
+        for member in self.members:
+            member.check_alive()
+
+    def stir(self) -> None:
+        """One thing happens to somebody; who has been frozen for long enough goes on."""
+        self.thaw_due()
+        well = [member for member in self.members if member.frozen_until is None]
+        what = self._random.choice(["join", "leave", "kill", "freeze", "freeze"])
+        if what == "join" or len(well) < 2:
+            if len(self.members) < self.size + 2:
+                self.join()
+            return
+        member = self._random.choice(well)
+        if what == "freeze":
+            seconds = self.session_ms / 1000 * self._random.choice([0.4, 1.6, 2.0])
+            member.freeze(seconds, before_commit=self._random.random() < 0.6)
+            self.frozen += 1
+            return
+        self.members.remove(member)
+        if what == "kill":
+            member.kill()
+            self.killed += 1
+        else:
+            self._leave(member)
+        self.fill()
+
+    def thaw_due(self) -> None:
+        for member in self.members:
+            if member.frozen_until is not None and time.monotonic() > member.frozen_until:
+                member.thaw()
+
+    def settle(self) -> None:
+        """Nobody is frozen, and one member at least is there."""
+        for member in self.members:
+            if member.frozen_until is not None:
+                member.thaw()
+        if not self.members:
+            self.join()
+
+    def finish(self) -> None:
+        """All leave in good order."""
+        for member in self.members:
+            self._leave(member)
+        self.members.clear()
+        for member in self._leaving:
+            member.wait()
+        self._leaving.clear()
+
+    def _leave(self, member: MemberProcess) -> None:
+        member.leave()
+        self._leaving.append(member)
+        self.left += 1
+
+    def dispose(self) -> None:
+        for member in (*self.members, *self._leaving):
+            member.dispose()
+
+    def events(self, *others: Path) -> list[Event]:
+        """The history of this group, with `others`: files of processes that are not its members."""
+        histories = [path.read_bytes().splitlines(keepends=True) for path in (*sorted(self.home.glob("*.jsonl")), *others)]
+        return merge(read_lines(lines) for lines in histories)
+
+
+@contextmanager
+def open_crew(crew: Crew) -> Iterator[Crew]:
+    try:
+        crew.fill()
+        yield crew
+    finally:
+        crew.dispose()

@@ -1,0 +1,146 @@
+"""What a member of a consumer group writes down about itself, whichever client library it is: the events of its turns.
+
+The application of all members is the same: get records, do the work (which is to write them down), commit, and before giving a
+partition up commit again what was read of it, so that the answer says whether the member still had it. An event is one line written with
+one write() (O_APPEND), so that kill -9 takes nothing of what the member has seen.
+
+A member in Python can be told (SIGUSR1) to freeze itself between its work and its next commit: what it commits when it goes on is then
+surely late. Whoever thaws it sends SIGCONT. SIGTERM asks it to leave in good order.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kbroker.testing.history_events import (
+    Assigned,
+    CommitAnswered,
+    CommitSent,
+    Event,
+    Gone,
+    Outcome,
+    Read,
+    Record,
+    Revoked,
+    to_json,
+)
+
+Partition = tuple[str, int]
+
+REFUSALS = {16, 22, 25, 27, 82, 110, 113}
+"""Codes that say for certain that a commit was not done: NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS,
+FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH, STALE_MEMBER_EPOCH."""
+FENCED = {22, 25, 82, 110}
+"""Those that say that the member has lost its partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a member process is told when it is started."""
+
+    kind: str
+    name: str
+    bootstrap: str
+    group: str
+    topic: str
+    history: Path
+    session_ms: int
+    seed: int
+
+    def arguments(self) -> list[str]:
+        return [self.kind, self.name, self.bootstrap, self.group, self.topic, str(self.history), str(self.session_ms), str(self.seed)]
+
+    @classmethod
+    def given(cls) -> Orders:
+        kind, name, bootstrap, group, topic, history, session_ms, seed = sys.argv[1:]
+        return cls(kind, name, bootstrap, group, topic, Path(history), int(session_ms), int(seed))
+
+
+class Member:
+    """Keeps what has been read and committed of the partitions that this member has."""
+
+    def __init__(self, orders: Orders) -> None:
+        self.name = orders.name
+        self.asked_ns = time.monotonic_ns()
+        """No later than the next partitions can have been asked for: for libraries that do so before they tell."""
+        self.read_up_to: dict[Partition, int] = {}
+        self._held: set[Partition] = set()
+        self._fenced: set[Partition] = set()
+        self.is_stopping = False
+        self._freezes = False
+        self._random = random.Random(orders.seed)
+        self._fd = os.open(orders.history, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        signal.signal(signal.SIGTERM, self._stop)
+        signal.signal(signal.SIGUSR1, self._freeze_soon)
+        signal.signal(signal.SIGCONT, self._go_on)
+
+    def _stop(self, *_: object) -> None:
+        self.is_stopping = True
+
+    def _freeze_soon(self, *_: object) -> None:
+        self._freezes = True
+
+    def _go_on(self, *_: object) -> None:
+        self._freezes = False
+
+    def _write(self, events: Iterable[Event]) -> None:
+        if text := "".join(to_json(event) + "\n" for event in events):
+            os.write(self._fd, text.encode())
+
+    def assigned(self, partitions: Iterable[Partition], *, asked_ns: int | None = None) -> None:
+        now_ns, new = time.monotonic_ns(), list(partitions)
+        since_ns = self.asked_ns if asked_ns is None else asked_ns
+        self._held.update(new)
+        self._write(Assigned(now_ns, min(since_ns, now_ns), self.name, topic, partition) for topic, partition in new)
+
+    def revoked(self, partitions: Iterable[Partition], *, lost: bool = False) -> None:
+        """After the last commit. A member whose commit was refused because it is fenced has lost them, whatever its library says."""
+        now_ns, old = time.monotonic_ns(), list(partitions)
+        self._write(Revoked(now_ns, self.name, *place, lost=lost or place in self._fenced) for place in old)
+        for place in old:
+            self.read_up_to.pop(place, None)
+            self._held.discard(place)
+            self._fenced.discard(place)
+        self.asked_ns = now_ns
+
+    def has(self, place: Partition) -> bool:
+        return place in self._held
+
+    def read(self, records: Iterable[tuple[str, int, int, str]]) -> None:
+        """The work: (topic, partition, offset, value) each."""
+        now_ns = time.monotonic_ns()
+        events = []
+        for topic, partition, offset, value in records:
+            events.append(Read(now_ns, self.name, Record(topic, partition, offset), value))
+            self.read_up_to[topic, partition] = offset + 1
+        self._write(events)
+        time.sleep(self._random.choice([0, 0, 0, 0.01, 0.05]))
+
+    def committing(self, places: Iterable[Partition]) -> dict[Partition, int]:
+        """What is to be committed of these partitions: of each the next offset to read. Freezes here if told so."""
+        if self._freezes:
+            self._freezes = False
+            self._write([Gone(time.monotonic_ns(), self.name)])
+            os.kill(os.getpid(), signal.SIGSTOP)
+        offsets = {place: self.read_up_to[place] for place in places if place in self.read_up_to}
+        self._write(CommitSent(time.monotonic_ns(), self.name, *place, offset) for place, offset in offsets.items())
+        return offsets
+
+    def answered(self, offsets: Mapping[Partition, int], codes: Mapping[Partition, int | None]) -> None:
+        """`codes`: Kafka's error code of each partition; None: no answer came."""
+        now_ns = time.monotonic_ns()
+        self._write(CommitAnswered(now_ns, self.name, *place, outcome_of(codes.get(place))) for place in offsets)
+        self._fenced.update(place for place in offsets if codes.get(place) in FENCED)
+
+
+def outcome_of(code: int | None) -> Outcome:
+    if code == 0:
+        return Outcome.CONFIRMED
+    return Outcome.REFUSED if code in REFUSALS else Outcome.UNKNOWN

@@ -1,0 +1,171 @@
+"""Consumer groups on a broker that is killed with kill -9 again and again, while their members come, go, die and freeze.
+
+Two groups read one topic at the same time, with producers at work: every kind of members has its rounds with every other. At the end the
+groups work the topic off, their members leave, the broker is killed once more, and the next one is asked what is committed.
+Each group has a history of its own (with the broker's lives, the producers and the logs in all of them), for
+kbroker.testing.group_history.check.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kbroker.client import admin, consumer_group_admin
+from kbroker.testing.broker import FAST_CONFIG, RunningBroker
+from kbroker.testing.group_history import Report, check
+from kbroker.testing.history_events import CommittedAtEnd, to_json
+from tests.consumer_groups.crew import Crew
+from tests.crash.harness import Torment, row_of
+from tests.crash.tally import Progress, silent
+from tests.crash.worker import PARTITIONS, TOPIC
+
+SESSION_MS = 2000
+CONFIG = {
+    **FAST_CONFIG,
+    "group.min.session.timeout.ms": "1000",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": str(SESSION_MS),
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": str(SESSION_MS // 8),
+    "group.consumer.assignment.interval.ms": "100",
+}
+KINDS = {"range": ["range"], "cooperative": ["cooperative"], "consumer": ["consumer"], "mixed": ["range", "consumer"]}
+"""Names of groups, and of what kinds their members are in turn."""
+BOTH_PROTOCOLS = ("range", "consumer")
+BETWEEN_BOTH = ("cooperative", "mixed")
+PATIENCE_S = 120.0
+
+
+@dataclass(slots=True)
+class GroupTorment:
+    """`crews`: one per group."""
+
+    torment: Torment
+    crews: list[Crew]
+    _random: random.Random = field(default_factory=random.Random)
+
+    def round(self) -> None:
+        """Load, kill, start. A longer life from time to time: who has died is missed a session timeout after the broker's start."""
+        longest_s = self._random.choice([1.6, 1.6, 1.6, 2.5 * SESSION_MS / 1000])
+        until = time.monotonic() + self._random.uniform(0.2, longest_s)
+        while time.monotonic() < until:
+            time.sleep(min(0.5, max(0.0, until - time.monotonic())))
+            for crew in self.crews:
+                crew.thaw_due()
+                if self._random.random() < 0.5:
+                    crew.stir()
+        self._check_alive()
+        self.torment.kill_broker()
+        if self._random.random() < 0.15:
+            self.torment.start_and_kill_early()
+        self.torment.start_broker()
+
+    def _check_alive(self) -> None:
+        for part in (*self.torment.clients, *self.crews):
+            part.check_alive()
+
+    def finish(self) -> None:
+        """Producers end, the groups work everything off and end; after one more kill everything is read."""
+        for client in self.torment.clients:
+            client.stop()
+        for client in self.torment.clients:
+            client.wait()
+        self.torment.clients.clear()
+        for crew in self.crews:
+            crew.settle()
+        for crew in self.crews:
+            self._until(f"{crew.group} has committed the end of every log", lambda crew=crew: self._is_drained(crew))
+        for crew in self.crews:
+            crew.finish()
+        self.torment.kill_broker()
+        self.torment.start_broker()
+        self.torment.start_client("read").wait()
+        self.torment.clients.clear()
+        for crew in self.crews:
+            note_committed(self.torment.broker, crew)
+
+    def _is_drained(self, crew: Crew) -> bool:
+        crew.check_alive()
+        with self.torment.broker.connect() as connection:
+            ends = admin.list_offsets(connection, TOPIC, range(PARTITIONS), admin.LATEST)
+        return committed(self.torment.broker, crew.group) == {partition: end for partition, end in ends.items() if end}
+
+    def _until(self, what: str, happened: Callable[[], bool]) -> None:
+        """What does not happen in a long time is left to the judge."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline and not happened():
+            time.sleep(0.1)
+
+    def judge(self) -> dict[str, Report]:
+        return {crew.group: check(crew.events(*self.torment.home.glob("*.jsonl"))) for crew in self.crews}
+
+
+def committed(broker: RunningBroker, group: str) -> dict[int, int]:
+    with broker.connect() as connection:
+        return {place.partition: each.offset for place, each in consumer_group_admin.committed_offsets(connection, group).items()}
+
+
+def note_committed(broker: RunningBroker, crew: Crew) -> None:
+    found = committed(broker, crew.group)
+    now_ns = time.monotonic_ns()
+    events = [CommittedAtEnd(now_ns, TOPIC, partition, found.get(partition, -1)) for partition in range(PARTITIONS)]
+    (crew.home / "end.jsonl").write_text("".join(to_json(event) + "\n" for event in events))
+
+
+@contextmanager
+def tormented(broker: RunningBroker, home: Path, groups: Sequence[str], seed: int) -> Iterator[GroupTorment]:
+    """A running broker with its topic, a process with producers, and the members of the groups; all are gone afterwards."""
+    torment = Torment(broker, home, seed)
+    torment.start_broker()
+    crews = [
+        Crew(home / group, broker.bootstrap, group, TOPIC, KINDS[group], SESSION_MS, seed * 10 + number, size=2)
+        for number, group in enumerate(groups)
+    ]
+    try:
+        broker.create_topic(TOPIC, partitions=PARTITIONS, config={"segment.bytes": "1048576"})
+        torment.start_client("produce")
+        for crew in crews:
+            crew.fill()
+        yield GroupTorment(torment, crews, random.Random(seed))
+    finally:
+        for part in (*crews, *torment.clients):
+            part.dispose() if isinstance(part, Crew) else part.kill()
+        broker.kill9()
+        torment.close()
+
+
+def run(
+    home: Path,
+    engine: str,
+    groups: Sequence[str],
+    *,
+    rounds: int,
+    seed: int,
+    durability: str = "disk",
+    state_storage: str | None = None,
+    command: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Report]:
+    """Torment a broker for some rounds and judge; a report for each group. `home`: an empty directory, which keeps all histories."""
+    progress = progress or silent()
+    progress.begin(f"groups on {row_of(engine, state_storage or engine, durability)}", "round", rounds)
+    broker = RunningBroker(home, storage=engine, state_storage=state_storage, config=CONFIG, command=command, durability=durability)
+    with tormented(broker, home, groups, seed) as torment:
+        for _ in range(rounds):
+            before = torment.torment.kills
+            torment.round()
+            progress.step(kills=torment.torment.kills - before)
+        torment.finish()
+        reports = torment.judge()
+        for crew in torment.crews:
+            progress.count(members=crew.joined, killed=crew.killed, frozen=crew.frozen)
+    for report in reports.values():
+        done = report.statistics
+        progress.count(turns=done.turns, reads=done.reads, reread=done.reread, commits=done.confirmed_commits)
+        progress.count(refused=done.refused_commits, violations=len(report.violations))
+    return reports
