@@ -56,14 +56,15 @@ class MixedGroups:
         try:
             return self._join(self._consumer.existing(request.group_id), request, now_ms)
         except KafkaError as refusal:
-            return Outcome(reply=JoinReply(refusal.code, member_id=request.member_id))
+            return Outcome(reply=JoinReply(refusal.code))
 
     def _join(self, group: Group, request: JoinRequest, now_ms: int) -> Outcome[JoinReply]:
         member_id = request.member_id or self._consumer.new_id()
-        subscription = self._check_join(group, request, member_id)
+        self._check_join(group, request, member_id)
         if request.takes_member_id and request.member_id == NO_MEMBER_ID and request.instance_id is None:
             return Outcome(reply=JoinReply(ErrorCode.member_id_required, member_id=member_id))
         old = _replaced_member(group, request)
+        subscription = _subscription(request)
         downgrades = old is not None and not old.is_classic and self._consumer.may_downgrade(group, [old], joining=1)
         records = Records(group.group_id)
         member = self._member(group, old, member_id, records)
@@ -72,7 +73,7 @@ class MixedGroups:
             try:
                 self._rebalances.assign(group, records, now_ms)
             except KafkaError as failure:
-                return records.outcome(JoinReply(failure.code, member_id=request.member_id))
+                return records.outcome(JoinReply(failure.code))
         is_stale = downgrades and group.assignment_pending
         if not is_stale:
             self._rebalances.step(group, member, self._owned(subscription), records, now_ms, subscribed_anew=subscribed_anew)
@@ -81,8 +82,8 @@ class MixedGroups:
             self._consumer.downgrade(group, (), records, now_ms, rebalance=is_stale)
         return records.outcome(_join_reply(member))
 
-    def _check_join(self, group: Group, request: JoinRequest, member_id: str) -> Subscription:
-        """Whether such a member may join, and what it subscribes to."""
+    def _check_join(self, group: Group, request: JoinRequest, member_id: str) -> None:
+        """Whether such a member may join: raises KafkaError."""
         settings = self._rebalances.settings(group.group_id)
         if settings.migration_policy is MigrationPolicy.DISABLED:
             raise KafkaError(ErrorCode.inconsistent_group_protocol)
@@ -92,10 +93,6 @@ class MixedGroups:
             raise KafkaError(ErrorCode.inconsistent_group_protocol)
         if len(member_id.encode()) > MAX_MEMBER_ID_BYTES:
             raise KafkaError(ErrorCode.invalid_request)
-        try:
-            return read_subscription(request.protocols[0].metadata)
-        except ValueError as error:
-            raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
 
     def _member(self, group: Group, old: Member | None, member_id: str, records: Records) -> Member:
         if old is None:
@@ -205,6 +202,14 @@ def _supports(group: Group, request: JoinRequest) -> bool:
         return False
     known = [{protocol.name for protocol in member.said.classic.supported_protocols} for member in group.classic_members()]
     return any(all(protocol.name in names for names in known) for protocol in request.protocols)
+
+
+def _subscription(request: JoinRequest) -> Subscription:
+    """Raises KafkaError UNKNOWN_SERVER_ERROR for a member that is no consumer."""
+    try:
+        return read_subscription(request.protocols[0].metadata)
+    except ValueError as error:
+        raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
 
 
 def _said(before: ConsumerGroupMember, request: JoinRequest, subscription: Subscription) -> ConsumerGroupMember:
