@@ -32,9 +32,11 @@ COMMANDS: dict[str, Command] = {
     "range": python_member("confluent_member"),
     "cooperative": python_member("confluent_member"),
     "consumer": python_member("confluent_member"),
+    "kafka-python": python_member("kafka_python_member"),
+    "aiokafka": python_member("aiokafka_member"),
 }
 """How a member of each kind is started."""
-FREEZE_THEMSELVES = {"range", "cooperative", "consumer"}
+FREEZE_THEMSELVES = {"range", "cooperative", "consumer", "kafka-python", "aiokafka"}
 
 
 class MemberFailed(AssertionError):
@@ -45,6 +47,7 @@ class MemberProcess:
     def __init__(self, orders: Orders, write: Callable[[Event], None]) -> None:
         self.orders, self._write = orders, write
         self._errors = orders.history.with_suffix(".err")
+        self._was_killed = False
         self.frozen_until: float | None = None
         """On the monotonic clock; None: it is not frozen."""
         with self._errors.open("ab") as log:
@@ -60,10 +63,19 @@ class MemberProcess:
             raise MemberFailed(f"member {self.name} ended early with {self._process.returncode}:\n{self._log()}")
 
     def leave(self) -> None:
-        """In good order; `wait` waits for it."""
+        """In good order; `wait` waits for it. Who has not begun yet is not waited for."""
+        if not self._is_ready():
+            self.kill()
+            return
         self._process.send_signal(signal.SIGTERM)
 
+    def _is_ready(self) -> bool:
+        """It knows what to do with signals."""
+        return self.orders.history.exists()
+
     def wait(self) -> None:
+        if self._was_killed:
+            return
         try:
             code = self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired as error:
@@ -73,13 +85,13 @@ class MemberProcess:
 
     def kill(self) -> None:
         self._write(Gone(time.monotonic_ns(), self.name))
-        self._process.kill()
-        self._process.wait()
+        self._was_killed = True
+        self.dispose()
 
     def freeze(self, seconds: float, *, before_commit: bool) -> None:
         """At once, or (it waits a little for that) between the member's work and its next commit."""
         self.frozen_until = time.monotonic() + seconds
-        if before_commit and self.orders.kind in FREEZE_THEMSELVES:
+        if before_commit and self.orders.kind in FREEZE_THEMSELVES and self._is_ready():
             self._process.send_signal(signal.SIGUSR1)
             deadline = time.monotonic() + 1
             while time.monotonic() < deadline:

@@ -76,10 +76,11 @@ class Member:
         self.is_stopping = False
         self._freezes = False
         self._random = random.Random(orders.seed)
-        self._fd = os.open(orders.history, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGUSR1, self._freeze_soon)
         signal.signal(signal.SIGCONT, self._go_on)
+        # From now on the member can be told something: whoever wants to, looks for this file.
+        self._fd = os.open(orders.history, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def _stop(self, *_: object) -> None:
         self.is_stopping = True

@@ -15,25 +15,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kbroker.client import admin, consumer_group_admin
 from kbroker.testing.broker import FAST_CONFIG, RunningBroker
 from kbroker.testing.group_history import Report, check
-from kbroker.testing.history_events import CommittedAtEnd, to_json
 from tests.consumer_groups.crew import Crew
+from tests.consumer_groups.flow import broker_config, is_drained, note_committed
 from tests.crash.harness import Torment, row_of
 from tests.crash.tally import Progress, silent
 from tests.crash.worker import PARTITIONS, TOPIC
 
 SESSION_MS = 2000
-CONFIG = {
-    **FAST_CONFIG,
-    "group.min.session.timeout.ms": "1000",
-    "group.consumer.min.session.timeout.ms": "1000",
-    "group.consumer.session.timeout.ms": str(SESSION_MS),
-    "group.consumer.min.heartbeat.interval.ms": "100",
-    "group.consumer.heartbeat.interval.ms": str(SESSION_MS // 8),
-    "group.consumer.assignment.interval.ms": "100",
-}
+CONFIG = {**FAST_CONFIG, **broker_config(SESSION_MS)}
 KINDS = {"range": ["range"], "cooperative": ["cooperative"], "consumer": ["consumer"], "mixed": ["range", "consumer"]}
 """Names of groups, and of what kinds their members are in turn."""
 BOTH_PROTOCOLS = ("range", "consumer")
@@ -79,7 +70,7 @@ class GroupTorment:
         for crew in self.crews:
             crew.settle()
         for crew in self.crews:
-            self._until(f"{crew.group} has committed the end of every log", lambda crew=crew: self._is_drained(crew))
+            self._until(lambda crew=crew: is_drained(self.torment.broker, crew, PARTITIONS))
         for crew in self.crews:
             crew.finish()
         self.torment.kill_broker()
@@ -87,15 +78,9 @@ class GroupTorment:
         self.torment.start_client("read").wait()
         self.torment.clients.clear()
         for crew in self.crews:
-            note_committed(self.torment.broker, crew)
+            note_committed(self.torment.broker, crew, PARTITIONS)
 
-    def _is_drained(self, crew: Crew) -> bool:
-        crew.check_alive()
-        with self.torment.broker.connect() as connection:
-            ends = admin.list_offsets(connection, TOPIC, range(PARTITIONS), admin.LATEST)
-        return committed(self.torment.broker, crew.group) == {partition: end for partition, end in ends.items() if end}
-
-    def _until(self, what: str, happened: Callable[[], bool]) -> None:
+    def _until(self, happened: Callable[[], bool]) -> None:
         """What does not happen in a long time is left to the judge."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline and not happened():
@@ -103,18 +88,6 @@ class GroupTorment:
 
     def judge(self) -> dict[str, Report]:
         return {crew.group: check(crew.events(*self.torment.home.glob("*.jsonl"))) for crew in self.crews}
-
-
-def committed(broker: RunningBroker, group: str) -> dict[int, int]:
-    with broker.connect() as connection:
-        return {place.partition: each.offset for place, each in consumer_group_admin.committed_offsets(connection, group).items()}
-
-
-def note_committed(broker: RunningBroker, crew: Crew) -> None:
-    found = committed(broker, crew.group)
-    now_ns = time.monotonic_ns()
-    events = [CommittedAtEnd(now_ns, TOPIC, partition, found.get(partition, -1)) for partition in range(PARTITIONS)]
-    (crew.home / "end.jsonl").write_text("".join(to_json(event) + "\n" for event in events))
 
 
 @contextmanager
