@@ -1,4 +1,7 @@
-"""Subscriptions by a regular expression: RE2's syntax, whole names, resolved in the background, alone or beside a list of names."""
+"""Subscriptions by a regular expression: RE2's syntax, whole names, alone or beside a list of names.
+
+Expressions are resolved in the background; `an_expression` shows what heartbeats answer meanwhile, the others wait for the result.
+"""
 
 from __future__ import annotations
 
@@ -64,10 +67,10 @@ def whole_names_are_matched(s: Session) -> None:
     one, longer = topics(s, "one", "one-longer")
     group = group_of(s, "g", one, longer)
     member = Consumer(s, group, "m")
-    member.join(subscribed_topic_names=None, subscribed_topic_regex=f"{s.name}-one")
+    member.silently(0, rebalance_timeout=60_000, subscribed_topic_regex=f"{s.name}-one")
     resolved(s, member, 1)
     note(s, member)
-    member.beat(subscribed_topic_regex=f"^{s.name}-one.*$")
+    member.silently(subscribed_topic_regex=f"^{s.name}-one.*$")
     resolved(s, member, 2)
     note(s, member)
 
@@ -103,13 +106,13 @@ def an_expression_and_names(s: Session) -> None:
     one, two, other = topics(s, "one", "two", "other")
     group = group_of(s, "g", one, two, other)
     member = Consumer(s, group, "m")
-    member.join(other, subscribed_topic_regex=f"{s.name}-(one|two)")
+    member.silently(0, rebalance_timeout=60_000, subscribed_topic_names=[other.name], subscribed_topic_regex=f"{s.name}-(one|two)")
     resolved(s, member, 3)
     note(s, member)
-    member.beat(subscribed_topic_names=[])
+    member.silently(subscribed_topic_names=[])
     resolved(s, member, 2)
     note(s, member)
-    member.beat(subscribed_topic_regex="", subscribed_topic_names=[one.name])
+    member.silently(subscribed_topic_regex="", subscribed_topic_names=[one.name])
     resolved(s, member, 1)
     note(s, member)
 
@@ -121,7 +124,7 @@ def two_members_with_one_expression(s: Session) -> None:
     group = group_of(s, "g", one, two)
     m, n = Consumer(s, group, "m"), Consumer(s, group, "n")
     regex = f"{s.name}-.*"
-    m.join(subscribed_topic_names=None, subscribed_topic_regex=regex)
+    m.silently(0, rebalance_timeout=60_000, subscribed_topic_regex=regex)
     resolved(s, m, 2)
     n.silently(0, subscribed_topic_regex=regex, rebalance_timeout=60_000)
     stays = m.silently().assignment.topic_partitions
@@ -137,7 +140,7 @@ def a_new_topic_matches(s: Session) -> None:
     (one,) = topics(s, "one")
     group = group_of(s, "g", one)
     member = Consumer(s, group, "m")
-    member.join(subscribed_topic_names=None, subscribed_topic_regex=f"{s.name}-.*")
+    member.silently(0, rebalance_timeout=60_000, subscribed_topic_regex=f"{s.name}-.*")
     resolved(s, member, 1)
     (late,) = topics(s, "late")
     wait_for_partitions(s, group, late)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.differential.classic import ClassicMember, classic_group, form, protocols, until_state
+from tests.differential.classic import ClassicMember, classic_group, protocols
 from tests.differential.classic import describe as describe_classic
 from tests.differential.consumers import Consumer, describe, group_of
 from tests.differential.mixed_groups import assigned, classic_with, offered, subscribed
@@ -139,56 +139,6 @@ def user_data_in_an_assignment(s: Session) -> None:
     a.sync(quiet=True, assignments=[{"member_id": a.member_id, "assignment": own}])
     Consumer(s, group, "n").join(topic)
     describe(s, group)
-
-
-@script()
-def before_the_leader_has_synced(s: Session) -> None:
-    topic = s.topic(2)
-    group = group_of(s, "g", topic)
-    a = ClassicMember(s, group, "a")
-    a.enter(protocols=offered(subscribed(topic)))()
-    n = Consumer(s, group, "n", on="n")
-    n.join(topic)
-    describe(s, group)
-    a.sync(assignments=[{"member_id": a.member_id, "assignment": assigned({topic: [0, 1]})}])
-    a.heartbeat()
-    a.join(protocols=offered(subscribed(topic)))
-    a.sync()
-    n.beat()
-
-
-@script()
-def while_a_join_waits(s: Session) -> None:
-    topic = s.topic(2)
-    group = group_of(s, "g", topic)
-    a, b = ClassicMember(s, group, "a"), ClassicMember(s, group, "b")
-    a.enter(protocols=offered(subscribed(topic)))()
-    a.sync(quiet=True, assignments=[{"member_id": a.member_id, "assignment": assigned({topic: [0, 1]})}])
-    waiting = b.enter(protocols=offered(subscribed(topic)))
-    until_state(s, group, "PreparingRebalance", 2)
-    n = Consumer(s, group, "n", on="n")
-    n.join(topic)
-    s.note("the join that waited", waiting().error_code.name)
-    a.heartbeat()
-    b.join(protocols=offered(subscribed(topic)))
-
-
-@script()
-def while_a_follower_waits_for_the_leader(s: Session) -> None:
-    topic = s.topic(2)
-    group = group_of(s, "g", topic)
-    a, b = ClassicMember(s, group, "a"), ClassicMember(s, group, "b")
-    form(a, b, protocols=offered(subscribed(topic)))
-    leading = a.begin_join(quiet=True, protocols=offered(subscribed(topic)))
-    until_state(s, group, "PreparingRebalance", 2)
-    b.join(quiet=True, protocols=offered(subscribed(topic)))
-    leading()
-    waiting = b.begin_sync()
-    s.wait(0.3)  # requests over another connection may overtake it
-    Consumer(s, group, "n", on="n").join(topic)
-    waiting()
-    a.heartbeat()
-    b.heartbeat()
 
 
 @script()
