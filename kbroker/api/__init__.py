@@ -16,12 +16,14 @@ from kbroker.broker.connection import Handler
 
 
 class Api(NamedTuple):
-    """`module` in kbroker.api has a function `handle`; versions `first` to `last` are served (all that kio has, unless noted)."""
+    """`module` in kbroker.api has a function `handle`; versions `first` to `last` are served (all that kio has, unless noted). `listed`: in
+    ApiVersions."""
 
     key: int
     module: str
     first: int
     last: int
+    listed: bool = True
 
 
 APIS: dict[int, Api] = {
@@ -56,6 +58,8 @@ APIS: dict[int, Api] = {
         Api(60, "describe_cluster", 0, 2),
         Api(68, "consumer_group_heartbeat", 0, 1),
         Api(69, "consumer_group_describe", 0, 1),
+        Api(71, "get_telemetry_subscriptions", 0, 0, listed=False),
+        Api(72, "push_telemetry", 0, 0, listed=False),
         Api(74, "list_config_resources", 0, 1),
         Api(75, "describe_topic_partitions", 0, 0),
         Api(76, "share_group_heartbeat", 1, 1),

@@ -31,7 +31,7 @@ def handle(request: Request) -> Message:
         return {"error_code": ErrorCode.invalid_request, "api_keys": (), "throttle_time": 0}
     return {
         "error_code": ErrorCode.none,
-        "api_keys": [{"api_key": api.key, "min_version": api.first, "max_version": api.last} for api in APIS.values()],
+        "api_keys": [{"api_key": api.key, "min_version": api.first, "max_version": api.last} for api in APIS.values() if api.listed],
         "throttle_time": 0,
         "supported_features": [
             {"name": name, "min_version": first, "max_version": last}

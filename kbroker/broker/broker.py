@@ -22,13 +22,14 @@ from uuid import uuid4
 import trio
 
 from kbroker import plugins
+from kbroker.broker.client_telemetry import ClientTelemetry
 from kbroker.broker.configs import Configs, ConfigsStatistics
 from kbroker.broker.connection import Connection
 from kbroker.broker.consumer_groups import ConsumerGroups, ConsumerGroupsStatistics
 from kbroker.broker.coordinators import GroupCoordinator, GroupCoordinatorStatistics
 from kbroker.broker.dead_letter_writer import DeadLetterWriter
 from kbroker.broker.dead_letters import DeadLetters, DeadLettersStatistics
-from kbroker.broker.deadlines import Deadlines, DeadlinesStatistics
+from kbroker.broker.deadlines import Deadlines, DeadlinesStatistics, now_ms
 from kbroker.broker.fetch_sessions import FetchSessions, FetchSessionsStatistics
 from kbroker.broker.group_commit import GroupCommit, GroupCommitStatistics
 from kbroker.broker.local_persister import CountsShareState, LocalPersister, PersisterContext
@@ -136,6 +137,7 @@ class Broker:
             share_coordinator, self.topics, persister, self.share_groups, self.configs, state_store, self.state
         )
         self.consumer_groups = self._consumer_groups()
+        self.client_telemetry = ClientTelemetry(now_ms)
         self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])
 
     def _consumer_groups(self) -> ConsumerGroups:

@@ -1,0 +1,17 @@
+"""PushTelemetry (72), v0 (KIP-714): what clients send is dropped. Served, but not listed (broker/client_telemetry.py)."""
+
+from __future__ import annotations
+
+from kbroker.broker.connection import Message, Request
+from kbroker.errors import ErrorCode, KafkaError
+
+
+def handle(request: Request) -> Message:
+    body = request.body
+    try:
+        request.broker.client_telemetry.push(
+            body.client_instance_id, body.subscription_id, body.metrics, body.compression_type, is_terminating=body.terminating
+        )
+    except KafkaError as error:
+        return {"error_code": error.code}
+    return {"error_code": ErrorCode.none}

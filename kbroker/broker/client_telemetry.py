@@ -1,0 +1,86 @@
+"""Client telemetry (KIP-714) of a broker without a receiver: clients are told that no metrics are wanted, and what they send is dropped.
+
+Such a broker does not list the two APIs, as Kafka does not, so clients leave them alone; those that ask even so are answered by Kafka's
+rules. What is kept of a client, when it came last, is only for these, and the clients that were not heard of for longest are forgotten.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID, uuid4
+from zlib import crc32
+
+from kbroker.compression import Codec, CorruptPayload, decompress
+from kbroker.errors import ErrorCode, KafkaError
+
+PUSH_INTERVAL_MS: Final = 300_000
+MAX_BYTES: Final = 1 << 20
+COMPRESSION_TYPES: Final = (Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY)
+"""What clients may compress with, the best first."""
+_MAX_CLIENTS: Final = 16_384
+_RETRIES: Final = (ErrorCode.unknown_subscription_id, ErrorCode.unsupported_compression_type)
+"""Who is told one of these asks for its subscription again, at once."""
+
+
+@dataclass(slots=True)
+class _Client:
+    subscription_id: int
+    asked_ms: float = float("-inf")
+    pushed_ms: float = float("-inf")
+    is_terminating: bool = False
+    told: ErrorCode = ErrorCode.none
+
+
+class ClientTelemetry:
+    def __init__(self, now_ms: Callable[[], float]) -> None:
+        self._now_ms = now_ms
+        self._clients: OrderedDict[UUID, _Client] = OrderedDict()
+
+    def subscribe(self, client_id: UUID | None) -> tuple[UUID, int]:
+        """GetTelemetrySubscriptions: the client's id, made if it has none, and that of its subscription. Raises
+        THROTTLING_QUOTA_EXCEEDED for who comes before its time."""
+        client_id = client_id or uuid4()
+        client, now_ms = self._client(client_id), self._now_ms()
+        if now_ms - max(client.asked_ms, client.pushed_ms) < PUSH_INTERVAL_MS and client.told not in _RETRIES:
+            raise self._refusal(client, ErrorCode.throttling_quota_exceeded)
+        client.asked_ms = now_ms
+        client.told = ErrorCode.none
+        return client_id, client.subscription_id
+
+    def push(self, client_id: UUID | None, subscription_id: int, metrics: bytes, codec: int, *, is_terminating: bool) -> None:
+        """PushTelemetry. Raises KafkaError."""
+        if client_id is None:
+            raise KafkaError(ErrorCode.invalid_request)
+        client, now_ms = self._client(client_id), self._now_ms()
+        if client.is_terminating:
+            raise self._refusal(client, ErrorCode.invalid_request)
+        is_early = client.asked_ms <= client.pushed_ms and now_ms - client.pushed_ms < PUSH_INTERVAL_MS
+        if is_early and not is_terminating:
+            raise self._refusal(client, ErrorCode.throttling_quota_exceeded)
+        client.pushed_ms, client.is_terminating = now_ms, is_terminating
+        if subscription_id != client.subscription_id:
+            raise self._refusal(client, ErrorCode.unknown_subscription_id)
+        if codec != Codec.NONE and codec not in COMPRESSION_TYPES:
+            raise self._refusal(client, ErrorCode.unsupported_compression_type)
+        if len(metrics) > MAX_BYTES:
+            raise self._refusal(client, ErrorCode.telemetry_too_large)
+        try:
+            if metrics:
+                decompress(Codec(codec), metrics)
+        except CorruptPayload:
+            raise self._refusal(client, ErrorCode.invalid_record) from None
+
+    def _client(self, client_id: UUID) -> _Client:
+        client = self._clients.setdefault(client_id, _Client(crc32(client_id.bytes) >> 1 or 1))
+        self._clients.move_to_end(client_id)
+        if len(self._clients) > _MAX_CLIENTS:
+            self._clients.popitem(last=False)
+        return client
+
+    @staticmethod
+    def _refusal(client: _Client, code: ErrorCode) -> KafkaError:
+        client.told = code
+        return KafkaError(code)

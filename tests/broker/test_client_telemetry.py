@@ -1,0 +1,94 @@
+"""Client telemetry of a broker that wants no metrics (KIP-714): who is put off, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+
+from kbroker.broker.client_telemetry import MAX_BYTES, PUSH_INTERVAL_MS, ClientTelemetry
+from kbroker.compression import Codec, compress
+from kbroker.errors import ErrorCode, KafkaError
+
+CLIENT = UUID(int=7)
+
+
+class Clock:
+    now_ms = 0.0
+
+    def __call__(self) -> float:
+        return self.now_ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def telemetry(clock: Clock) -> ClientTelemetry:
+    return ClientTelemetry(clock)
+
+
+def code(ask: Callable[[], object]) -> ErrorCode:
+    try:
+        ask()
+    except KafkaError as refusal:
+        return refusal.code
+    return ErrorCode.none
+
+
+def test_a_client_gets_an_id_and_keeps_its_subscription(telemetry: ClientTelemetry, clock: Clock) -> None:
+    made, subscription = telemetry.subscribe(None)
+    clock.now_ms = PUSH_INTERVAL_MS
+    assert telemetry.subscribe(made) == (made, subscription)
+    assert telemetry.subscribe(None)[0] != made
+
+
+def test_who_comes_too_often_is_put_off(telemetry: ClientTelemetry, clock: Clock) -> None:
+    _, subscription = telemetry.subscribe(CLIENT)
+    assert code(lambda: telemetry.subscribe(CLIENT)) is ErrorCode.throttling_quota_exceeded
+
+    def push() -> None:
+        telemetry.push(CLIENT, subscription, b"", Codec.NONE, is_terminating=False)
+
+    clock.now_ms += 1
+    assert [code(push), code(push)] == [ErrorCode.none, ErrorCode.throttling_quota_exceeded]
+    clock.now_ms += PUSH_INTERVAL_MS
+    assert [code(push), code(push)] == [ErrorCode.none, ErrorCode.throttling_quota_exceeded]
+    telemetry.push(CLIENT, subscription, b"", Codec.NONE, is_terminating=True)
+    clock.now_ms += PUSH_INTERVAL_MS
+    assert code(push) is ErrorCode.invalid_request
+
+
+@pytest.mark.parametrize(
+    ("subscription", "metrics", "codec", "refusal"),
+    [
+        (1, b"", Codec.NONE, ErrorCode.unknown_subscription_id),
+        (0, b"", 9, ErrorCode.unsupported_compression_type),
+        (0, bytes(MAX_BYTES + 1), Codec.NONE, ErrorCode.telemetry_too_large),
+        (0, b"nonsense", Codec.ZSTD, ErrorCode.invalid_record),
+        (0, compress(Codec.GZIP, b"metrics"), Codec.GZIP, ErrorCode.none),
+        (0, b"", Codec.ZSTD, ErrorCode.none),
+    ],
+)
+def test_what_may_be_pushed(
+    telemetry: ClientTelemetry, clock: Clock, subscription: int, metrics: bytes, codec: int, refusal: ErrorCode
+) -> None:
+    _, known = telemetry.subscribe(CLIENT)
+    clock.now_ms += 1
+    assert code(lambda: telemetry.push(CLIENT, known + subscription, metrics, codec, is_terminating=False)) is refusal
+
+
+def test_who_pushes_for_another_subscription_may_ask_for_its_own_at_once(telemetry: ClientTelemetry) -> None:
+    assert code(lambda: telemetry.push(CLIENT, 0, b"", 0, is_terminating=False)) is ErrorCode.unknown_subscription_id
+    assert telemetry.subscribe(CLIENT)[0] == CLIENT
+    assert code(lambda: telemetry.push(None, 0, b"", 0, is_terminating=False)) is ErrorCode.invalid_request
+
+
+def test_clients_that_were_not_heard_of_for_longest_are_forgotten(telemetry: ClientTelemetry) -> None:
+    for number in range(1, 20_000):
+        telemetry.subscribe(UUID(int=number))
+    telemetry.subscribe(UUID(int=1))
+    assert code(lambda: telemetry.subscribe(UUID(int=19_999))) is ErrorCode.throttling_quota_exceeded
