@@ -14,10 +14,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from kbroker.testing.history_events import Back, Event, Gone, merge, read_lines, to_json
 from tests.consumer_groups.turns import Orders
+from tests.differential.apache_kafka import class_path
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120.0
@@ -28,12 +30,30 @@ def python_member(module: str) -> Command:
     return lambda orders: [sys.executable, "-m", f"tests.consumer_groups.{module}", *orders.arguments()]
 
 
+def java_member(orders: Orders) -> list[str]:
+    command = ["java", "-Xmx192m", "-XX:TieredStopAtLevel=1", "-cp", f"{java_classes()}:{class_path()}"]
+    return [*command, "ConsumerMember", *orders.arguments()]
+
+
+@cache
+def java_classes() -> Path:
+    """Where the Java member is compiled to."""
+    source = Path(__file__).parent / "ConsumerMember.java"
+    target = ROOT / "build" / "consumer-member"
+    target.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["javac", "-d", str(target), "-cp", class_path(), str(source)], check=True, capture_output=True, text=True)
+    return target
+
+
 COMMANDS: dict[str, Command] = {
     "range": python_member("confluent_member"),
     "cooperative": python_member("confluent_member"),
     "consumer": python_member("confluent_member"),
     "kafka-python": python_member("kafka_python_member"),
     "aiokafka": python_member("aiokafka_member"),
+    "java-range": java_member,
+    "java-cooperative": java_member,
+    "java-consumer": java_member,
 }
 """How a member of each kind is started."""
 FREEZE_THEMSELVES = {"range", "cooperative", "consumer", "kafka-python", "aiokafka"}
