@@ -10,6 +10,7 @@ from tests.differential.script import Session, only, script
 CONTROLLERS = (52, 53, 54, 58, 59, 62, 63, 64, 70, 73)
 """Vote, BeginQuorumEpoch, EndQuorumEpoch, Envelope, FetchSnapshot, BrokerRegistration and others: between brokers and controllers."""
 SHARE = (76, 77, 78, 79, 83, 84, 85, 86, 87)
+CONSUMER_GROUPS = (8, 9, 11, 12, 13, 14, 15, 47, 68, 69, 71, 72)
 BASE = (0, 1, 2, 3, 10, 16, 19, 20, 32, 42)
 
 
@@ -85,6 +86,14 @@ def versions_served(s: Session) -> None:
     answer = s.prepare("api_versions", 3, client_software_name="kbroker", client_software_version="1")
     rows = {row.api_key: [row.min_version, row.max_version] for row in answer.api_keys}
     for key in (*BASE, 18, 21, 22, 23, 33, 35, 37, 44, 60, 74, 75, *SHARE):
+        s.note(f"API {key}", rows.get(key))
+
+
+@script("BASE-2")
+def versions_served_for_consumer_groups(s: Session) -> None:
+    answer = s.prepare("api_versions", 3, client_software_name="kbroker", client_software_version="1")
+    rows = {row.api_key: [row.min_version, row.max_version] for row in answer.api_keys}
+    for key in CONSUMER_GROUPS:
         s.note(f"API {key}", rows.get(key))
 
 

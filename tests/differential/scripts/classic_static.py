@@ -62,7 +62,7 @@ def follower_comes_back(s: Session) -> None:
     again.heartbeat()
 
 
-@script()
+@script("BASE-61")
 def leader_comes_back(s: Session) -> None:
     group, a, b = static_pair(s)
     again = successor(s, a, "again")

@@ -29,7 +29,7 @@ def version_0_with_a_member_id(s: Session) -> None:
     Consumer(s, group, "", version=0).leave()
 
 
-@script()
+@script("BASE-59")
 def the_client_makes_the_member_id(s: Session) -> None:
     group = group_of(s)
     member = Consumer(s, group, "m")

@@ -23,7 +23,7 @@ def grouped(s: Session, partitions: int = 2) -> tuple[str, Topic, Consumer]:
     return group, topic, member
 
 
-@script()
+@script("BASE-60")
 def commits_by_epoch(s: Session) -> None:
     group, topic, member = grouped(s)
     for epoch in (2, 1, 0, 3, -1, -2):

@@ -116,7 +116,7 @@ def a_group_of_committed_offsets(s: Session) -> None:
     heartbeat(s, group, "m", 0, "missing")
 
 
-@script("GRP-48")
+@script("GRP-53")
 def transactions_and_a_share_group(s: Session) -> None:
     group, topic = s.group(), s.topic()
     share_group(s, group)

@@ -138,7 +138,7 @@ def to_a_group_without_members(s: Session) -> None:
     fetch(s, group, [topic])
 
 
-@script()
+@script("BASE-58")
 def blank_group_ids(s: Session) -> None:
     classic_group(s)
     topic = s.topic()
