@@ -116,21 +116,21 @@ class Groups:
         try:
             if len(group_id.encode()) > MAX_GROUP_ID_BYTES:
                 raise KafkaError(ErrorCode.invalid_group_id)
-            made = self._let_commit(request, now_ms)
+            self._let_commit(request, now_ms)
         except KafkaError as refusal:
             return Outcome(reply=OffsetErrors(refusal.code))
         outcome = self.offsets.commit(request, now_ms=now_ms)
-        if not made:
+        if request.generation >= 0 or not self._is_classic(group_id):
             return outcome
-        # The group counts only if the first of its offsets is saved.
+        # There may be nothing of the group but these offsets: then it counts only if they are saved.
         return Outcome(outcome.changes, outcome.reply, outcome.effects, (group_id,))
 
-    def _let_commit(self, request: CommitRequest, now_ms: int) -> bool:
-        """Whether the group was made for this. Raises the refusal."""
+    def _let_commit(self, request: CommitRequest, now_ms: int) -> None:
+        """Raises the refusal."""
         kind = self._group_ids.type_of(request.group_id)
         if kind is None and request.generation < 0:
             self.classic.ensure(request.group_id, now_ms=now_ms)
-            return True
+            return
         if kind is None and request.version < _GROUP_NOT_FOUND_FROM:
             raise KafkaError(ErrorCode.illegal_generation)
         if kind in (None, SHARE):
@@ -139,7 +139,6 @@ class Groups:
             self.consumer.check_commit(request)
         else:
             self.classic.check_commit(request, now_ms=now_ms)
-        return False
 
     def fetch_offsets(self, group_id: str, member_id: str | None, member_epoch: int) -> OffsetsByTopic:
         """OffsetFetch for one group: all that it has committed. Raises KafkaError for a member that a consumer group does not have, or
