@@ -296,18 +296,24 @@ KNOWN: Sequence[Difference] = (
     Difference(
         "DIF-70",
         r"^[02]\.consumer_group_heartbeat\.(member_epoch|assignment\.topic_partitions)$",
-        any_of(values(1, 2), values(2, 3), _more_rows),
-        "consumer_regex.a_new_topic_matches consumer_regex.an_expression consumer_regex.an_expression_and_names "
-        "consumer_regex.two_members_with_one_expression consumer_regex.whole_names_are_matched",
+        any_of(values(1, 2), _more_rows),
+        "consumer_regex.an_expression",
     ),
     Difference(
-        "DIF-71", r"^4\.consumer_group_heartbeat\.", kafka_says("invalid_regular_expression", "text", None, 0), "*.expressions_of_newer_re2"
+        "DIF-71",
+        r"^4\.consumer_group_heartbeat\.",
+        kafka_says("invalid_regular_expression", "text", None, 0),
+        "consumer_regex.expressions_of_newer_re2",
     ),
     Difference(
         "DIF-72",
-        r"^[23]\.heartbeat\.error_code$",
-        any_of(values("none", "unknown_member_id"), values("none", "rebalance_in_progress")),
-        "group_upgrades.while_a_follower_waits_for_the_leader",
+        r"^[2-5]\.(heartbeat|sync_group)\.",
+        any_of(
+            *(values("none", code) for code in ("unknown_member_id", "rebalance_in_progress")),
+            *(values(kafka, None) for kafka in ("consumer", "range")),
+            values("of b", ""),
+        ),
+        "group_upgrades_midway.a_follower_waits_and_assignments_cannot_be_read",
     ),
     Difference(
         "DIF-73",
