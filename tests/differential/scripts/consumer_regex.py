@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from tests.differential.consumers import Consumer, describe, group_of, wait_for_partitions
 from tests.differential.script import Session, Topic, script
+from tests.differential.scripts.offset_commits import commit
+from tests.differential.scripts.offset_deletions import delete_offsets
 
 
 def topics(s: Session, *names: str) -> list[Topic]:
@@ -156,3 +158,29 @@ def an_expression_of_version_0(s: Session) -> None:
     old = Consumer(s, group, "m", version=0, epoch=member.epoch)
     old.beat(subscribed_topic_names=["missing"], rebalance_timeout=60_000)
     describe(s, group, version=0)
+
+
+@script(seconds=2.0)
+def offsets_of_topics_that_match(s: Session) -> None:
+    one, two, other = topics(s, "one", "two", "other")
+    group = group_of(s, "g", one, two, other)
+    commit(s, group, {one: {0: 1}, two: {0: 1}, other: {0: 1}})
+    member = Consumer(s, group, "m")
+    member.silently(0, rebalance_timeout=60_000, subscribed_topic_names=[two.name], subscribed_topic_regex=f"{s.name}-one")
+    resolved(s, member, 2)
+    delete_offsets(s, group, {one.name: [0], two.name: [0], other.name: [0]})
+
+
+@script(seconds=2.0)
+def the_owner_of_an_expression_leaves(s: Session) -> None:
+    (one,) = topics(s, "one")
+    group = group_of(s, "g", one)
+    member = Consumer(s, group, "m")
+    member.silently(0, rebalance_timeout=60_000, subscribed_topic_regex=f"{s.name}-one")
+    resolved(s, member, 1)
+    member.leave()
+    describe(s, group)
+    again = Consumer(s, group, "n")
+    again.silently(0, rebalance_timeout=60_000, subscribed_topic_regex=f"{s.name}-one")
+    resolved(s, again, 1)
+    note(s, again)

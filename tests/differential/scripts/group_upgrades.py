@@ -11,11 +11,12 @@ from tests.differential.scripts.group_descriptions import delete, listed
 from tests.differential.scripts.offset_commits import commit, fetch
 
 
-def mixed(s: Session, *names: str) -> tuple[ClassicMember, Consumer, Topic]:
-    """A classic member a with both partitions of a topic, and n, of the new protocol, who has just joined."""
+def mixed(s: Session, *names: str, native: str = "n") -> tuple[ClassicMember, Consumer, Topic]:
+    """A classic member a with both partitions of a topic, and n, of the new protocol, who has just joined. The member id "o" comes
+    last in Kafka's hash tables, too, for scripts in which both compete for free partitions."""
     topic = s.topic(2)
     a = classic_with(s, topic, *names)
-    n = Consumer(s, a.group_id, "n", on="n")
+    n = Consumer(s, a.group_id, native, on="n")
     n.join(topic)
     return a, n, topic
 
