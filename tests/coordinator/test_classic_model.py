@@ -57,6 +57,11 @@ class ClassicGroupMachine(RuleBasedStateMachine):
             if client.joining.reply is None or client.joining.reply.error_code is not ErrorCode.member_id_required:
                 break
 
+    @rule(who=st.sets(names, min_size=1))
+    def several_join(self, who: set[str]) -> None:
+        for name in sorted(who):
+            self.join_with_the_id_that_was_given(name)
+
     @rule()
     def everybody_joins_again(self) -> None:
         """Who was told something, that is; what a rebalance is."""
@@ -69,6 +74,25 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         for name, client in self.clients.items():
             if self.believes(client) >= 0:
                 self.sync(name)
+
+    @rule(who=st.sets(names, min_size=1))
+    def settles(self, who: set[str]) -> None:
+        """A rebalance that nothing disturbs, if everybody is there."""
+        self.several_join(who)
+        self.world.pass_time(self.world.settings.initial_rebalance_delay_ms)
+        group = self.world.groups.get(GROUP)
+        if group is not None and group.state is GroupState.PREPARING:
+            self.everybody_joins_again()
+        self.everybody_syncs()
+        while self.world.flying:
+            self.world.save()
+
+    @rule(rounds=st.integers(1, 4))
+    def everybody_lives_on(self, rounds: int) -> None:
+        for _ in range(rounds):
+            for name in self.clients:
+                self.heartbeat(name)
+            self.world.pass_time(9_000)
 
     @rule(name=names)
     def sync(self, name: str) -> None:
@@ -178,6 +202,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
             return
         check_members(group)
         check_timers(self.world, group)
+        assert group.saving is None or self.world.flying
 
     @invariant()
     def whoever_waits_is_known_to_wait(self) -> None:

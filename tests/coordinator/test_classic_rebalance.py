@@ -289,3 +289,48 @@ def test_a_second_request_answers_the_first(world: World) -> None:
     assert waiting.code is REBALANCING
     a.sync(a, b)
     assert again.reply.assignment == b"b"
+
+
+def test_static_members_that_are_all_late_are_waited_for_once_more(world: World) -> None:
+    a, b = Member(world, "a", instance_id="static-a"), Member(world, "b", instance_id="static-b")
+    c = Member(world, "c")
+    world.form(a, b)
+    c.enter()
+    world.leave(c)
+    for _ in range(7):
+        world.pass_time(9_000)
+        assert beat_all((a, b)) == [REBALANCING] * 2
+    assert a.join().reply is None
+    for _ in range(7):
+        world.pass_time(9_000)
+        b.heartbeat()
+    assert a.joining.code is OK
+    assert a.leads()
+
+
+def test_late_and_over_in_the_same_moment(world: World) -> None:
+    a, b = members(world, "ab")
+    a.enter(rebalance_timeout_ms=10_000)
+    a.sync(a)
+    b.enter(rebalance_timeout_ms=10_000)
+    world.pass_time(10_000)
+    assert b.joining.reply.generation_id == 2
+    assert (world.state, set(world.group.members)) == (GroupState.COMPLETING, {b.member_id})
+
+
+def test_an_older_generation_that_is_saved_late_gives_nothing_to_the_next(world: World) -> None:
+    a, b = members(world, "ab")
+    a.enter()
+    world.patient = True
+    a.sync(a)
+    b.enter()
+    a.join()
+    a.sync(a, b)
+    b.note_id()
+    following = b.sync()
+    world.save()
+    assert following.reply is None
+    assert world.state is GroupState.COMPLETING
+    world.save()
+    assert world.state is GroupState.STABLE
+    assert following.reply.assignment == b"b"
