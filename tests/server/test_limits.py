@@ -50,7 +50,7 @@ def test_max_connections() -> None:
 
 
 def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
-    with open_test_broker(config={"connections.max.idle.ms": "300"}) as broker, connect(broker) as idle, connect(broker) as busy:
+    with open_test_broker(config={"connections.max.idle.ms": "1500"}) as broker, connect(broker) as idle, connect(broker) as busy:
         ask(idle)
         ask(busy)
         idle.setblocking(False)
@@ -66,7 +66,7 @@ def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
 
 
 def test_a_peer_that_never_reads_its_answers_counts_as_idle() -> None:
-    with open_test_broker(config={"connections.max.idle.ms": "300"}) as broker, connect(broker) as deaf:
+    with open_test_broker(config={"connections.max.idle.ms": "1500"}) as broker, connect(broker) as deaf:
         with suppress(ConnectionError):  # It may be closed before all is sent.
             deaf.sendall(API_VERSIONS_0 * 50_000)
         while "idle for connections.max.idle.ms" not in broker.logs():
