@@ -6,6 +6,7 @@ its next start, and never loses one. A rebalance happens only while the member p
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,11 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kbroker.cli.clients import READING, ClientErrors, client_settings, require_topics
 from kbroker.cli.consumed import Batches, Ends
 from kbroker.cli.exits import OK, CommandFailed, say
-from kbroker.cli.params import Address
+from kbroker.cli.group_views import of_other_type
+from kbroker.cli.params import Address, connect
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, TopicPartition
 
+_SILENCE = logging.Logger(__name__, level=logging.CRITICAL + 1)
+"""The library writes fatal errors to stderr itself, beside reporting them."""
 _SIGNALLED = 128
 """Shells say so much more than a signal's number where one ended a command."""
 
@@ -68,12 +72,14 @@ def consume_as_member(bootstrap: Address, membership: Membership, ends: Ends, sh
     settings: dict[str, Any] = {
         **client_settings(bootstrap, errors),
         **READING,
+        "logger": _SILENCE,
         "group.id": membership.group,
         "group.protocol": membership.protocol,
         "auto.offset.reset": membership.start,
     }
     if named := [name for name in membership.topics if not name.startswith("^")]:
         require_topics(bootstrap, named)
+    _check_type(bootstrap, membership.group)
     ending = Ending()
     with on_signals(ending):
         consumer = Consumer(settings)
@@ -88,6 +94,16 @@ def consume_as_member(bootstrap: Address, membership: Membership, ends: Ends, sh
         finally:
             consumer.close()
     return ending.code
+
+
+def _check_type(bootstrap: Address, group: str) -> None:
+    """Raises CommandFailed for a group of another type, which a broker answers in words that do not say so."""
+    from kbroker.client import consumer_group_admin, group_admin
+
+    with connect(bootstrap) as connection:
+        found = group_admin.group_types(connection).get(group)
+    if found in consumer_group_admin.OTHER_TYPES:
+        raise CommandFailed(of_other_type(group, found))
 
 
 def _subscribe(consumer: Consumer, topics: Sequence[str], batches: Batches) -> None:

@@ -12,6 +12,8 @@ from kbroker.cli.exits import CommandFailed, say
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message
 
+JOINING_S = 10.0
+"""How long a timeout waits for partitions to be assigned."""
 _POLL_S = 0.2
 _BATCH = 500
 
@@ -29,7 +31,8 @@ class Batches:
     """What is polled, batch by batch: until the wanted number has come, none came for the timeout, or `is_ended` says so.
 
     The timeout runs only after each of `unheard` has given something or has been found empty: the partitions that are assigned. They
-    change when a group rebalances; `is_assigned` is False before the first time.
+    change when a group rebalances. Before the first time `is_assigned` is False; a member of the new protocol that gets none is never
+    told, so that the wait for them has an end.
     """
 
     def __init__(self, consumer: Consumer, errors: ClientErrors, ends: Ends, is_ended: Callable[[], bool] = never) -> None:
@@ -41,14 +44,16 @@ class Batches:
 
     def __iter__(self) -> Iterator[list[Message]]:
         """Batches with at least one record."""
-        quiet_since_s = time.monotonic()
+        quiet_since_s = began_s = time.monotonic()
         while (self._left is None or self._left > 0) and not self._is_ended():
             messages = self._poll()
             if messages:
                 yield messages
-            if messages or self.unheard or not self.is_assigned:
-                quiet_since_s = time.monotonic()
-            elif time.monotonic() - quiet_since_s >= self._timeout_s:
+            now_s = time.monotonic()
+            is_joining = not self.is_assigned and now_s - began_s < JOINING_S
+            if messages or self.unheard or is_joining:
+                quiet_since_s = now_s
+            elif now_s - quiet_since_s >= self._timeout_s:
                 return
 
     def _poll(self) -> list[Message]:

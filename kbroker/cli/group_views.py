@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from kbroker.cli.exits import refuse
-from kbroker.cli.output import Cell, print_json
+from kbroker.cli.exits import refuse, say
+from kbroker.cli.output import Cell, print_json, print_table
 from kbroker.cli.params import Address
 from kbroker.errors import KafkaError
 from kbroker.logging_setup import escaped
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 VIEWS = ("offsets", "members", "state")
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T", bound=tuple[Any, ...])
 
 
 class Table(NamedTuple):
@@ -43,6 +44,24 @@ def one_view(context: click.Context, offsets: bool, members: bool, state: bool) 
     return given[0] if given else "offsets"
 
 
+def report(table: Table, notes: Iterable[str], documents: list[dict[str, Any]], problems: Sequence[str], *, as_json: bool) -> None:
+    """What was found, as JSON or as a table with notes for a person. Raises CommandFailed where there are problems."""
+    if as_json:
+        print_json(documents)
+    else:
+        for line in notes:
+            say(line)
+        if table.rows:
+            print_table(*table)
+    refuse(problems)
+
+
+def told_apart(names: Sequence[str], described: Sequence[T | KafkaError]) -> tuple[list[T], list[str]]:
+    """What came of groups, sorted, and a line for each of which nothing came."""
+    problems = [why_not(name, each) for name, each in zip(names, described, strict=True) if isinstance(each, KafkaError)]
+    return sorted(each for each in described if not isinstance(each, KafkaError)), problems
+
+
 def why_not(group_id: str, error: KafkaError) -> str:
     """A line for a group that could not be described."""
     from kbroker.client.answers import reason
@@ -55,6 +74,11 @@ def in_use(kind: str, group_id: str, members: int) -> str:
     """A line for a group that must have no members. None may be left of those that it still waits for."""
     who = f"it has {members} member{'s' * (members > 1)}; stop them first" if members else "its members are leaving or coming; try again"
     return f"{kind} {group_id} is not empty: {who}"
+
+
+def of_other_type(group_id: str, group_type: str) -> str:
+    """A line for a group that should be a consumer group."""
+    return f"group {group_id} is no consumer group: its type is {group_type}"
 
 
 def coordinator_text(node: Coordinator) -> str:

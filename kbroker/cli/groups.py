@@ -26,6 +26,7 @@ from kbroker.cli.params import (
     connect,
     groups_options,
     json_option,
+    states_option,
 )
 from kbroker.errors import ErrorCode, KafkaError
 
@@ -54,15 +55,7 @@ def groups() -> None:
     help=f"Only groups of these types: {', '.join(TYPES)}, several behind commas.",
 )
 @click.option("--protocol", metavar="PROTOCOL", help="Only groups whose members speak this protocol, such as share.")
-@click.option(
-    "--state",
-    "states",
-    type=ChoicesType("STATES", STATES),
-    is_flag=False,
-    flag_value="",
-    metavar="[STATES]",
-    help="Also print the state of each group; with STATES (such as Empty or Stable, several behind commas) only groups in these.",
-)
+@states_option(STATES)
 @json_option
 @bootstrap_option
 def list_groups(
@@ -130,7 +123,7 @@ def _delete(connection: Connection, names: tuple[str, ...]) -> tuple[tuple[str, 
     """
     from kbroker.client import consumer_group_admin, group_admin
 
-    types = {each.group_id: each.type for each in group_admin.groups(connection, types=())}
+    types = group_admin.group_types(connection)
     names = names or tuple(each.group_id for each in consumer_group_admin.consumer_groups(connection))
     reasons = {name: _why_no_consumer_group(types.get(name)) for name in names}
     wanted = [name for name, why in reasons.items() if why is None]
@@ -140,9 +133,11 @@ def _delete(connection: Connection, names: tuple[str, ...]) -> tuple[tuple[str, 
 
 
 def _why_no_consumer_group(group_type: str | None) -> str | None:
+    from kbroker.client import consumer_group_admin
+
     if group_type is None:
         return _REASONS[ErrorCode.group_id_not_found]
-    return f"its type is {group_type}" if group_type in ("share", "streams") else None
+    return f"its type is {group_type}" if group_type in consumer_group_admin.OTHER_TYPES else None
 
 
 _REASONS: Mapping[ErrorCode, str] = {

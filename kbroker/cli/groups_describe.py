@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kbroker.cli.exits import refuse, say
-from kbroker.cli.group_views import Table, assignment_text, coordinator_text, one_view, view_options, why_not
-from kbroker.cli.output import Cell, print_json, print_table
+from kbroker.cli.group_views import Table, assignment_text, coordinator_text, one_view, report, told_apart, view_options
+from kbroker.cli.output import Cell
 from kbroker.cli.params import Address, bootstrap_option, chosen_groups, connect, groups_options, json_option
 from kbroker.errors import ErrorCode, KafkaError
 
@@ -83,15 +82,8 @@ def describe(
     names = chosen_groups(group, more_groups, all_groups)
     with connect(bootstrap) as connection:
         found = find(connection, names, view)
-    if as_json:
-        print_json([_as_json(each, view, found) for each in found.groups])
-    else:
-        for line in notes(found, view):
-            say(line)
-        table = TABLES[view](found, verbose)
-        if table.rows:
-            print_table(*table)
-    refuse(found.problems)
+    documents = [_as_json(each, view, found) for each in found.groups]
+    report(TABLES[view](found, verbose), notes(found, view), documents, found.problems, as_json=as_json)
 
 
 def find(connection: Connection, names: Sequence[str], view: str) -> Found:
@@ -99,9 +91,7 @@ def find(connection: Connection, names: Sequence[str], view: str) -> Found:
     from kbroker.client import consumer_group_admin, group_admin
 
     names = names or tuple(each.group_id for each in consumer_group_admin.consumer_groups(connection))
-    described = list(zip(names, consumer_group_admin.describe_consumer_groups(connection, names), strict=True))
-    problems = [why_not(name, each) for name, each in described if isinstance(each, KafkaError)]
-    groups = sorted(each for _, each in described if not isinstance(each, KafkaError))
+    groups, problems = told_apart(names, consumer_group_admin.describe_consumer_groups(connection, names))
     offsets, coordinators = {}, {}
     if view == "state" and groups:
         coordinators = group_admin.find_coordinators(connection, [each.group_id for each in groups])

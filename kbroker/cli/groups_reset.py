@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from kbroker.cli.exits import CommandFailed, refuse, say
-from kbroker.cli.group_views import in_use, why_not
+from kbroker.cli.group_views import in_use, of_other_type, why_not
 from kbroker.cli.offset_plans import (
     Offsets,
     Scope,
@@ -121,7 +121,7 @@ def _ready(connection: Connection, names: Sequence[str]) -> tuple[list[str], lis
     """Groups that can be reset, and a line for each that cannot. One that does not exist can: that makes it."""
     from kbroker.client import consumer_group_admin, group_admin
 
-    types = {each.group_id: each.type for each in group_admin.groups(connection, types=())}
+    types = group_admin.group_types(connection)
     ready, problems = [], []
     for name, found in zip(names, consumer_group_admin.describe_consumer_groups(connection, names), strict=True):
         if not isinstance(found, KafkaError):
@@ -129,7 +129,7 @@ def _ready(connection: Connection, names: Sequence[str]) -> tuple[list[str], lis
         elif found.code is not ErrorCode.group_id_not_found:
             problem = why_not(name, found)
         else:
-            problem = f"group {name} is no consumer group: its type is {types[name]}" if name in types else None
+            problem = of_other_type(name, types[name]) if name in types else None
         if problem is None:
             ready.append(name)
         else:

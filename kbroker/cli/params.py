@@ -180,6 +180,19 @@ class ChoicesType(click.ParamType[tuple[str, ...]]):
         return tuple(found)
 
 
+def states_option(words: Sequence[str]) -> Callable[[F], F]:
+    """`--state [STATES]` of lists of groups."""
+    return click.option(
+        "--state",
+        "states",
+        type=ChoicesType("STATES", words),
+        is_flag=False,
+        flag_value="",
+        metavar="[STATES]",
+        help=f"Also print the state of each group; with STATES ({', '.join(words)}; several behind commas) only groups in these.",
+    )
+
+
 def each_once(context: click.Context, param: click.Parameter, value: tuple[tuple[str, str], ...]) -> dict[str, str]:
     """Callback for several NAME=VALUE: which of two values is meant is not guessed."""
     counts = Counter(name for name, _ in value)

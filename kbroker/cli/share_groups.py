@@ -13,7 +13,7 @@ from kbroker.cli.exits import CommandFailed
 from kbroker.cli.group_views import report_deletions
 from kbroker.cli.inflight import inflight
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.params import Address, ChoicesType, bootstrap_option, connect, each_not_blank, json_option, not_blank
+from kbroker.cli.params import Address, bootstrap_option, connect, each_not_blank, json_option, not_blank, states_option
 from kbroker.cli.share_groups_describe import describe
 from kbroker.cli.share_groups_reset import reset_offsets
 from kbroker.errors import ErrorCode, KafkaError
@@ -31,15 +31,7 @@ def share_groups() -> None:
 
 
 @share_groups.command("list")
-@click.option(
-    "--state",
-    "states",
-    type=ChoicesType("STATES", STATES),
-    is_flag=False,
-    flag_value="",
-    metavar="[STATES]",
-    help="Also print the state of each group; with STATES (Empty, Stable or Dead, several behind commas) only groups in these.",
-)
+@states_option(STATES)
 @json_option
 @bootstrap_option
 def list_groups(states: tuple[str, ...] | None, as_json: bool, bootstrap: Address) -> None:

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kbroker.cli.exits import refuse, say
-from kbroker.cli.group_views import Table, assignment_text, coordinator_text, one_view, view_options, why_not
-from kbroker.cli.output import Cell, print_json, print_table
+from kbroker.cli.group_views import Table, assignment_text, coordinator_text, one_view, report, told_apart, view_options
+from kbroker.cli.output import Cell
 from kbroker.cli.params import Address, bootstrap_option, connect, each_not_blank, json_option
-from kbroker.errors import KafkaError
 
 if TYPE_CHECKING:
     from kbroker.client.group_admin import Coordinator, ShareGroup, ShareOffset
@@ -65,15 +63,8 @@ def describe(
         raise click.UsageError("either GROUP or --all-groups is needed, not both")
     with connect(bootstrap) as connection:
         found = find(connection, group, view)
-    if as_json:
-        print_json([_as_json(each, view, found) for each in found.groups])
-    else:
-        for line in notes(found, view):
-            say(line)
-        table = TABLES[view](found, verbose)
-        if table.rows:
-            print_table(*table)
-    refuse(found.problems)
+    documents = [_as_json(each, view, found) for each in found.groups]
+    report(TABLES[view](found, verbose), notes(found, view), documents, found.problems, as_json=as_json)
 
 
 def find(connection: Connection, names: Sequence[str], view: str) -> Found:
@@ -81,9 +72,7 @@ def find(connection: Connection, names: Sequence[str], view: str) -> Found:
     from kbroker.client import group_admin
 
     names = names or tuple(each.group_id for each in group_admin.groups(connection))
-    described = list(zip(names, group_admin.describe_share_groups(connection, names), strict=True)) if names else []
-    problems = [why_not(name, each) for name, each in described if isinstance(each, KafkaError)]
-    groups = sorted(each for _, each in described if not isinstance(each, KafkaError))
+    groups, problems = told_apart(names, group_admin.describe_share_groups(connection, names) if names else [])
     offsets, coordinators = {}, {}
     if view == "state" and groups:
         coordinators = group_admin.find_coordinators(connection, [each.group_id for each in groups])

@@ -20,6 +20,7 @@ from kbroker.errors import ErrorCode, KafkaError
 CLASSIC = "classic"
 CONSUMER = "consumer"
 EMPTY = "Empty"
+OTHER_TYPES = ("share", "streams")
 _DEAD = "Dead"  # how DescribeGroups answers before version 6 for a group that does not exist
 _NAMES_ONLY = 9
 _SEVERAL_GROUPS = 8  # the first version of OffsetFetch that asks for more than one group

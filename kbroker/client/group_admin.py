@@ -88,6 +88,11 @@ def groups(connection: Connection, types: Sequence[str] = ("share",), states: Se
     )
 
 
+def group_types(connection: Connection) -> dict[str, str]:
+    """Types of all groups, by id."""
+    return {each.group_id: each.type for each in groups(connection, types=())}
+
+
 def find_coordinators(connection: Connection, group_ids: Sequence[str]) -> dict[str, Coordinator]:
     """The broker that coordinates each group, existing or not. Raises KafkaError."""
     answer = connection.call("find_coordinator", key_type=_GROUP_KEY, coordinator_keys=tuple(group_ids))

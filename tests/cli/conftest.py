@@ -13,6 +13,7 @@ import pytest
 
 from kbroker.cli import run
 from kbroker.testing.broker import RunningBroker, open_test_broker
+from tests.clients.conftest import require_engine
 
 PATIENCE_S = 30
 
@@ -39,8 +40,10 @@ Command = Callable[..., Ran]
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[RunningBroker]:
-    with open_test_broker() as running:
+def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
+    """On the engine that a test asks for by `indirect` parameters; most do not care."""
+    config = {"group.initial.rebalance.delay.ms": "0"}  # no three seconds for the first member of each consumer group
+    with open_test_broker(storage=require_engine(getattr(request, "param", "segment")), config=config) as running:
         yield running
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from kio.schema.index import api_key_map, schema_name_map
 
+from kbroker.client.rpc import Connection
 from kbroker.errors import ErrorCode
 from kbroker.protocol.messages import encode_response, read_request, read_request_head, response_header
 
@@ -79,3 +80,12 @@ def fake_broker(answer: Answer) -> Iterator[FakeBroker]:
         yield broker
     finally:
         broker.close()
+
+
+@contextmanager
+def connected(
+    answers: Mapping[int, Callable[[Any], dict[str, Any]]], highest: Mapping[int, int] | None = None
+) -> Iterator[tuple[Connection, FakeBroker]]:
+    """A connection to a broker that gives these answers."""
+    with fake_broker(serving(answers, highest)) as broker, Connection("127.0.0.1", broker.port) as connection:
+        yield connection, broker

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +13,7 @@ from kbroker.client import group_admin
 from kbroker.client.group_admin import ShareOffset, TopicPartition
 from kbroker.client.rpc import Connection
 from kbroker.errors import ErrorCode, KafkaError
-from tests.client.fake_broker import FakeBroker, fake_broker, serving
+from tests.client.fake_broker import FakeBroker, connected
 
 FIND_COORDINATOR, LIST_GROUPS, DELETE_GROUPS, SHARE_GROUP_DESCRIBE = 10, 16, 42, 77
 DESCRIBE_OFFSETS, ALTER_OFFSETS, DELETE_OFFSETS = 90, 91, 92
@@ -21,13 +21,11 @@ OK = {"error_code": ErrorCode.none, "error_message": None}
 NO_TOPIC = {"error_code": ErrorCode.unknown_topic_or_partition, "error_message": "This server does not host it."}
 
 
-@contextmanager
 def answering(
     api_key: int, answer: Callable[[Any], dict[str, Any]], highest: Mapping[int, int] | None = None
-) -> Iterator[tuple[Connection, FakeBroker]]:
+) -> AbstractContextManager[tuple[Connection, FakeBroker]]:
     """A connection to a broker that knows one request."""
-    with fake_broker(serving({api_key: answer}, highest)) as broker, Connection("127.0.0.1", broker.port) as connection:
-        yield connection, broker
+    return connected({api_key: answer}, highest)
 
 
 def offset_row(partition: int, start: int, lag: int, **fields: object) -> dict[str, Any]:
@@ -104,8 +102,7 @@ def test_altering_offsets_of_several_topics() -> None:
 
 def test_nothing_is_done_for_a_group_with_members() -> None:
     answer = {"error_code": ErrorCode.non_empty_group, "error_message": None, "responses": []}
-    both = serving({ALTER_OFFSETS: lambda _: answer, DELETE_OFFSETS: lambda _: answer})
-    with fake_broker(both) as broker, Connection("127.0.0.1", broker.port) as connection:
+    with connected({ALTER_OFFSETS: lambda _: answer, DELETE_OFFSETS: lambda _: answer}) as (connection, _):
         with pytest.raises(KafkaError, match="non_empty_group"):
             group_admin.alter_share_group_offsets(connection, "g", {TopicPartition("orders", 0): 5})
         with pytest.raises(KafkaError, match="non_empty_group"):
