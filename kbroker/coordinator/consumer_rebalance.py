@@ -136,9 +136,13 @@ class ConsumerRebalances:
 
     def replace(self, group: Group, old: Member, member_id: str, records: Records) -> Member:
         """Somebody else has a static member's instance id now."""
+        was_another = member_id != old.member_id and member_id in group.members
         self.forget_member(group.group_id, old.member_id)
         self.forget_member(group.group_id, member_id)
-        return group.replace_member(old, member_id, records)
+        member = group.replace_member(old, member_id, records)
+        if was_another:  # There is a member less: what it had is to be given to the others.
+            self._note_topics(group, records, epochs=1)
+        return member
 
     def leave_for_a_while(self, group: Group, member: Member, records: Records) -> None:
         """Its session goes on: a static member that does not come back in time is removed by that."""
