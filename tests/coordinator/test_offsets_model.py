@@ -22,7 +22,7 @@ from kbroker.state_records import GroupOffsetKey, parse_key
 
 from .groups_world import NOT_SAVED, Call, World
 
-GROUPS = ("a", "b", "c")
+GROUPS = ("a", "b")
 NAMES = ("orders", "other")
 groups = st.sampled_from(GROUPS)
 names = st.sampled_from(NAMES)
