@@ -34,7 +34,7 @@ def a_classic_member_subscribes_to_more(s: Session) -> None:
     other = s.topic()
     group_of(s, "g", other)
     a.join(protocols=offered(subscribed(topic, other)))
-    a.sync()
+    a.sync(quiet=True)  # the order of topics in its bytes is that of random ids
     n.beat()
     describe(s, a.group_id)
     a.join(protocols=offered(subscribed(other)))
