@@ -139,6 +139,8 @@ class Member:
         now_ns = time.monotonic_ns()
         self._write(CommitAnswered(now_ns, self.name, *place, outcome_of(codes.get(place))) for place in offsets)
         self._fenced.update(place for place in offsets if codes.get(place) in FENCED)
+        if any(codes.get(place) != 0 for place in offsets):
+            print(f"{now_ns}: commit of {dict(offsets)} answered with {dict(codes)}", file=sys.stderr, flush=True)
 
 
 def outcome_of(code: int | None) -> Outcome:
