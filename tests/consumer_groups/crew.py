@@ -165,6 +165,9 @@ class Crew:
         with (self.home / "crew.jsonl").open("a") as file:
             file.write(to_json(event) + "\n")
 
+    def told(self) -> str:
+        return f"{self.joined} joined, {self.left} left, {self.killed} were killed, {self.frozen} frozen"
+
     def join(self) -> None:
         name = f"{self.group}.{self.joined}"
         kind = self.kinds[self.joined % len(self.kinds)]

@@ -3,6 +3,7 @@
     skips-sync      sync() returns at once: caught by power cuts, never by kill -9
     drops-writes    two of three write()s are forgotten, once the store has settled in
     answers-early   write() returns before it writes; the write is made when the next one comes
+    loses-offsets   state stores: every third offset that a consumer group commits is not written
     notes-early     segment only: checkpoints tell of batches that no sync() has seen yet
 
 A broken engine is named like skips-sync:segment. `install` makes the names known in this process, and only there.
@@ -15,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from kbroker import plugins
+from kbroker.state_records import GroupOffsetKey
 
 SETTLED = 20
 """Writes of a state store that nothing happens to: a broker that forgets its own start would fail in plain sight."""
@@ -61,6 +63,22 @@ class AnswersEarly(Broken):
         self._store.close()
 
 
+class LosesOffsets(Broken):
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self._offsets = 0
+
+    def write(self, *args: Any, **options: Any) -> None:
+        changes, *others = args
+        self._store.write([change for change in changes if not self._loses(*change)], *others, **options)
+
+    def _loses(self, key: bytes, value: bytes | None) -> bool:
+        if not key.startswith(GroupOffsetKey.namespace) or value is None:
+            return False
+        self._offsets += 1
+        return self._offsets % 3 == 0
+
+
 class NotesEarly(Broken):
     def write(self, *args: Any, **options: Any) -> None:
         self._store.write(*args, **options)
@@ -73,6 +91,7 @@ BROKEN: dict[str, type[Broken]] = {
     "skips-sync": SkipsSync,
     "drops-writes": DropsWrites,
     "answers-early": AnswersEarly,
+    "loses-offsets": LosesOffsets,
     "notes-early": NotesEarly,
 }
 

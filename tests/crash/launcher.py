@@ -1,4 +1,5 @@
-"""`kbroker`, with the engines that are broken on purpose known by name (tests.crash.broken_stores)."""
+"""`kbroker`, with the engines that are broken on purpose known by name (tests.crash.broken_stores). A first argument of
+tests.crash.broken_groups breaks its consumer groups."""
 
 import sys
 from pathlib import Path
@@ -6,8 +7,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from kbroker.cli import main
-from tests.crash import broken_stores
+from tests.crash import broken_groups, broken_stores
 
 if __name__ == "__main__":
     broken_stores.install()
+    if sys.argv[1] in broken_groups.FAULTS:
+        broken_groups.install(sys.argv.pop(1))
     main()

@@ -1,0 +1,57 @@
+"""Brokers whose consumer groups are broken on purpose; the judge of consumer groups has to catch each.
+
+    takes-zombies         whoever commits is heard: members that were removed, and those of an older generation or epoch
+    refuses-in-rebalance  a classic group takes no commits while it rebalances: its members cannot keep what they have read
+    forgets-commits       every third commit of an offset is confirmed and not remembered, though it is stored
+
+`install` breaks the broker of this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Any
+
+from kbroker.coordinator.classic_group import ClassicGroups
+from kbroker.coordinator.classic_group_state import GroupState
+from kbroker.coordinator.consumer_group import ConsumerGroups
+from kbroker.coordinator.offsets import Offsets
+from kbroker.errors import ErrorCode, KafkaError
+
+
+def _takes_zombies() -> None:
+    for groups in (ClassicGroups, ConsumerGroups):
+        groups.check_commit = lambda *_, **__: None  # type: ignore[assignment,attr-defined]
+
+
+def _refuses_in_rebalance() -> None:
+    check_commit = ClassicGroups.check_commit
+
+    def check_more(self: Any, request: Any, **options: Any) -> None:
+        check_commit(self, request, **options)
+        if self.get(request.group_id).state is GroupState.PREPARING:
+            raise KafkaError(ErrorCode.rebalance_in_progress)
+
+    ClassicGroups.check_commit = check_more  # type: ignore[method-assign]
+
+
+def _forgets_commits() -> None:
+    put, numbers = Offsets._put, count()
+
+    def put_some(*args: Any) -> None:
+        if next(numbers) % 3 != 2:
+            put(*args)
+
+    Offsets._put = put_some  # type: ignore[method-assign]
+
+
+FAULTS: Mapping[str, Callable[[], None]] = {
+    "takes-zombies": _takes_zombies,
+    "refuses-in-rebalance": _refuses_in_rebalance,
+    "forgets-commits": _forgets_commits,
+}
+
+
+def install(fault: str) -> None:
+    FAULTS[fault]()
