@@ -10,6 +10,7 @@ A frame that cannot be understood (size, api, version, body) ends its connection
 from __future__ import annotations
 
 import errno
+import faulthandler
 import inspect
 import logging
 import math
@@ -523,6 +524,7 @@ def run(options: StartOptions) -> int:
 
     Returns 0. Raises OperatorError when the broker cannot start.
     """
+    faulthandler.register(signal.SIGQUIT)  # What every thread does, on stderr: for a broker that does not answer.
     trio.run(_serve_until_signal, options)
     return 0
 

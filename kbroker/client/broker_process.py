@@ -90,6 +90,8 @@ class RunningBroker:
     def start(self) -> None:
         """Returns when connections are accepted. Raises BrokerStartFailed."""
         assert not self.is_running, "this broker is running already"
+        if self._process is not None:
+            self._ended(self._process)  # It has ended by itself; its pipe is still open.
         command = [*(self._command or [sys.executable, "-m", "kbroker"]), *self.arguments()]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
@@ -141,6 +143,10 @@ class RunningBroker:
         if self.is_running:
             self.stop()
         self.start()
+
+    def tell_stacks(self) -> None:
+        """What its threads do goes to its log (`kbroker start` prints it on SIGQUIT): for a broker that does not answer."""
+        self._running().send_signal(signal.SIGQUIT)
 
     def sigstop(self) -> None:
         """Freeze the process: its connections stay open and nothing is answered."""

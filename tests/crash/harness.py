@@ -164,7 +164,8 @@ class Torment:
             for client in stopped:
                 client.stop()
             for client in stopped:
-                client.wait()
+                with self._stacks_if_it_fails():
+                    client.wait()
                 self.clients.remove(client)
         for role in ("drain", "read"):
             self._run_client(role)
@@ -178,8 +179,23 @@ class Torment:
         return report
 
     def _run_client(self, role: str) -> None:
-        self.start_client(role).wait()
+        with self._stacks_if_it_fails():
+            self.start_client(role).wait()
         self.clients.clear()
+
+    @contextmanager
+    def _stacks_if_it_fails(self) -> Iterator[None]:
+        """A client that does not come to its end may have met a broker that does not answer: what that does goes to its log."""
+        try:
+            yield
+        except ClientFailed as failure:
+            if self.broker.is_running:
+                before = len(self.broker.logs())
+                self.broker.tell_stacks()
+                deadline = time.monotonic() + 10
+                while len(self.broker.logs()) == before and time.monotonic() < deadline:
+                    time.sleep(0.05)
+            raise ClientFailed(f"{failure}\nthe broker's log ends:\n{self.broker.log_tail()}") from failure
 
     def events(self) -> list[Event]:
         histories = [path.read_bytes().splitlines(keepends=True) for path in sorted(self.home.glob("*.jsonl"))]

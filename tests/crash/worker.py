@@ -150,14 +150,16 @@ class Worker:
 
     def turn(self, choose: Callable[[random.Random], AckKind]) -> int:
         """Poll once and acknowledge what came; returns how many records that were."""
+        broken_ns = self._broken_ns
         try:
             messages = [message for message in self._consumer.poll(POLL_S) if message.error() is None]
         except KafkaException:
             messages = []
         now_ns = time.monotonic_ns()
         if not messages:
-            # Nothing from before the break is left in the client: what comes now was asked for after it.
-            self._asked_ns, self._broken_ns = max(self._asked_ns, self._broken_ns), 0
+            # Nothing is left in the client from before a break that it had seen when this poll began: what comes now was asked for later.
+            if broken_ns:
+                self._asked_ns, self._broken_ns = max(self._asked_ns, broken_ns), 0
             return 0
         for message in messages:
             count = message.delivery_count()
