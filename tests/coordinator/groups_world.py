@@ -68,7 +68,7 @@ class World:
         self._numbers = count(1)
         self.start()
 
-    def start(self) -> None:
+    def start(self, *, load: bool = True) -> None:
         """As after kill -9: only what is stored is left."""
         self.flying: list[Flying] = []
         self.group_ids = GroupIds()
@@ -79,7 +79,8 @@ class World:
             self.group_ids,
             self.topics,
         )
-        self.groups.load(self.store.scan(GroupKey.namespace), self.store.scan(GroupOffsetKey.namespace), now_ms=self.now_ms)
+        if load:
+            self.groups.load(self.store.scan(GroupKey.namespace), self.store.scan(GroupOffsetKey.namespace), now_ms=self.now_ms)
 
     def _new_id(self) -> str:
         return str(next(self._numbers))
