@@ -37,7 +37,9 @@ CONFIG = {
     "group.share.max.size": "3",
     "group.share.max.share.sessions": "3",
     "group.share.delivery.count.limit": "2",
+    "offsets.retention.check.interval.ms": "50",
 }
+OFFERED = [{"name": "range", "metadata": b""}]
 
 
 def documented() -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -176,6 +178,32 @@ async def consuming(world: World) -> None:
     await world.scrape()
 
 
+async def ordinary_groups(world: World) -> None:
+    """Two members of the classic protocol, one of whom waits for the other; a member of the consumer protocol; offsets that come and go."""
+    client = world.client
+    join = partial(client.call, "join_group", session_timeout=6000, protocol_type="consumer", protocols=OFFERED)
+    joined = await join(3, group_id="classic", rebalance_timeout=60_000, member_id="")
+    await world.scrape()
+    assert (await join(9, group_id="classic", rebalance_timeout=60_000, member_id="", group_instance_id=None, reason=None)).error_code == 79
+    sync = {"group_id": "classic", "generation_id": joined.generation_id, "member_id": joined.member_id, "assignments": ()}
+    await client.call("sync_group", 2, **sync)
+    async with trio.open_nursery() as nursery:
+        again = {"group_id": "classic", "rebalance_timeout": 100, "member_id": joined.member_id}
+        nursery.start_soon(partial(join, 3, **again))
+        await world.until("kbroker_group_requests_waiting")
+        nursery.cancel_scope.cancel()
+    heartbeat = {"group_id": "consumer", "member_id": "m", "member_epoch": 0, "instance_id": None, "rack_id": None}
+    heartbeat |= {"rebalance_timeout": 1000, "subscribed_topic_names": ["wire"], "server_assignor": None, "topic_partitions": ()}
+    await client.call("consumer_group_heartbeat", 0, **heartbeat)
+    for group_id, retention_ms in (("stays", -1), ("expires", 0), ("deleted", -1)):
+        rows = [{"partition_index": 0, "committed_offset": 1, "committed_metadata": None}]
+        member = {"group_id": group_id, "generation_id_or_member_epoch": -1, "member_id": ""}
+        await client.call("offset_commit", 2, **member, retention_time=retention_ms, topics=[{"name": "wire", "partitions": rows}])
+    await client.call("delete_groups", 2, groups_names=["deleted"])
+    await world.until("kbroker_offset_expirations_total")
+    await client.append("wire", 1, 2)
+
+
 async def housekeeping(world: World) -> None:
     later_ms = wall_clock_ms() + 600_000
     with refusing(world.broker.state, NoSpace()):
@@ -184,7 +212,14 @@ async def housekeeping(world: World) -> None:
     await world.scrape()
 
 
-STEPS: tuple[Callable[[World], Awaitable[None]], ...] = (requests_and_connections, administration, commits, consuming, housekeeping)
+STEPS: tuple[Callable[[World], Awaitable[None]], ...] = (
+    requests_and_connections,
+    administration,
+    commits,
+    ordinary_groups,
+    consuming,
+    housekeeping,
+)
 
 
 async def test_every_metric_is_there_and_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

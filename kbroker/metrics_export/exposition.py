@@ -17,6 +17,7 @@ from prometheus_client.exposition import choose_encoder
 
 from kbroker.broker.broker import Broker
 from kbroker.metrics_export.broker_numbers import add_broker
+from kbroker.metrics_export.consumer_numbers import add_consumer_groups
 from kbroker.metrics_export.scrape import Scrape, Turns
 from kbroker.metrics_export.share_numbers import SharePartitionNumbers, add_groups
 
@@ -45,6 +46,7 @@ class MetricsExport:
         began = perf_counter()
         scrape = Scrape(self._turns)
         await add_broker(scrape, self._broker)
+        await add_consumer_groups(scrape, self._broker)
         await add_groups(scrape, self._broker)
         await self._share_partitions.add(scrape)
         scrape.add("kbroker_scrape_seconds", perf_counter() - began)

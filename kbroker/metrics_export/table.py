@@ -140,10 +140,61 @@ STORES = Section(
     ),
 )  # fmt: skip
 
+CONSUMER_GROUPS = Section(
+    "Consumer groups and committed offsets",
+    (
+        _gauge(
+            "groups", "protocol", "group-coordinator-metrics group-count",
+            "Groups by their protocol: `classic` (those that have offsets alone included), `consumer` (KIP-848) or `share`.",
+        ),
+        _gauge(
+            "classic_groups", "state",
+            "GroupMetadataManager NumGroupsEmpty, NumGroupsPreparingRebalance, NumGroupsCompletingRebalance, NumGroupsStable",
+            "Groups of the classic protocol by state.",
+        ),
+        _gauge("classic_group_members", "", "", "Members of all these groups."),
+        _gauge("classic_group_pending_members", "", "", "Member ids that were given out and not used to join yet."),
+        _counter(
+            "classic_group_rebalances", "", "group-coordinator-metrics group-completed-rebalance-count",
+            "Generations of these groups that became stable.",
+        ),
+        _gauge(
+            "consumer_groups", "state", "group-coordinator-metrics consumer-group-count",
+            "Groups of the consumer protocol (KIP-848) by state.",
+        ),
+        _gauge("consumer_group_members", "protocol", "", "Members of all these groups, by the protocol that they speak themselves."),
+        _counter(
+            "consumer_group_rebalances", "", "group-coordinator-metrics consumer-group-rebalance-count",
+            "New group epochs of these groups.",
+        ),
+        _gauge("group_requests_waiting", "", "", "JoinGroup and SyncGroup that wait for other members."),
+        _gauge("committed_offsets", "", "GroupMetadataManager NumOffsets", "Offsets that groups have committed, one for each partition."),
+        _counter(
+            "offset_commits", "", "group-coordinator-metrics offset-commit-count",
+            "Offsets committed, each partition of a request counted.",
+        ),
+        _counter(
+            "offset_expirations", "", "group-coordinator-metrics offset-expiration-count",
+            "Offsets forgotten after offsets.retention.minutes.",
+        ),
+        _counter(
+            "offset_deletions", "", "group-coordinator-metrics offset-deletion-count",
+            "Offsets deleted, alone or with their group or topic.",
+        ),
+        _gauge(
+            "group_committed_offset", _PARTITION, "",
+            "The next record that the group would read; not there where it has committed nothing.",
+        ),
+        _gauge(
+            "group_lag", _PARTITION, "",
+            "Records behind that: the log's end less the committed offset. What a consumer has read and not committed is in it.",
+        ),
+    ),
+)  # fmt: skip
+
 SHARE_COORDINATORS = Section(
     "Coordinators of share groups and share state",
     (
-        _gauge("groups", "protocol", "group-coordinator-metrics group-count", "Groups by their protocol."),
         _gauge("share_groups", "state", "group-coordinator-metrics share-group-count", "Share groups by state."),
         _gauge("share_group_members", "", "", "Members of all share groups."),
         _counter(
@@ -279,7 +330,7 @@ SCRAPE = Section(
     ),
 )  # fmt: skip
 
-SECTIONS = (BROKER, REQUESTS, TOPICS, STORES, SHARE_COORDINATORS, SHARE_GROUPS, SHARE_PARTITIONS, SCRAPE)
+SECTIONS = (BROKER, REQUESTS, TOPICS, STORES, CONSUMER_GROUPS, SHARE_COORDINATORS, SHARE_GROUPS, SHARE_PARTITIONS, SCRAPE)
 
 METRICS: Mapping[str, MetricDef] = {metric.name: metric for section in SECTIONS for metric in section.metrics}
 
@@ -293,7 +344,10 @@ LEFT_OUT: Mapping[str, str] = {
         "There is no fetch lock: fetches of one share-partition take their records in one step each.",
     "group-coordinator-metrics and share-coordinator-metrics thread-idle-ratio, event-queue times":
         "There are no coordinator threads and no event queue.",
-    "group-coordinator-metrics share-group-count {state=Dead}": "A deleted group is gone at once.",
+    "group-coordinator-metrics share-group-count, consumer-group-count {state=Dead}; GroupMetadataManager NumGroupsDead":
+        "A deleted group is gone at once.",
+    "group-coordinator-metrics group-count {protocol=streams}, streams-group-count, streams-group-rebalance-count":
+        "Streams groups are not served.",
     "share-coordinator-metrics partition-load-time":
         "No state topic is loaded at the start: a share-partition's state is read when it is first asked for "
         "(`kbroker_share_group_load_seconds`).",
