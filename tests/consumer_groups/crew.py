@@ -154,6 +154,7 @@ class Crew:
     frozen: int = 0
     left: int = 0
     joined: int = 0
+    _whole_again: float = 0.0
     _leaving: list[MemberProcess] = field(default_factory=list)
     _random: random.Random = field(default_factory=random.Random)
 
@@ -186,27 +187,37 @@ class Crew:
             member.check_alive()
 
     def stir(self) -> None:
-        """One thing happens to somebody; who has been frozen for long enough goes on."""
+        """One thing happens to somebody; who has been frozen for long enough goes on. Mostly nobody is hurt before the group has missed
+        and replaced the one before, since a group that always waits for somebody shows nothing else."""
         self.thaw_due()
         well = [member for member in self.members if member.frozen_until is None]
-        what = self._random.choice(["join", "leave", "kill", "freeze", "freeze"])
+        what = self._random.choice(["join", "leave", "hurt", "hurt", "hurt"])
+        if what == "hurt" and time.monotonic() < self._whole_again and self._random.random() < 0.85:
+            return
         if what == "join" or len(well) < 2:
             if len(self.members) < self.size + 2:
                 self.join()
             return
         member = self._random.choice(well)
-        if what == "freeze":
-            seconds = self.session_ms / 1000 * self._random.choice([0.4, 1.6, 2.0])
-            member.freeze(seconds, before_commit=self._random.random() < 0.6)
-            self.frozen += 1
-            return
-        self.members.remove(member)
-        if what == "kill":
-            member.kill()
-            self.killed += 1
+        if what == "hurt":
+            self._hurt(member)
         else:
+            self.members.remove(member)
             self._leave(member)
         self.fill()
+
+    def _hurt(self, member: MemberProcess) -> None:
+        session_s = self.session_ms / 1000
+        if self._random.random() < 0.4:
+            self.members.remove(member)
+            member.kill()
+            self.killed += 1
+            self._whole_again = time.monotonic() + 1.5 * session_s
+            return
+        seconds = session_s * self._random.choice([0.4, 1.6, 2.0])
+        member.freeze(seconds, before_commit=self._random.random() < 0.6)
+        self.frozen += 1
+        self._whole_again = time.monotonic() + seconds + 0.3 * session_s
 
     def thaw_due(self) -> None:
         for member in self.members:

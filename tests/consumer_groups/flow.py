@@ -22,7 +22,7 @@ from tests.consumer_groups.crew import PATIENCE_S, ROOT, Crew, open_crew
 
 PARTITIONS = 6
 STIR_S = 0.7
-"""What happens to members happens as often."""
+"""Something may happen to a member as often."""
 
 
 def broker_config(session_ms: int) -> dict[str, str]:
