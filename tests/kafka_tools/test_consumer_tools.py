@@ -19,6 +19,7 @@ from tests.kafka_tools.java import (
     GROUPS,
     MISSING,
     VERIFIABLE_CONSUMER,
+    Ended,
     Tool,
     run,
     running,
@@ -40,12 +41,15 @@ def protocol(request: pytest.FixtureRequest) -> str:
 def _consume(tool: Tool, topic: str, group: str, count: int, protocol: str) -> list[str]:
     """Values that the console consumer read and committed."""
     arguments = ("--topic", topic, "--group", group, "--from-beginning", "--max-messages", str(count), "--timeout-ms", "30000")
-    return tool(CONSOLE_CONSUMER, *arguments, "--consumer-property", f"group.protocol={protocol}").lines
+    return tool(CONSOLE_CONSUMER, *arguments, "--command-property", f"group.protocol={protocol}").lines
 
 
 def _described(tool: Tool, group: str, *options: str) -> Rows:
-    lines = tool(CONSUMER_GROUPS, "--describe", "--group", group, *options).lines
-    return [line.split() for line in lines if line.startswith(group)]
+    return _rows(tool(CONSUMER_GROUPS, "--describe", "--group", group, *options), group)
+
+
+def _rows(ended: Ended, group: str) -> Rows:
+    return [line.split() for line in ended.lines if line.startswith(group)]
 
 
 def _until(what: str, found: Callable[[], Rows | None]) -> Rows:
@@ -80,16 +84,18 @@ def test_consumer_groups_of_a_group_without_members(tool: Tool, filled: str, tmp
     assert _described(tool, filled, "--members") == []
 
     reset = ("--reset-offsets", "--group", filled, "--topic", filled)
-    for target, wanted in ((("--to-earliest",), 0), (("--to-latest",), 20), (("--shift-by", "-3"), 14)):
+    ends = {row[2]: int(row[4]) for row in _described(tool, filled)}
+    back = sum(max(0, end - 3) for end in ends.values())
+    for target, wanted in ((("--to-earliest",), 0), (("--to-latest",), 20), (("--shift-by", "-3"), back)):
         planned = [line.split() for line in tool(CONSUMER_GROUPS, *reset, *target, "--dry-run").lines if line.startswith(filled)]
         done = [line.split() for line in tool(CONSUMER_GROUPS, *reset, *target, "--execute").lines if line.startswith(filled)]
         assert sorted(planned) == sorted(done)
         assert sum(int(row[3]) for row in done) == wanted
         assert sum(int(row[3]) for row in _described(tool, filled)) == wanted
     plan = tmp_path / "plan.csv"
-    plan.write_text(f"{filled},0,1\n{filled},1,2\n")
+    plan.write_text(f"{filled},0,{ends['0'] // 2}\n{filled},1,{ends['1'] // 2}\n")
     tool(CONSUMER_GROUPS, "--reset-offsets", "--group", filled, "--from-file", str(plan), "--execute")
-    assert {row[2]: row[3] for row in _described(tool, filled)} == {"0": "1", "1": "2"}
+    assert {row[2]: int(row[3]) for row in _described(tool, filled)} == {partition: end // 2 for partition, end in ends.items()}
 
     deleted = tool(CONSUMER_GROUPS, "--delete-offsets", "--group", filled, "--topic", filled).lines
     assert any("Successful" in line for line in deleted), deleted
@@ -109,7 +115,8 @@ def _member(broker: RunningBroker, topic: str, group: str, protocol: str) -> Ite
 def test_consumer_groups_while_a_member_is_there(broker: RunningBroker, tool: Tool, filled: str, protocol: str) -> None:
     group = f"{filled}-{protocol}"
     with _member(broker, filled, group, protocol):
-        rows = _until("all is read and committed", lambda: _all_read(_described(tool, group)))
+        describe = ("--bootstrap-server", broker.bootstrap, "--describe", "--group", group)
+        rows = _until("all is read and committed", lambda: _all_read(_rows(run(CONSUMER_GROUPS, *describe), group)))
         assert all(row[6] != "-" and row[7].startswith("/") for row in rows), rows
         (member,) = _described(tool, group, "--members", "--verbose")
         assert f"{filled}:0,1" in "".join(member) or f"{filled}(0,1)" in "".join(member), member
@@ -121,11 +128,14 @@ def test_consumer_groups_while_a_member_is_there(broker: RunningBroker, tool: To
         assert "not empty" in " ".join([*refused.lines, refused.errors]).lower()
         kept = run(CONSUMER_GROUPS, "--bootstrap-server", broker.bootstrap, "--delete-offsets", "--group", group, "--topic", filled)
         assert "subscribed" in " ".join([*kept.lines, kept.errors]).lower()
-    assert len(_described(tool, group)) == 2
+    left = _all_read(_described(tool, group))
+    assert left is not None
+    assert all(row[6] == "-" for row in left), left
 
 
 def _all_read(rows: Rows) -> Rows | None:
-    return rows if [row[5] for row in rows] == ["0", "0"] else None
+    """A partition that nothing was read from has no offset."""
+    return rows if sum(int(row[3]) for row in rows if row[3] != "-") == 20 else None
 
 
 def test_consumer_performance(tool: Tool, filled: str, protocol: str) -> None:
@@ -141,7 +151,7 @@ def test_verifiable_consumer(tool: Tool, filled: str, protocol: str) -> None:
     events = [json.loads(line) for line in lines if line.startswith("{")]
     names = [event["name"] for event in events]
     assert names[0] == "startup_complete"
-    assert names[-1] == "shutdown_complete"
+    assert "shutdown_complete" in names
     assert "partitions_assigned" in names
     assert sum(event["count"] for event in events if event["name"] == "records_consumed") == 20
     committed = [event for event in events if event["name"] == "offsets_committed"]
