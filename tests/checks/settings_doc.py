@@ -12,7 +12,8 @@ SETTINGS_DOC = Path(__file__).parents[2] / "docs" / "settings.md"
 
 HEAD = """# Settings
 
-Made from the tables in `kbroker/broker_config.py`, `consumer_group_configs.py`, `topic_config.py` and `group_config.py` by `make docs`; do not edit.
+Made from the tables in `kbroker/broker_config.py`, `consumer_group_configs.py`, `topic_config.py` and `group_config.py` by `make docs`;
+do not edit.
 
 Names, defaults and bounds are Kafka's; what begins with `kbroker.` is kbroker's own. A setting works or is refused: unknown
 names and values out of bounds stop the start of a broker, and are answered with INVALID_CONFIG for topics and groups.
@@ -37,8 +38,8 @@ Settings with one allowed value describe what kbroker does anyway; they are ther
     Scope.GROUP: """## Groups
 
 Set on a group, which need not exist yet, as config resource type GROUP. A value must lie between the broker's `group.share.min.X`
-and `group.share.max.X`, or `group.consumer.min.X` and `group.consumer.max.X`; when these are narrowed later, the nearest value within them holds. All settings take effect at once;
-`share.auto.offset.reset` matters only for partitions that the group has not used yet.
+and `group.share.max.X`, or `group.consumer.min.X` and `group.consumer.max.X`; when these are narrowed later, the nearest value within
+them holds. All settings take effect at once; `share.auto.offset.reset` matters only for partitions that the group has not used yet.
 """,
 }
 

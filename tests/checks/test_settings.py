@@ -13,13 +13,14 @@ from tests.checks.settings_doc import SETTINGS_DOC, render
 PACKAGE = Path(__file__).parents[2] / "kbroker"
 TABLES = {"broker_config.py", "topic_config.py", "group_config.py", "consumer_group_configs.py"}
 CODE = "\n".join(path.read_text() for path in sorted(PACKAGE.rglob("*.py")) if path.name not in TABLES)
+BOUNDED = ("group.share.", "group.consumer.")
 READ_IN_TABLES = {
     # Bounds and units of other settings, which broker_config.py, topic_config.py and group_config.py turn into the effective ones.
     name
     for scope in (Scope.TOPIC, Scope.GROUP)
     for each in CONFIGS[scope].values()
     for synonym, _ in each.synonyms
-    for name in (synonym, *(synonym.replace(kind, kind + bound) for kind in ("group.share.", "group.consumer.") for bound in ("min.", "max.")))
+    for name in (synonym, *(synonym.replace(kind, f"{kind}{bound}.") for kind in BOUNDED for bound in ("min", "max")))
 } | {"internal.segment.bytes"}
 WITHOUT_A_DIFFERENCE = {"share.isolation.level"}
 """Both of its values mean the same as long as there are no transactions."""
