@@ -1,4 +1,4 @@
-"""What a data directory holds, read from disk without a broker: topics, segments, share state, and what is wrong with it.
+"""What a data directory holds, read from disk without a broker: topics, segments, groups, share state, and what is wrong with it.
 
 Works on the two reader SPIs alone, so it sees the same on every engine. Beside a live broker the two stores are read at slightly
 different moments; whatever looks wrong because of that is looked up a second time before it is reported.
@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from uuid import UUID
 
+from kbroker.cli.group_inspection import GroupReport, OffsetReport, read_groups, read_offsets
 from kbroker.coordinator.share_state_load import ShareState, load
 from kbroker.records import crc_is_valid, iter_headers
 from kbroker.share.effects import StateBatch
 from kbroker.share.record_state import TERMINAL, RecordState
 from kbroker.state_records import (
     GroupKey,
+    GroupOffsetKey,
     LogStartKey,
     ShareStateKey,
     StateKey,
@@ -76,7 +78,8 @@ class Inspection:
 
     logs: list[LogReport] = field(default_factory=list)
     share_partitions: list[ShareReport] = field(default_factory=list)
-    groups: list[str] = field(default_factory=list)
+    groups: list[GroupReport] = field(default_factory=list)
+    offsets: list[OffsetReport] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     bytes_checked: int = 0
 
@@ -89,6 +92,7 @@ def inspect(logs: LogReader, state: StateReader, *, check_batches: bool = False)
         _add_log(report, logs, state, log, topics.get(log.topic_id), starts)
     _report_missing_logs(report, logs, state, topics)
     with state.snapshot() as moment:
+        _add_groups(report, moment, topics)
         _add_share_state(report, moment, topics)
     if check_batches:
         for each in report.logs:
@@ -106,8 +110,6 @@ def _read_state(state: StateReader, report: Inspection) -> tuple[dict[UUID, Topi
         for key, value in _entries(moment, LogStartKey.namespace, report):
             if isinstance(key, LogStartKey):
                 starts[LogId(key.topic_id, key.partition)] = getattr(value, "offset", 0)
-        groups = {key.group_id for key, _ in _entries(moment, GroupKey.namespace, report) if isinstance(key, GroupKey)}
-    report.groups = sorted(groups)
     return topics, starts
 
 
@@ -151,6 +153,13 @@ def _report_missing_logs(report: Inspection, logs: LogReader, state: StateReader
         value = state.get(TopicKey(topic_id).encode())
         if value is not None and Topic.decode(value).state is TopicState.LIVE:
             report.problems.append(f"topic {topic.name} has no log for partition {', '.join(map(str, missing))}")
+
+
+def _add_groups(report: Inspection, state: StateReader, topics: Mapping[UUID, Topic]) -> None:
+    names = {topic_id: topic.name for topic_id, topic in topics.items()}
+    ends = {(each.topic_id, each.partition): each.end_offset for each in report.logs}
+    report.offsets = read_offsets(_entries(state, GroupOffsetKey.namespace, report), names, ends)
+    report.groups = read_groups(_entries(state, GroupKey.namespace, report), report.offsets, report.problems)
 
 
 def _add_share_state(report: Inspection, state: StateReader, topics: Mapping[UUID, Topic]) -> None:

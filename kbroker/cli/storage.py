@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,7 +68,7 @@ def storage() -> None:
 def inspect(directory: Path, segments: bool, check: bool, as_json: bool) -> int:
     """Print what a data directory holds.
 
-    Topics, sizes and share state in DIR, and what is wrong with them. Exit code 1
+    Topics, sizes, groups, committed offsets and share state in DIR, and what is wrong with them. Exit code 1
     if there are problems. The directory is only read, whether or not a broker is running on it.
     """
     with open_data_dir(directory) as found:
@@ -94,6 +94,16 @@ def _print_report(description: DataDescription, report: Inspection, *, segments:
                 for log in report.logs
                 for segment in log.segments
             ],
+        )
+    if report.groups:
+        click.echo()
+        print_table(("GROUP", "TYPE", "MEMBERS"), [(each.group, each.type, each.members) for each in report.groups])
+    if report.offsets:
+        click.echo()
+        columns = ("GROUP", "TOPIC", "PARTITION", "COMMITTED-OFFSET", "LAG", "COMMITTED")
+        print_table(
+            columns,
+            [(each.group, each.topic, each.partition, each.offset, each.lag, _moment(each.committed_ms)) for each in report.offsets],
         )
     if report.share_partitions:
         click.echo()
@@ -147,7 +157,8 @@ def _as_json(description: DataDescription, report: Inspection) -> dict[str, obje
             }
             for log in report.logs
         ],
-        "groups": report.groups,
+        "groups": [asdict(each) for each in report.groups],
+        "offsets": [asdict(each) for each in report.offsets],
         "share_partitions": [
             {
                 "group": each.group,

@@ -22,6 +22,10 @@ def test_beside_a_live_broker_and_after_it(command: Command, monkeypatch: pytest
         assert command("topics", "create", "orders").code == OK
         assert command("produce", "orders", tmp_path / "lines").code == OK
         assert len(command("share-consume", "orders", "-g", "workers", "-n", "4").lines) == 4
+        with broker.connect() as connection:
+            rows = [{"partition_index": 0, "committed_offset": 4, "committed_leader_epoch": 1, "committed_metadata": "half"}]
+            member = {"group_id": "readers", "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+            connection.call("offset_commit", 9, **member, topics=[{"name": "orders", "partitions": rows}])
         beside = command("storage", "inspect", data, "--check", "--json")
         assert beside.code == OK
     after = command("storage", "inspect", data, "--check", "--json")
@@ -32,10 +36,21 @@ def test_beside_a_live_broker_and_after_it(command: Command, monkeypatch: pytest
         assert (log["topic"], log["partition"], log["start_offset"], log["end_offset"]) == ("orders", 0, 0, 10)
         (share,) = found["share_partitions"]
         assert (share["group"], share["topic"], share["lag"]) == ("workers", "orders", 6)
-        assert found["groups"] == ["workers"]
+        assert found["groups"] == [
+            {"group": "readers", "type": "classic", "members": 0},
+            {"group": "workers", "type": "share", "members": 0},
+        ]
+        (offset,) = found["offsets"]
+        assert (offset["group"], offset["topic"], offset["partition"], offset["offset"], offset["lag"]) == ("readers", "orders", 0, 4, 6)
+        assert (offset["leader_epoch"], offset["metadata"], offset["expires_ms"]) == (1, "half", None)
+        assert offset["committed_ms"] > 1_700_000_000_000
     assert after.json["bytes_checked"] > 0
     text = command("storage", "inspect", data, "--segments").out
     assert "healthy: 1 log, " in text
+    assert [line.split()[:5] for line in text.splitlines() if line.startswith("readers")] == [
+        ["readers", "classic", "0"],
+        ["readers", "orders", "0", "4", "6"],
+    ]
 
 
 @pytest.mark.parametrize(
