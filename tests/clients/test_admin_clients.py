@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    ConsumerGroupType,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import (
     AdminClient,
@@ -21,6 +29,7 @@ from confluent_kafka.admin import (
 
 from kbroker.testing.broker import RunningBroker
 from tests.clients.drivers import DRIVERS
+from tests.clients.group_consumers import CONSUMERS, ConfluentConsumer, GroupConsumer
 from tests.clients.workload import BASE_MS, Content
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")  # kafka-python on Python 3.11 and 3.12
@@ -120,21 +129,87 @@ def test_transactions_are_refused_for_good(broker: RunningBroker, name: str) -> 
         producer.close(PATIENCE_S)
 
 
-def test_consumer_groups_are_refused(broker: RunningBroker, name: str) -> None:
-    from kafka import KafkaConsumer
-    from kafka.errors import IncompatibleBrokerVersion
-
+@pytest.fixture(params=["confluent-classic", "confluent-consumer"])
+def member(broker: RunningBroker, name: str, request: pytest.FixtureRequest) -> Iterator[GroupConsumer]:
+    """Alone in the group `name`; has read and committed four records of the topic of that name."""
     broker.create_topic(name)
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": name})
+    DRIVERS["confluent-kafka"].send(broker.bootstrap, name, [Content(BASE_MS, None, b"x")] * 4)
+    with CONSUMERS[request.param](broker.bootstrap, name, {}) as member:
+        member.subscribe(name)
+        member.until("its records", lambda: len(member.got) == 4)
+        member.commit()
+        yield member
+
+
+def test_groups_with_confluent_kafka(broker: RunningBroker, member: ConfluentConsumer, name: str) -> None:
+    client = AdminClient({"bootstrap.servers": broker.bootstrap})
+    kind = ConsumerGroupType[member.protocol.upper()]
+
+    def listed() -> list[Any]:
+        answer = client.list_consumer_groups(types={kind}).result(PATIENCE_S)
+        assert answer.errors == []
+        return [(group.state, group.type) for group in answer.valid if group.group_id == name]
+
+    assert listed() == [(ConsumerGroupState.STABLE, kind)]
+    described = only(client.describe_consumer_groups([name]))
+    assert (described.state, described.type, len(described.members)) == (ConsumerGroupState.STABLE, kind, 1)
+    assert described.members[0].assignment.topic_partitions == [TopicPartition(name, 0)]
+    asked = ConsumerGroupTopicPartitions(name, [TopicPartition(name, 0)])
+    assert [row.offset for row in only(client.list_consumer_group_offsets([asked])).topic_partitions] == [4]
+    with pytest.raises(KafkaException) as refused:
+        only(client.delete_consumer_groups([name]))
+    assert refused.value.args[0].code() == ClientError.NON_EMPTY_GROUP
+
+    member.close()
+    assert listed() == [(ConsumerGroupState.EMPTY, kind)]
+    only(client.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(name, [TopicPartition(name, 0, 1, metadata="again")])]))
+    (row,) = only(client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(name)])).topic_partitions
+    assert (row.topic, row.partition, row.offset, row.metadata) == (name, 0, 1, "again")
+    only(client.delete_consumer_groups([name]))
+    assert listed() == []
+
+
+def test_groups_with_kafka_python(broker: RunningBroker, member: ConfluentConsumer, name: str) -> None:
+    from kafka.admin import KafkaAdminClient
+    from kafka.structs import OffsetAndMetadata
+    from kafka.structs import TopicPartition as Place
+
+    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     try:
-        consumer.subscribe([name])
-        message = consumer.poll(PATIENCE_S)
-        assert message.error().code() == ClientError._UNSUPPORTED_FEATURE
+        assert name in {group["group_id"] for group in client.list_groups()}
+        if member.protocol == "classic":
+            described = client.describe_groups([name])[name]
+            assert (described["group_state"], len(described["members"])) == ("Stable", 1)
+        place = Place(name, 0)
+        assert client.list_group_offsets([name])[name][place].offset == 4
+        member.close()
+        client.alter_group_offsets(name, {place: OffsetAndMetadata(2, "again", -1)})
+        row = client.list_group_offsets([name])[name][place]
+        assert (row.offset, row.metadata) == (2, "again")
+        client.delete_group_offsets(name, [place])
+        assert place not in client.list_group_offsets([name])[name]
+        client.delete_groups([name])
+        assert name not in {group["group_id"] for group in client.list_groups()}
     finally:
-        consumer.close()
-    other = KafkaConsumer(name, bootstrap_servers=broker.bootstrap, group_id=name)
+        client.close()
+
+
+def test_groups_with_aiokafka(broker: RunningBroker, member: ConfluentConsumer, name: str) -> None:
+    asyncio.run(look_at_groups_with_aiokafka(broker, member, name))
+
+
+async def look_at_groups_with_aiokafka(broker: RunningBroker, member: ConfluentConsumer, name: str) -> None:
+    from aiokafka import TopicPartition as Place
+    from aiokafka.admin import AIOKafkaAdminClient
+
+    client = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    await client.start()
     try:
-        with pytest.raises(IncompatibleBrokerVersion, match="JoinGroup"):
-            other.poll(PATIENCE_S * 1000)
+        assert name in {row[0] for row in await client.list_consumer_groups()}
+        if member.protocol == "classic":
+            (answer,) = await client.describe_consumer_groups([name])
+            assert name in str(answer.to_object())
+        offsets = await client.list_consumer_group_offsets(name)
+        assert offsets[Place(name, 0)].offset == 4
     finally:
-        other.close()
+        await client.close()
