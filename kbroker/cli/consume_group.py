@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.cli.clients import READING, ClientErrors, client_settings, require_topics
 from kbroker.cli.consumed import Batches, Ends
-from kbroker.cli.exits import OK, CommandFailed, say
+from kbroker.cli.exits import OK, CommandFailed, drop_stdout, say
 from kbroker.cli.group_views import of_other_type
 from kbroker.cli.params import Address, connect
 
@@ -39,13 +39,14 @@ class Membership(NamedTuple):
 
 
 class Ending:
-    """The first SIGINT or SIGTERM asks for a clean end; another one ends at once."""
+    """The first SIGINT or SIGTERM asks for a clean end; another one does not wait for whoever should read our output."""
 
     def __init__(self) -> None:
         self.signal_number = 0
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self.signal_number:
+            drop_stdout()
             raise KeyboardInterrupt
         self.signal_number = number
 

@@ -76,7 +76,12 @@ def give_up_stdout() -> None:
     try:
         sys.stdout.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_stdout()
+
+
+def drop_stdout() -> None:
+    """What is written from now on, or still lies in the buffer, goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _end_of_work(error: BaseException) -> int:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import signal
 import subprocess
 import sys
+import termios
+from array import array
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 from kbroker.cli import consumed
-from kbroker.cli.exits import OK, REFUSED
+from kbroker.cli.exits import INTERRUPTED, OK, REFUSED
 from kbroker.testing.broker import RunningBroker
 from tests.cli.conftest import Command
 from tests.cli.consumer_groups import ON_EACH_ENGINE, PROTOCOLS, committed, consuming, until
@@ -115,16 +118,32 @@ def test_a_signal_ends_it_with_its_offsets_committed_and_the_group_left(
     assert members(command, filled) == []
 
 
-def test_what_was_not_printed_is_never_committed(command: Command, broker: RunningBroker, topic: str, tmp_path: Path) -> None:
-    """The reader takes one line and waits; the pipe is full when the command is killed."""
+def is_full(pipe: IO[str]) -> bool:
+    unread = array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, unread)
+    return unread[0] > 60_000  # of 64 KiB
+
+
+@pytest.mark.parametrize(
+    ("signals", "code"),
+    [((signal.SIGKILL,), -signal.SIGKILL), ((signal.SIGTERM, signal.SIGINT), INTERRUPTED)],
+    ids=["killed", "told-twice"],
+)
+def test_what_was_not_printed_is_never_committed(
+    command: Command, broker: RunningBroker, topic: str, tmp_path: Path, signals: tuple[signal.Signals, ...], code: int
+) -> None:
+    """The reader takes one line and waits: the pipe is full when the command is killed, or is told twice to end."""
     (tmp_path / "many").write_text("".join(f"{number:05}{'x' * 995}\n" for number in range(2000)))
     assert command("produce", topic, tmp_path / "many", "-p", "0").code == OK
     with consuming(broker, topic, "--group", topic, "--from-beginning") as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("00000")
-        until("a batch is printed in part", lambda: len(members(command, topic)) or None)
-        process.kill()
-        printed = 1 + len(process.stdout.read().splitlines())
+        output = process.stdout
+        assert output is not None
+        assert output.readline().startswith("00000")
+        until("the pipe is full", lambda: is_full(output) or None)
+        for number in signals:
+            process.send_signal(number)
+        assert process.wait() == code
+        printed = 1 + len(output.read().splitlines())
     assert sum(committed(broker, topic).values()) <= printed < 2000
 
 
