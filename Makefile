@@ -17,7 +17,7 @@ PIP_FLAGS := --quiet --no-input --disable-pip-version-check -c constraints.txt
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest -q
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
-SLOW := tests/checks tests/clients tests/crash tests/powercut
+SLOW := tests/checks tests/clients tests/consumer_groups tests/crash tests/powercut
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full crash powercut differential record-kafka perf lint docs clean recorder
@@ -56,7 +56,7 @@ test: lint recorder
 	@printf '\n== unit, contract and model tests ==\n'
 	$(PYTEST) tests $(wildcard plugins/*/tests) $(addprefix --ignore=,$(SLOW))
 	@printf '\n== Kafka clients ==\n'
-	$(PYTEST) tests/clients
+	$(PYTEST) tests/clients tests/consumer_groups
 	@printf '\n== crashes ==\n'
 	$(PYTEST) tests/crash
 	@printf '\n== power cuts ==\n'
