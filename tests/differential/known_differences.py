@@ -321,6 +321,16 @@ KNOWN: Sequence[Difference] = (
         any_of(values("none", "invalid_request"), values(None, "text"), _only_there),
         "telemetry.settings_of_client_metrics",
     ),
+    Difference(
+        "DIF-74",
+        r"^[123]\.fetch\.responses\[0\]\.partitions\[0\]\.",
+        any_of(
+            values("unknown_topic_or_partition", "unknown_topic_id"),
+            values("inconsistent_topic_id", "unknown_topic_id"),
+            values(None, []),
+        ),
+        "consumer_fetching.deleted_within_a_session consumer_fetching.made_again_within_a_session",
+    ),
 )
 
 

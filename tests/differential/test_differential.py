@@ -18,10 +18,7 @@ from tests.differential.page import listed, only_in_newer
 from tests.differential.running import AT_ONCE, BROKER_CONFIG, Found, differences, load_scripts, recorded, run
 from tests.differential.script import Script
 
-NOT_SERVED_YET = ("offset_", "consumer_fetching.deleted_within_a_session", "consumer_fetching.made_again_within_a_session")
-"""Beginnings of modules whose scripts are recorded, and not compared yet."""
 SCRIPTS = load_scripts()
-COMPARED = {name: script for name, script in SCRIPTS.items() if not name.startswith(NOT_SERVED_YET)}
 
 
 def compare(script: Script, port: int) -> list[Found]:
@@ -31,11 +28,11 @@ def compare(script: Script, port: int) -> list[Found]:
 @pytest.fixture(scope="module")
 def compared() -> Iterator[Mapping[str, Future[list[Found]]]]:
     with open_test_broker(storage="memory", config=BROKER_CONFIG) as broker, ThreadPoolExecutor(AT_ONCE) as pool:
-        slowest_first = sorted(COMPARED.values(), key=lambda script: -script.seconds)
+        slowest_first = sorted(SCRIPTS.values(), key=lambda script: -script.seconds)
         yield {script.name: pool.submit(compare, script, broker.port) for script in slowest_first}
 
 
-@pytest.mark.parametrize("name", sorted(COMPARED))
+@pytest.mark.parametrize("name", sorted(SCRIPTS))
 def test_answers_as_kafka(name: str, compared: Mapping[str, Future[list[Found]]]) -> None:
     unexplained = [each for each in compared[name].result() if explain(each) is None]
     assert not unexplained, "\n".join(f"{each.path}: kafka {each.kafka!r}, kbroker {each.kbroker!r}" for each in unexplained)
