@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from kbroker.cli import consumed
 from kbroker.cli.exits import INTERRUPTED, OK, REFUSED
+from kbroker.errors import ErrorCode
 from kbroker.testing.broker import RunningBroker
 from tests.cli.conftest import Command
 from tests.cli.consumer_groups import ON_EACH_ENGINE, PROTOCOLS, committed, consuming, until
@@ -22,6 +24,7 @@ from tests.cli.consumer_groups import ON_EACH_ENGINE, PROTOCOLS, committed, cons
 pytestmark = ON_EACH_ENGINE
 RECORDS = 12
 NOTHING_COMES_MS = "500"
+WARNING = re.compile("kbroker: warning: ([0-9]+) records were printed, but not committed, and may come again: ")
 
 
 @pytest.fixture
@@ -124,18 +127,22 @@ def is_full(pipe: IO[str]) -> bool:
     return unread[0] > 60_000  # of 64 KiB
 
 
+@pytest.fixture
+def many(command: Command, topic: str, tmp_path: Path) -> str:
+    """The topic with 2000 records of 1 KB in partition 0: more than one batch, and a batch is more than a pipe takes."""
+    (tmp_path / "many").write_text("".join(f"{number:05}{'x' * 995}\n" for number in range(2000)))
+    assert command("produce", topic, tmp_path / "many", "-p", "0").code == OK
+    return topic
+
+
 @pytest.mark.parametrize(
     ("signals", "code"),
     [((signal.SIGKILL,), -signal.SIGKILL), ((signal.SIGTERM, signal.SIGINT), INTERRUPTED)],
     ids=["killed", "told-twice"],
 )
-def test_what_was_not_printed_is_never_committed(
-    command: Command, broker: RunningBroker, topic: str, tmp_path: Path, signals: tuple[signal.Signals, ...], code: int
-) -> None:
+def test_what_was_not_printed_is_never_committed(broker: RunningBroker, many: str, signals: tuple[signal.Signals, ...], code: int) -> None:
     """The reader takes one line and waits: the pipe is full when the command is killed, or is told twice to end."""
-    (tmp_path / "many").write_text("".join(f"{number:05}{'x' * 995}\n" for number in range(2000)))
-    assert command("produce", topic, tmp_path / "many", "-p", "0").code == OK
-    with consuming(broker, topic, "--group", topic, "--from-beginning") as process:
+    with consuming(broker, many, "--group", many, "--from-beginning") as process:
         output = process.stdout
         assert output is not None
         assert output.readline().startswith("00000")
@@ -144,7 +151,38 @@ def test_what_was_not_printed_is_never_committed(
             process.send_signal(number)
         assert process.wait() == code
         printed = 1 + len(output.read().splitlines())
-    assert sum(committed(broker, topic).values()) <= printed < 2000
+    assert sum(committed(broker, many).values()) <= printed < 2000
+
+
+def test_a_member_that_was_expelled_says_what_comes_again(
+    command: Command, broker: RunningBroker, many: str, as_member: tuple[str, ...]
+) -> None:
+    """It cannot commit the batch that it was printing."""
+    with consuming(broker, many, *as_member, "--from-beginning", "-n", "700") as process:
+        output, errors = process.stdout, process.stderr
+        assert output is not None
+        assert errors is not None
+        until("the pipe is full", lambda: is_full(output) or None)
+        (who,) = members(command, many)
+        expel(broker, many, who["member_id"], as_member[-1])
+        assert len(output.read().splitlines()) == 700
+        assert process.wait() == OK
+        said = [WARNING.match(line) for line in errors.read().splitlines()]
+    refused = sum(int(found[1]) for found in said if found is not None)
+    assert None not in said
+    assert refused > 0
+    assert sum(committed(broker, many).values()) == 700 - refused
+
+
+def expel(broker: RunningBroker, group: str, member_id: str, protocol: str) -> None:
+    with broker.connect() as connection:
+        if protocol == "classic":
+            row = {"member_id": member_id, "group_instance_id": None, "reason": None}
+            answer = connection.call("leave_group", group_id=group, members=[row]).members[0]
+        else:
+            leaving = {"group_id": group, "member_id": member_id, "member_epoch": -1, "topic_partitions": None}
+            answer = connection.call("consumer_group_heartbeat", **leaving)
+        assert answer.error_code is ErrorCode.none
 
 
 def test_a_reader_that_leaves_early(command: Command, broker: RunningBroker, topic: str, tmp_path: Path) -> None:
