@@ -104,7 +104,7 @@ class ClassicGroups:
             raise KafkaError(ErrorCode.inconsistent_group_protocol)
         if request.member_id == NO_MEMBER_ID:
             return self._join_anew(group, request, ticket, records, now_ms)
-        if request.member_id in group.pending:
+        if request.member_id in group.pending and request.instance_id is None:
             self._add(group, request.member_id, request, ticket, records, now_ms)
             return None
         group.check_member(request.member_id, request.instance_id)
@@ -139,7 +139,7 @@ class ClassicGroups:
         group.has_new_member = True
         self._rebalances.wait_for_join(group, member_id, ticket, records)
         self._rebalances.start_session(group, member, now_ms)
-        self._rebalances.prepare_or_complete(group, f"{member_id!r} joins{_said(request)}", records, now_ms)
+        self._rebalances.prepare_or_complete(group, f"{member_id!r} joins{_said(request.reason)}", records, now_ms)
 
     def _join_again(self, group: ClassicGroup, request: JoinRequest, ticket: Ticket, records: Records, now_ms: int) -> JoinReply | None:
         """A member joins again because the group rebalances, or to make it rebalance: the leader does with any JoinGroup (it has seen
@@ -151,7 +151,7 @@ class ClassicGroups:
             return group.join_reply(member.member_id)
         group.put(member.joining_again(request))
         self._rebalances.wait_for_join(group, member.member_id, ticket, records)
-        self._rebalances.prepare_or_complete(group, f"{member.member_id!r} joins again{_said(request)}", records, now_ms)
+        self._rebalances.prepare_or_complete(group, f"{member.member_id!r} joins again{_said(request.reason)}", records, now_ms)
         return None
 
     def _replace_static(
@@ -164,7 +164,8 @@ class ClassicGroups:
             records.put(RecordType.CLASSIC_GROUP_METADATA, group.to_record(group.assignments()))
             return _static_reply(group, new_id, old_leader, can_skip=request.can_skip_assignment)
         self._rebalances.wait_for_join(group, new_id, ticket, records)
-        self._rebalances.prepare_or_complete(group, f"static member {request.instance_id!r} joins again{_said(request)}", records, now_ms)
+        reason = f"static member {request.instance_id!r} joins again{_said(request.reason)}"
+        self._rebalances.prepare_or_complete(group, reason, records, now_ms)
         return None
 
     def sync(self, request: SyncRequest, ticket: Ticket, *, now_ms: int) -> Outcome[SyncReply]:
@@ -213,7 +214,9 @@ class ClassicGroups:
         before = len(group.members)
         rows = tuple(self._leave(group, leaving, records) for leaving in request.members)
         if len(group.members) < before:
-            self._rebalances.member_gone(group, f"{before - len(group.members)} of {before} members leave", records, now_ms)
+            said = _said(next((leaving.reason for leaving in request.members if leaving.reason), None))
+            reason = f"{before - len(group.members)} of {before} members leave{said}"
+            self._rebalances.member_gone(group, reason, records, now_ms)
         else:
             self._rebalances.complete_if_all_joined(group, records, now_ms)  # It may have waited for a pending member only.
         return records.outcome(LeaveReply(members=rows))
@@ -434,5 +437,5 @@ def _static_reply(group: ClassicGroup, member_id: str, old_leader: str, *, can_s
     return reply if can_skip else replace(reply, leader=old_leader, members=())
 
 
-def _said(request: JoinRequest) -> str:
-    return f" ({request.reason!r})" if request.reason else ""
+def _said(reason: str | None) -> str:
+    return f" ({reason!r})" if reason else ""

@@ -353,6 +353,17 @@ def test_dynamic_members_have_no_instance_id(world: World) -> None:
     assert a.heartbeat(1) is OK
 
 
+def test_an_id_that_was_given_to_a_dynamic_member_is_no_static_one_s(world: World) -> None:
+    (a,) = members(world, "a")
+    s = static(world, "s")
+    world.form(s)
+    a.join()
+    assert a.join(instance_id="static-s").code is FENCED
+    assert a.join(instance_id="static-new").code is UNKNOWN
+    assert s.heartbeat() is OK
+    assert a.join().reply is None
+
+
 # --- administration ---
 
 
