@@ -3,9 +3,12 @@
 LMDB must never be opened twice in one process (its locks are per process), hence the table of open environments below.
 Commits are synced: unsynced LMDB came back corrupt from power cuts. No write map: with one, a full disk kills the process.
 
-Sub-database handles. A handle is opened in a write transaction (py-lmdb gives up those opened in a read one), so LMDB's own writer lock
-keeps openings, creations and drops apart. Handles stay open, as opening costs more than reading; dropping one waits with
-`forget` until no read uses it. py-lmdb cannot close a handle: at `max_handles` the environment is opened again, which closes all.
+Sub-database handles. A handle is opened in a write transaction (py-lmdb gives up those opened in a read one), so openings, creations
+and drops exclude each other. Handles stay open, as opening costs more than reading; dropping one waits with `forget` until no
+read uses it. py-lmdb cannot close a handle: at `max_handles` the environment is opened again, which closes all.
+
+Waiting for the writer. py-lmdb's `open_db` waits for LMDB's writer lock with the GIL held, and whoever has that lock needs the GIL to
+end its transaction: the process would stand still for good. So `_writing` is taken first, always; waiting for it gives up the GIL.
 
 This module must not know what is stored.
 """
@@ -74,7 +77,6 @@ class LmdbEnvironment:
         self.read_only = read_only
         self.users = 1
         self._lock = SharedLock()
-        self._opening = threading.Lock()
         self._writing = threading.Lock()
         self._handles: dict[bytes, Handle] = {}
         self._created: dict[bytes, Handle] = {}  # by the write transaction that is open
@@ -172,8 +174,10 @@ class LmdbEnvironment:
                 self._handles.pop(name, None)
 
     def _open_handle(self, name: bytes) -> None:
-        """A sub-database that is gone meanwhile is left to `work`, which then looks for it no more."""
-        with self._opening:
+        """Waits for the write under way. A sub-database that is gone meanwhile is left to `work`, which then looks for it no more."""
+        with self._writing:
+            if name in self._handles:  # opened by another reader meanwhile, or made by that write
+                return
             if len(self._handles) >= self._max_handles - 64:
                 self._open_again()
             try:
@@ -184,7 +188,7 @@ class LmdbEnvironment:
                 raise StoreFailed(f"{self.directory}: {error}") from error
 
     def _open_again(self) -> None:
-        with self._writing, self._lock.alone():
+        with self._lock.alone():
             self._env.close()
             self._handles.clear()
             self._env, self._map_bytes = _open(self.directory, self.read_only, self._map_bytes, self._max_handles)
