@@ -61,7 +61,10 @@ class ConfluentMember:
         self._member.assigned(map(_place, partitions), asked_ns=time.monotonic_ns())
 
     def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        self._commit({_place(each) for each in partitions})
+        """If close() comes while a revocation waits to be told, this library leaves the group between the two that it then tells of
+        (docs/clients.md): what is committed already is not committed again in a close()."""
+        places = {_place(each) for each in partitions}
+        self._commit(self._member.uncommitted(places) if self._member.is_stopping else places)
         self._member.revoked(map(_place, partitions))
 
     def _lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:

@@ -71,7 +71,7 @@ class Member:
         self.asked_ns = time.monotonic_ns()
         """No later than the next partitions can have been asked for: for libraries that do so before they tell."""
         self.read_up_to: dict[Partition, int] = {}
-        self._held: set[Partition] = set()
+        self._confirmed: dict[Partition, int] = {}
         self._fenced: set[Partition] = set()
         self.is_stopping = False
         self._freezes = False
@@ -98,7 +98,6 @@ class Member:
     def assigned(self, partitions: Iterable[Partition], *, asked_ns: int | None = None) -> None:
         now_ns, new = time.monotonic_ns(), list(partitions)
         since_ns = self.asked_ns if asked_ns is None else asked_ns
-        self._held.update(new)
         self._write(Assigned(now_ns, min(since_ns, now_ns), self.name, topic, partition) for topic, partition in new)
 
     def revoked(self, partitions: Iterable[Partition], *, lost: bool = False) -> None:
@@ -107,12 +106,13 @@ class Member:
         self._write(Revoked(now_ns, self.name, *place, lost=lost or place in self._fenced) for place in old)
         for place in old:
             self.read_up_to.pop(place, None)
-            self._held.discard(place)
+            self._confirmed.pop(place, None)
             self._fenced.discard(place)
         self.asked_ns = now_ns
 
-    def has(self, place: Partition) -> bool:
-        return place in self._held
+    def uncommitted(self, places: Iterable[Partition]) -> set[Partition]:
+        """Those of which more was read than is confirmed to be committed."""
+        return {place for place in places if self._confirmed.get(place) != self.read_up_to.get(place)}
 
     def read(self, records: Iterable[tuple[str, int, int, str]]) -> None:
         """The work: (topic, partition, offset, value) each."""
@@ -139,6 +139,7 @@ class Member:
         now_ns = time.monotonic_ns()
         self._write(CommitAnswered(now_ns, self.name, *place, outcome_of(codes.get(place))) for place in offsets)
         self._fenced.update(place for place in offsets if codes.get(place) in FENCED)
+        self._confirmed.update((place, offset) for place, offset in offsets.items() if codes.get(place) == 0)
         if any(codes.get(place) != 0 for place in offsets):
             print(f"{now_ns}: commit of {dict(offsets)} answered with {dict(codes)}", file=sys.stderr, flush=True)
 
