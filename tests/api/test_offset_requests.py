@@ -96,8 +96,9 @@ async def test_offsets_survive_a_restart(connect: Connect, every_engine: str) ->
         assert not (await client.call("list_groups", 5, states_filter=(), types_filter=())).groups
 
 
-async def test_thousands_of_partitions_in_one_request(connect: Connect, every_engine: str) -> None:
-    count = 3000
+async def test_many_partitions_in_one_request(connect: Connect, every_engine: str) -> None:
+    """Thousands where it costs little to make them."""
+    count = 5000 if every_engine == "memory" else 200
     async with connect(every_engine) as client:
         topic = await client.create_topic("orders", count)
         codes = await commit(client, 9, topic, {number: (number, -1, "") for number in range(count + 1)})
