@@ -100,9 +100,8 @@ def _print_report(description: DataDescription, report: Inspection, *, segments:
         print_table(("GROUP", "TYPE", "MEMBERS"), [(each.group, each.type, each.members) for each in report.groups])
     if report.offsets:
         click.echo()
-        columns = ("GROUP", "TOPIC", "PARTITION", "COMMITTED-OFFSET", "LAG", "COMMITTED")
         print_table(
-            columns,
+            ("GROUP", "TOPIC", "PARTITION", "COMMITTED-OFFSET", "LAG", "COMMITTED"),
             [(each.group, each.topic, each.partition, each.offset, each.lag, _moment(each.committed_ms)) for each in report.offsets],
         )
     if report.share_partitions:
