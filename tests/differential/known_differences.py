@@ -294,6 +294,12 @@ KNOWN: Sequence[Difference] = (
         "classic_join.the_same_protocol_twice",
     ),
     Difference(
+        "DIF-62",
+        r"^(2\.describe_groups\.groups\[0\]\.(group_state|protocol_data|members\[0\]\.member_metadata)|3\.heartbeat\.error_code)$",
+        kafka_says("PreparingRebalance", "", "rebalance_in_progress"),
+        "classic_leave.id_that_was_not_used_yet",
+    ),
+    Difference(
         "DIF-70",
         r"^[02]\.consumer_group_heartbeat\.(member_epoch|assignment\.topic_partitions)$",
         any_of(values(1, 2), _more_rows),

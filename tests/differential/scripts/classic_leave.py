@@ -119,3 +119,16 @@ def joining_again_after_leaving(s: Session) -> None:
     until_state(s, group, "PreparingRebalance", 2)
     a.join()
     waiting()
+
+
+@script()
+def id_that_was_not_used_yet(s: Session) -> None:
+    """The members of a stable group need not notice."""
+    group = classic_group(s)
+    a, b = ClassicMember(s, group, "a"), ClassicMember(s, group, "b")
+    form(a)
+    b.join()
+    b.leave()
+    describe(s, group)
+    a.heartbeat()
+    b.join()
