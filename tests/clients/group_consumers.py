@@ -51,7 +51,7 @@ class ClientError(Exception):
 
 class GroupConsumer(ABC):
     lacks: frozenset[str] = frozenset()
-    """Settings and abilities that the library does not have."""
+    """Settings that the library does not have, and what it cannot live through."""
     shortest_poll_s = 0.1
 
     def __init__(self, bootstrap: str, group: str, settings: Mapping[str, Any]) -> None:
@@ -138,7 +138,6 @@ class GroupConsumer(ABC):
 
 class ConfluentConsumer(GroupConsumer):
     protocol = "classic"
-    lacks = frozenset({"by_duration"})
     _NAMES: Mapping[str, str] = {"fetch.max.wait.ms": "fetch.wait.max.ms"}
     _OF_THE_BROKER = frozenset({"session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy"})
 
@@ -245,7 +244,7 @@ def _python_settings(library: str, settings: Mapping[str, Any]) -> dict[str, Any
 class KafkaPythonConsumer(GroupConsumer):
     """A poll that ends just as the group is joined leaves the library without partitions for good: those of tests are long enough."""
 
-    lacks = frozenset({"by_duration", "allow.auto.create.topics", "topics made again at once"})
+    lacks = frozenset({"allow.auto.create.topics", "topics made again at once"})
     shortest_poll_s = 1.0
 
     def _open(self, bootstrap: str, group: str, settings: Mapping[str, Any]) -> None:
@@ -321,7 +320,7 @@ class KafkaPythonConsumer(GroupConsumer):
 class AiokafkaConsumer(GroupConsumer):
     """Its event loop runs in a thread, heartbeats and rebalances too."""
 
-    lacks = frozenset({"by_duration", "allow.auto.create.topics", "cooperative-sticky"})
+    lacks = frozenset({"allow.auto.create.topics"})
 
     def _open(self, bootstrap: str, group: str, settings: Mapping[str, Any]) -> None:
         self._loop = asyncio.new_event_loop()

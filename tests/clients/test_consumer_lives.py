@@ -18,6 +18,7 @@ from kbroker.testing.broker import RunningBroker, open_test_broker
 from tests.clients.conftest import DURABLE_ENGINES, require_engine
 from tests.clients.drivers import DRIVERS
 from tests.clients.group_consumers import CONSUMERS, ClientError, Committed, GroupConsumer
+from tests.clients.java_consumers import JavaConsumer, JavaNewConsumer
 from tests.clients.workload import Content
 
 pytestmark = [
@@ -32,18 +33,18 @@ LIVELY: Mapping[str, str] = {
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "250",
     "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "6000",
     "group.consumer.assignment.interval.ms": "0",
 }
 """Whatever happens to a group is seen soon."""
 ENDINGS: Mapping[str, Callable[[RunningBroker], None]] = {"stop": RunningBroker.stop, "kill": RunningBroker.kill}
+KINDS: Mapping[str, type[GroupConsumer]] = {**CONSUMERS, "java-classic": JavaConsumer, "java-consumer": JavaNewConsumer}
 NO_OFFSET = "an error where there is no offset to begin at"
 
 
 def kinds(*by_default: str) -> pytest.MarkDecorator:
     """The consumers to test; those that are not named only in the full run."""
-    return pytest.mark.parametrize(
-        "kind", [pytest.param(kind, marks=[] if kind in by_default else [pytest.mark.full]) for kind in CONSUMERS]
-    )
+    return pytest.mark.parametrize("kind", [pytest.param(kind, marks=[] if kind in by_default else [pytest.mark.full]) for kind in KINDS])
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +64,7 @@ def broker() -> Iterator[RunningBroker]:
 
 def open_one(kind: str, broker: RunningBroker, group: str, **settings: object) -> GroupConsumer:
     """`settings`: with underscores for points."""
-    consumer = CONSUMERS[kind]
+    consumer = KINDS[kind]
     known = {name.replace("_", "."): value for name, value in settings.items()}
     return consumer(broker.bootstrap, group, {name: value for name, value in known.items() if name not in consumer.lacks})
 
@@ -98,7 +99,10 @@ def test_a_topic_that_comes_after_its_subscribers(broker: RunningBroker, kind: s
         read_all(consumer, numbered(0, 10))
 
 
-@pytest.mark.parametrize("kind", ["kafka-python", "aiokafka"])
+MAKERS = ["kafka-python", "aiokafka", *[pytest.param(kind, marks=pytest.mark.full) for kind in ("java-classic", "java-consumer")]]
+
+
+@pytest.mark.parametrize("kind", MAKERS)
 def test_a_topic_that_is_made_by_subscribing_to_it(kind: str, name: str) -> None:
     """librdkafka's consumer makes none, with any setting."""
     with ExitStack() as stack:
@@ -244,6 +248,19 @@ def test_where_a_group_without_offsets_begins(broker: RunningBroker, kind: str, 
             consumer.until(NO_OFFSET, lambda: False)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["java-classic", "java-consumer"])
+def test_a_group_that_begins_some_time_ago(broker: RunningBroker, kind: str, name: str) -> None:
+    """KIP-1106; only Java has it."""
+    broker.create_topic(name)
+    send(broker, name, numbered(0, 5), timestamp_ms=int(time.time() * 1000) - 7_200_000)
+    send(broker, name, numbered(5, 5))
+    with open_one(kind, broker, name, auto_offset_reset="by_duration:PT1H") as consumer:
+        consumer.subscribe(name)
+        read_all(consumer, numbered(5, 5))
+        assert consumer.values == {*numbered(5, 5)}
+
+
 @kinds("confluent-classic", "aiokafka")
 def test_a_committed_offset_whose_record_was_deleted(broker: RunningBroker, kind: str, name: str) -> None:
     broker.create_topic(name)
@@ -279,7 +296,7 @@ LIVES = [
         id=f"{engine}-{kind}-{ending}",
     )
     for engine in DURABLE_ENGINES
-    for kind in CONSUMERS
+    for kind in KINDS
     for ending in ENDINGS
 ]  # fmt: skip
 
@@ -326,7 +343,7 @@ def test_group_ids(broker: RunningBroker, kind: str, name: str) -> None:
         consumer.subscribe(name)
         with pytest.raises(ClientError) as refused:
             consumer.until("an error", lambda: False)
-        wanted = "Invalid request" if kind == "confluent-consumer" else "(?i)invalid.?group.?id"
+        wanted = "(?i)invalid.?request" if kind.endswith("-consumer") else "(?i)invalid.?group.?id"
         assert re.search(wanted, str(refused.value))
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from kbroker.client import group_admin
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from tests.clients.group_consumers import ClientError, GroupConsumer
 from tests.clients.test_consumer_lives import LIVELY, collect_refused_connections, kinds, numbered, open_one, send
@@ -81,6 +80,7 @@ CHANGES_OF_ASSIGNOR = [
     pytest.param("confluent-classic", ["range", "range,roundrobin", "roundrobin"]),
     pytest.param("kafka-python", ["range", "range,cooperative-sticky", "cooperative-sticky"], marks=pytest.mark.full),
     pytest.param("aiokafka", ["roundrobin", "sticky,roundrobin", "sticky"], marks=pytest.mark.full),
+    pytest.param("java-classic", ["range", "cooperative-sticky,range", "cooperative-sticky"], marks=pytest.mark.full),
 ]
 
 
@@ -92,11 +92,12 @@ def test_another_assignor_by_a_rolling_restart(broker: RunningBroker, kind: str,
     assert group.protocol_type == "consumer"
 
 
+@pytest.mark.parametrize("library", ["confluent", pytest.param("java", marks=pytest.mark.full)])
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_the_other_protocol_and_back_by_a_rolling_restart(broker: RunningBroker, strategy: str, name: str) -> None:
+def test_the_other_protocol_and_back_by_a_rolling_restart(broker: RunningBroker, library: str, strategy: str, name: str) -> None:
     """KIP-848: groups change over with their first and last member of the new protocol; offsets stay."""
-    classic: tuple[str, dict[str, Any]] = ("confluent-classic", {"partition_assignment_strategy": strategy})
-    seen = roll(broker, name, [classic, ("confluent-consumer", {}), classic])
+    classic: tuple[str, dict[str, Any]] = (f"{library}-classic", {"partition_assignment_strategy": strategy})
+    seen = roll(broker, name, [classic, (f"{library}-consumer", {}), classic])
     assert seen == ["classic", "consumer", "consumer", "consumer", "classic"]
 
 
@@ -133,7 +134,8 @@ def _exchange(broker: RunningBroker, name: str, members: Sequence[GroupConsumer]
         if any(each.value in sent for each in member.got):
             member.commit()
     with broker.connect() as connection:
-        return next(group.type for group in group_admin.groups(connection) if group.group_id == name)
+        answer = connection.call("list_groups", states_filter=(), types_filter=())
+    return next(group.group_type for group in answer.groups if group.group_id == name)
 
 
 @kinds("confluent-classic", "confluent-consumer")
@@ -151,7 +153,9 @@ def test_a_member_that_does_not_come_back_to_poll(broker: RunningBroker, kind: s
         settle([busy, lazy], places(name, 2))
 
 
-@pytest.mark.parametrize("kind", ["confluent-classic", pytest.param("kafka-python", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "kind", ["confluent-classic", *[pytest.param(kind, marks=pytest.mark.full) for kind in ("kafka-python", "java-classic")]]
+)
 def test_a_cooperative_rebalance_takes_only_what_moves(broker: RunningBroker, kind: str, name: str) -> None:
     broker.create_topic(name, partitions=4)
     settings = {"partition_assignment_strategy": "cooperative-sticky"}
