@@ -8,8 +8,9 @@ the group rebalances. What members offer and are given is theirs: consumers, Kaf
 What is saved is a stable generation, or that a group has become empty. Everything else lives in memory alone: after a restart the
 members of the last stable generation go on, and whoever joined since is unknown and joins again.
 
-Better than Kafka: a second request of a member that waits already answers the first, and a member that is removed is told so where
-it waits. How a group comes from one generation to the next is classic_rebalance.py's business.
+Better than Kafka: a second request of a member that waits already answers the first, a member that is removed is told so where it
+waits, and a static member that comes back to a full group finds its place. How a group comes from one generation to the next is
+classic_rebalance.py's business.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class ClassicGroups:
             if request.member_id != NO_MEMBER_ID:
                 raise KafkaError(ErrorCode.unknown_member_id)
             group = self._create(request.group_id, now_ms)
-        if not self._has_room(group, request.member_id):
+        if not self._has_room(group, request):
             self._rebalances.remove_member(group, request.member_id, records)
             self._rebalances.complete_if_all_joined(group, records, now_ms)
             return JoinReply(ErrorCode.group_max_size_reached)
@@ -110,9 +111,13 @@ class ClassicGroups:
         group.check_member(request.member_id, request.instance_id)
         return self._join_again(group, request, ticket, records, now_ms)
 
-    def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
-        """While a group is preparing those count who have joined: if it has become too large, the last to come are left out."""
+    def _has_room(self, group: ClassicGroup, request: JoinRequest) -> bool:
+        """While a group is preparing those count who have joined: if it has become too large, the last to come are left out. A static
+        member that has forgotten its id comes back to its own place."""
         max_size = self._settings().max_size
+        member_id = request.member_id
+        if member_id == NO_MEMBER_ID and request.instance_id is not None:
+            member_id = group.static_ids.get(request.instance_id, NO_MEMBER_ID)
         if group.state is GroupState.EMPTY:
             return True
         if group.state is GroupState.PREPARING:

@@ -147,7 +147,7 @@ class ClassicGroup:
         """Add a member, or what has become of one."""
         old = self.members.get(member.member_id)
         if old is not None:
-            self._offered.subtract(old.names())
+            self._withdraw(old)
         self._offered.update(member.names())
         self.members[member.member_id] = member
         self.pending.discard(member.member_id)
@@ -161,7 +161,7 @@ class ClassicGroup:
         been answered."""
         assert old_id not in self.joining
         assert old_id not in self.syncing
-        self._offered.subtract(self.members.pop(old_id).names())
+        self._withdraw(self.members.pop(old_id))
         if old_id in self.unsynced:
             self.unsynced.remove(old_id)
             self.unsynced.add(new.member_id)
@@ -178,11 +178,18 @@ class ClassicGroup:
         member = self.members.pop(member_id, None)
         if member is None:
             return
-        self._offered.subtract(member.names())
+        self._withdraw(member)
         if member.instance_id is not None:
             del self.static_ids[member.instance_id]
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
+
+    def _withdraw(self, member: Member) -> None:
+        """What it offers is offered by one less."""
+        for name in member.names():
+            self._offered[name] -= 1
+            if not self._offered[name]:
+                del self._offered[name]
 
     def check_member(self, member_id: str, instance_id: str | None) -> None:
         """Raises KafkaError for who is not a member, or was a static member before somebody else took its instance id (KIP-345)."""

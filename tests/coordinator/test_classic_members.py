@@ -353,6 +353,16 @@ def test_dynamic_members_have_no_instance_id(world: World) -> None:
     assert a.heartbeat(1) is OK
 
 
+def test_a_static_member_comes_back_to_its_place_in_a_full_group(world: World) -> None:
+    world.settings = ClassicGroupSettings(max_size=2, initial_rebalance_delay_ms=0)
+    a, b = static(world, "a"), static(world, "b")
+    world.form(a, b)
+    assert static(world, "c").join().code is ErrorCode.group_max_size_reached
+    new = back(b)
+    assert new.join().code is OK
+    assert new.sync().reply.assignment == b"b"
+
+
 def test_an_id_that_was_given_to_a_dynamic_member_is_no_static_one_s(world: World) -> None:
     (a,) = members(world, "a")
     s = static(world, "s")

@@ -235,7 +235,7 @@ def check_members(group: ClassicGroup) -> None:
     assert group.leader in group.members if group.members else group.leader is None
     assert group.static_ids == {each.instance_id: each.member_id for each in group.members.values() if each.instance_id is not None}
     offered = Counter(name for member in group.members.values() for name in member.names())
-    assert {name: votes for name, votes in group._offered.items() if votes} == dict(offered)
+    assert group._offered == offered
     assert bool(group.members) or group.state in (GroupState.EMPTY, GroupState.PREPARING)
     if group.members:
         assert group.state is not GroupState.EMPTY
