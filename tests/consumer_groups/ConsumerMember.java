@@ -127,6 +127,7 @@ public class ConsumerMember implements ConsumerRebalanceListener {
         try {
             consumer.commitSync(offsets);
             outcome = "confirmed";
+            fenced.removeAll(offsets.keySet());
         } catch (CommitFailedException e) {
             outcome = "refused";
             fenced.addAll(offsets.keySet());

@@ -15,6 +15,8 @@ from kbroker.testing.history_events import Record, SendConfirmed, Sent, to_json
 
 NAME = "producer"
 BURST_S = 0.05
+MOST_WAITING = 20_000
+"""Records on their way: a broker that is slower than the rate sets the pace."""
 
 
 def main(bootstrap: str, topic: str, partitions: int, history: str, records: int, per_second: int) -> None:
@@ -44,6 +46,8 @@ def main(bootstrap: str, topic: str, partitions: int, history: str, records: int
             producer.produce(topic, value.encode(), partition=number % partitions, on_delivery=delivered)
         sent = due
         producer.poll(BURST_S)
+        while len(producer) > MOST_WAITING:
+            producer.poll(BURST_S)
     assert producer.flush(120) == 0, "not all records were confirmed"
     write()
 

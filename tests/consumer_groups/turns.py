@@ -38,7 +38,8 @@ REFUSALS = {16, 22, 25, 27, 82, 110, 113}
 """Codes that say for certain that a commit was not done: NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS,
 FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH, STALE_MEMBER_EPOCH."""
 FENCED = {22, 25, 82, 110}
-"""Those that say that the member has lost its partitions."""
+"""Those that say that the member has lost its partitions, unless a later commit is confirmed: between two generations a cooperating
+member commits for a moment in the older one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +139,12 @@ class Member:
         """`codes`: Kafka's error code of each partition; None: no answer came."""
         now_ns = time.monotonic_ns()
         self._write(CommitAnswered(now_ns, self.name, *place, outcome_of(codes.get(place))) for place in offsets)
-        self._fenced.update(place for place in offsets if codes.get(place) in FENCED)
-        self._confirmed.update((place, offset) for place, offset in offsets.items() if codes.get(place) == 0)
+        for place, offset in offsets.items():
+            if codes.get(place) == 0:
+                self._confirmed[place] = offset
+                self._fenced.discard(place)
+            elif codes.get(place) in FENCED:
+                self._fenced.add(place)
         if any(codes.get(place) != 0 for place in offsets):
             print(f"{now_ns}: commit of {dict(offsets)} answered with {dict(codes)}", file=sys.stderr, flush=True)
 

@@ -12,7 +12,7 @@ import pytest
 
 from kbroker.testing.group_history import Report
 from tests.crash.group_rounds import BETWEEN_BOTH, BOTH_PROTOCOLS, run
-from tests.crash.harness import LAUNCHER
+from tests.crash.harness import LAUNCHER, ClientFailed
 from tests.crash.tally import Progress
 from tests.crash.test_crash import ENGINES
 
@@ -68,7 +68,10 @@ def test_a_state_store_that_loses_offsets_is_caught(state_storage: str, tmp_path
     for attempt in range(4):
         home = tmp_path / str(attempt)
         home.mkdir()
-        reports = run(home, "segment", BOTH_PROTOCOLS, rounds=3, seed=attempt, state_storage=state_storage, command=LAUNCHER)
+        try:
+            reports = run(home, "segment", BOTH_PROTOCOLS, rounds=3, seed=attempt, state_storage=state_storage, command=LAUNCHER)
+        except ClientFailed:
+            return  # the topic itself is lost
         if not all_well(reports):
             break
     assert "start" in rules(reports), told(reports)
