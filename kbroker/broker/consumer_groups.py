@@ -14,7 +14,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 from uuid import UUID
 
 import trio
@@ -53,7 +53,8 @@ class _Request(Ticket):
             self.waiter.wake()
 
 
-_NOT_AVAILABLE = KafkaError(ErrorCode.coordinator_not_available, "The change could not be saved, or the broker stops.")
+_NOT_AVAILABLE: Final = object()
+"""In the place of a reply: the change could not be saved, or the broker stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class ConsumerGroups:
         else:
             await request.pending.wait()
         if request.reply is _NOT_AVAILABLE:
-            raise _NOT_AVAILABLE
+            raise KafkaError(ErrorCode.coordinator_not_available, "The change could not be saved, or the broker stops.")
         return cast(R, request.reply)
 
     def wake_all(self) -> None:

@@ -120,6 +120,7 @@ class Offsets:
     def expire(self, group_id: str, retention: Retention, *, now_ms: int) -> Outcome[bool]:
         """Forget what is old. The reply says whether nothing is left."""
         known, coming = self.of(group_id), self._coming(group_id)
+        newest_ms = now_ms - self._settings().retention_ms
         gone: list[OffsetOf] = []
         count = 0
         for topic_id, offsets in known.items():
@@ -129,15 +130,9 @@ class Offsets:
             gone += [
                 (topic_id, number)
                 for number, offset in offsets.items()
-                if now_ms >= self._expires_ms(offset, retention) and (topic_id, number) not in coming
+                if _is_old(offset, retention.counted_from_ms, newest_ms, now_ms) and (topic_id, number) not in coming
             ]
         return self._removal(group_id, gone, WhyGone.EXPIRED, len(gone) == count and not coming)
-
-    def _expires_ms(self, offset: AnyGroupOffset, retention: Retention) -> int:
-        if isinstance(offset, ExpiringGroupOffset):
-            return offset.expire_timestamp
-        since_ms = offset.commit_timestamp if retention.counted_from_ms is None else retention.counted_from_ms
-        return since_ms + self._settings().retention_ms
 
     def _coming(self, group_id: str) -> dict[OffsetOf, None]:
         """Partitions whose offset, or its removal, is on its way."""
@@ -204,6 +199,12 @@ class Offsets:
             parsed = parse_key(key)
             assert isinstance(parsed, GroupOffsetKey)
             self._put(parsed.group_id, parsed.topic_id, parsed.partition, parsed.decode_value(value))
+
+
+def _is_old(offset: AnyGroupOffset, counted_from_ms: int | None, newest_ms: int, now_ms: int) -> bool:
+    if isinstance(offset, ExpiringGroupOffset):
+        return now_ms >= offset.expire_timestamp
+    return newest_ms >= (offset.commit_timestamp if counted_from_ms is None else counted_from_ms)
 
 
 def _all(offsets: OffsetsByTopic) -> Iterator[OffsetOf]:
