@@ -18,7 +18,7 @@ from tests.consumer_groups.flow import broker_config, run
 from tests.crash.harness import LAUNCHER
 from tests.kafka_tools.java import MISSING
 
-SHORT_SESSION_MS, SESSION_MS = 3000, 6000
+SHORT_SESSION_MS, SESSION_MS = 4000, 6000
 FULL = pytest.mark.full
 JAVA = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 PER_SECOND = 5000
