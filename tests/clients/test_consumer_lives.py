@@ -124,7 +124,6 @@ def test_a_pattern_follows_topics_that_come_and_go(broker: RunningBroker, kind: 
         consumer.until("the first topic", lambda: consumer.assignment() == {(one, 0)})
         broker.create_topic(other, partitions=2)
         both = {(one, 0), (other, 0), (other, 1)}
-        # The broker looks for new topics of an expression every ten seconds at most, as Kafka does.
         consumer.until("the new topic", lambda: consumer.assignment() == both)
         send(broker, stranger, ["stranger"])
         send(broker, other, numbered(0, 6), 2)
