@@ -300,6 +300,12 @@ KNOWN: Sequence[Difference] = (
         "classic_leave.id_that_was_not_used_yet",
     ),
     Difference(
+        "DIF-63",
+        r"^(0\.join_group\.(error_code|generation_id|protocol_type|protocol_name|leader|member_id)|2\.heartbeat\.error_code)$",
+        kafka_says("group_max_size_reached", -1, None, "", "none"),
+        "classic_static.comes_back_to_a_full_group",
+    ),
+    Difference(
         "DIF-70",
         r"^[02]\.consumer_group_heartbeat\.(member_epoch|assignment\.topic_partitions)$",
         any_of(values(1, 2), _more_rows),

@@ -257,3 +257,13 @@ def a_static_and_a_dynamic_member(s: Session) -> None:
     a.heartbeat()
     a.disconnect()
     successor(s, a, "again").join()
+
+
+@script()
+def comes_back_to_a_full_group(s: Session) -> None:
+    group = classic_group(s)
+    a, b, c, d = (ClassicMember(s, group, name, f"static-{name}") for name in "abcd")
+    form(a, b, c, d)
+    ClassicMember(s, group, "again", "static-d").join()
+    a.heartbeat()
+    d.heartbeat()
