@@ -2,8 +2,9 @@
 
     python -m tests.consumer_groups.aiokafka_member KIND NAME BOOTSTRAP GROUP TOPIC HISTORY SESSION_MS SEED
 
-Rebalances go on beside the reading; the lock keeps one from taking partitions away between a read and its commit. This library does not
-tell lost partitions from those that it is asked for: the answer to the commit does.
+Rebalances go on beside the reading: the lock keeps one from taking partitions away between the work and its commit, and records of a
+partition that went away before the work are left to its next member. This library does not tell lost partitions from those that it
+is asked for: the answer to the commit does.
 """
 
 from __future__ import annotations
@@ -44,12 +45,13 @@ class AiokafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]
         self._consumer.subscribe([self._orders.topic], listener=self)
         await self._consumer.start()
         while not self._member.is_stopping:
+            found = await self._consumer.getmany(timeout_ms=100, max_records=BATCH)  # waits for the end of a rebalance
             async with self._lock:
-                found = await self._consumer.getmany(timeout_ms=100, max_records=BATCH)
+                places = {_place(each) for each in found} & self._held
                 for messages in found.values():
-                    self._member.read((each.topic, each.partition, each.offset, each.value.decode().rstrip()) for each in messages)
-                await self._commit({_place(each) for each in found})
-            await asyncio.sleep(0)
+                    if _place(messages[0]) in places:
+                        self._member.read((each.topic, each.partition, each.offset, each.value.decode().rstrip()) for each in messages)
+                await self._commit(places)
         async with self._lock:
             await self._give_up(self._held)
         await self._consumer.stop()
