@@ -37,6 +37,7 @@ public class ConsumerMember implements ConsumerRebalanceListener {
     private final FileChannel history;
     private final KafkaConsumer<String, String> consumer;
     private final Map<TopicPartition, Long> readUpTo = new HashMap<>();
+    private final Map<TopicPartition, Long> confirmed = new HashMap<>();
     private final Set<TopicPartition> fenced = new HashSet<>();
     private long askedNs = System.nanoTime();
     private static volatile boolean stopping = false;
@@ -89,12 +90,12 @@ public class ConsumerMember implements ConsumerRebalanceListener {
     }
 
     private void run() {
-        while (!stopping) {
+        while (!stopping || !uncommitted().isEmpty()) {
             ConsumerRecords<String, String> records = consumer.poll(Duration.ofMillis(100));
             if (!records.isEmpty()) {
                 read(records);
-                commit(records.partitions());
             }
+            commit(uncommitted());
         }
         consumer.close();
     }
@@ -108,6 +109,13 @@ public class ConsumerMember implements ConsumerRebalanceListener {
             readUpTo.put(new TopicPartition(record.topic(), record.partition()), record.offset() + 1);
         }
         write(lines);
+    }
+
+    /** A commit may be refused for a while, for instance as long as a rebalance takes. */
+    private Set<TopicPartition> uncommitted() {
+        Set<TopicPartition> found = new HashSet<>(readUpTo.keySet());
+        found.removeIf(partition -> readUpTo.get(partition).equals(confirmed.get(partition)));
+        return found;
     }
 
     private void commit(Collection<TopicPartition> partitions) {
@@ -128,6 +136,7 @@ public class ConsumerMember implements ConsumerRebalanceListener {
             consumer.commitSync(offsets);
             outcome = "confirmed";
             fenced.removeAll(offsets.keySet());
+            offsets.forEach((partition, offset) -> confirmed.put(partition, offset.offset()));
         } catch (CommitFailedException e) {
             outcome = "refused";
             fenced.addAll(offsets.keySet());
@@ -166,6 +175,7 @@ public class ConsumerMember implements ConsumerRebalanceListener {
         partitions.forEach(partition -> lines.append(event("Revoked", partition, ",\"lost\":" + (lost || fenced.contains(partition)))));
         write(lines);
         readUpTo.keySet().removeAll(partitions);
+        confirmed.keySet().removeAll(partitions);
         fenced.removeAll(partitions);
         askedNs = System.nanoTime();
     }

@@ -44,14 +44,14 @@ class AiokafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]
     async def run(self) -> None:
         self._consumer.subscribe([self._orders.topic], listener=self)
         await self._consumer.start()
-        while not self._member.is_stopping:
+        while not self._member.is_stopping or self._member.uncommitted():
             found = await self._consumer.getmany(timeout_ms=100, max_records=BATCH)  # waits for the end of a rebalance
             async with self._lock:
                 places = {_place(each) for each in found} & self._held
                 for messages in found.values():
                     if _place(messages[0]) in places:
                         self._member.read((each.topic, each.partition, each.offset, each.value.decode().rstrip()) for each in messages)
-                await self._commit(places)
+                await self._commit(self._member.uncommitted())
         async with self._lock:
             await self._give_up(self._held)
         await self._consumer.stop()

@@ -49,11 +49,11 @@ class ConfluentMember:
         self._consumer.subscribe([orders.topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
     def run(self) -> None:
-        while not self._member.is_stopping:
+        while not self._member.is_stopping or self._member.uncommitted():
             messages = [message for message in self._consumer.consume(BATCH, 0.1) if message.error() is None]
             if messages:
                 self._member.read(map(_read, messages))
-                self._commit({(message.topic(), message.partition()) for message in messages})
+            self._commit(self._member.uncommitted())
         self._consumer.close()
 
     def _assigned(self, _: Consumer, partitions: list[TopicPartition]) -> None:
@@ -64,7 +64,7 @@ class ConfluentMember:
         """If close() comes while a revocation waits to be told, this library leaves the group between the two that it then tells of
         (docs/clients.md): what is committed already is not committed again in a close()."""
         places = {_place(each) for each in partitions}
-        self._commit(self._member.uncommitted(places) if self._member.is_stopping else places)
+        self._commit(self._member.uncommitted() & places if self._member.is_stopping else places)
         self._member.revoked(map(_place, partitions))
 
     def _lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:

@@ -54,14 +54,16 @@ class KafkaPythonMember:
         self._consumer.subscribe([orders.topic], listener=Turns(self._member))
 
     def run(self) -> None:
-        while not self._member.is_stopping:
+        while not self._member.is_stopping or self._member.uncommitted():
             for messages in self._consumer.poll(timeout_ms=100).values():
                 self._member.read((each.topic, each.partition, each.offset, each.value.decode().rstrip()) for each in messages)
-                self._commit(_place(messages[0]))
+            self._commit()
         self._consumer.close()
 
-    def _commit(self, place: Partition) -> None:
-        offsets = self._member.committing([place])
+    def _commit(self) -> None:
+        offsets = self._member.committing(self._member.uncommitted())
+        if not offsets:
+            return
         asked = {TopicPartition(*at): OffsetAndMetadata(offset, "", -1) for at, offset in offsets.items()}
         try:
             self._consumer.commit(asked)

@@ -111,9 +111,10 @@ class Member:
             self._fenced.discard(place)
         self.asked_ns = now_ns
 
-    def uncommitted(self, places: Iterable[Partition]) -> set[Partition]:
-        """Those of which more was read than is confirmed to be committed."""
-        return {place for place in places if self._confirmed.get(place) != self.read_up_to.get(place)}
+    def uncommitted(self) -> set[Partition]:
+        """Of which more was read than is confirmed to be committed. A commit may be refused for a while, for instance as long as a
+        rebalance takes: members commit these again and again, and close when there are none."""
+        return {place for place, offset in self.read_up_to.items() if self._confirmed.get(place) != offset}
 
     def read(self, records: Iterable[tuple[str, int, int, str]]) -> None:
         """The work: (topic, partition, offset, value) each."""
