@@ -32,6 +32,8 @@ def settings_of(orders: Orders) -> dict[str, Any]:
         "enable.auto.commit": False,
         "auto.offset.reset": "earliest",
         "fetch.wait.max.ms": 100,
+        "fetch.error.backoff.ms": 50,
+        "retry.backoff.ms": 50,
         "reconnect.backoff.ms": 20,
         "reconnect.backoff.max.ms": 200,
         "log_level": 0,

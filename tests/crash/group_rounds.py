@@ -43,8 +43,8 @@ class GroupTorment:
 
     def round(self) -> None:
         """Load, kill, start. A longer life from time to time: who has died is missed a session timeout after the broker's start."""
-        longest_s = self._random.choice([1.6, 1.6, 1.6, 2.5 * SESSION_MS / 1000])
-        until = time.monotonic() + self._random.uniform(0.2, longest_s)
+        longest_s = self._random.choice([2.2, 2.2, 2.2, 2.2 * SESSION_MS / 1000])
+        until = time.monotonic() + self._random.uniform(0.3, longest_s)
         while time.monotonic() < until:
             time.sleep(min(0.5, max(0.0, until - time.monotonic())))
             for crew in self.crews:
