@@ -68,6 +68,7 @@ def test_members_come_and_go_on_every_engine(broker: RunningBroker, kinds: list[
     [
         ("takes-zombies", "range", {"zombie"}),
         ("takes-zombies", "consumer", {"zombie"}),
+        ("gives-twice", "consumer", {"zombie"}),
         ("refuses-in-rebalance", "range", {"uncommitted"}),
         ("forgets-commits", "cooperative", {"start"}),
     ],

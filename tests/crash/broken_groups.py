@@ -2,6 +2,7 @@
 
     takes-zombies         whoever commits is heard: members that were removed, and those of an older generation or epoch
     refuses-in-rebalance  a classic group takes no commits while it rebalances: its members cannot keep what they have read
+    gives-twice           a group of the new protocol gives a partition to its next member before the last one has given it up
     forgets-commits       every third commit of an offset is confirmed and not remembered, though it is stored
 
 `install` breaks the broker of this process.
@@ -16,6 +17,7 @@ from typing import Any
 from kbroker.coordinator.classic_group import ClassicGroups
 from kbroker.coordinator.classic_group_state import GroupState
 from kbroker.coordinator.consumer_group import ConsumerGroups
+from kbroker.coordinator.consumer_group_state import Group
 from kbroker.coordinator.offsets import Offsets
 from kbroker.errors import ErrorCode, KafkaError
 
@@ -36,6 +38,11 @@ def _refuses_in_rebalance() -> None:
     ClassicGroups.check_commit = check_more  # type: ignore[method-assign]
 
 
+def _gives_twice() -> None:
+    for remember in ("_own", "_disown"):
+        setattr(Group, remember, lambda *_: None)
+
+
 def _forgets_commits() -> None:
     put, numbers = Offsets._put, count()
 
@@ -49,6 +56,7 @@ def _forgets_commits() -> None:
 FAULTS: Mapping[str, Callable[[], None]] = {
     "takes-zombies": _takes_zombies,
     "refuses-in-rebalance": _refuses_in_rebalance,
+    "gives-twice": _gives_twice,
     "forgets-commits": _forgets_commits,
 }
 
