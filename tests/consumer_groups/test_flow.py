@@ -21,7 +21,8 @@ from tests.kafka_tools.java import MISSING
 SHORT_SESSION_MS, SESSION_MS = 4000, 6000
 FULL = pytest.mark.full
 JAVA = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
-PER_SECOND = 5000
+FLOW_S = 50
+"""How long records are sent, where the machine keeps up: eight sessions, in each of which somebody may be hurt."""
 GROUPS = [
     pytest.param(["range"], 250_000, id="range"),
     pytest.param(["cooperative"], 250_000, id="cooperative"),
@@ -54,12 +55,13 @@ def test_members_come_and_go(tmp_path: Path) -> None:
 @FULL
 @pytest.mark.parametrize(("kinds", "records"), GROUPS)
 def test_members_come_and_go_on_every_engine(broker: RunningBroker, kinds: list[str], records: int, tmp_path: Path) -> None:
-    report, crew = run(broker, tmp_path, "-".join(kinds), kinds, records=records, per_second=PER_SECOND, session_ms=SESSION_MS)
+    report, crew = run(broker, tmp_path, "-".join(kinds), kinds, records=records, per_second=records // FLOW_S, session_ms=SESSION_MS)
     print(f"{broker.storage}, {'+'.join(kinds)}: {crew.told()}; {report.statistics}")
     assert report.ok, str(report)
     assert report.statistics.records == records
-    assert crew.killed >= 2
-    assert crew.frozen >= 2
+    assert crew.killed >= 1
+    assert crew.frozen >= 1
+    assert crew.killed + crew.frozen >= 4
 
 
 @FULL
