@@ -4,6 +4,9 @@ Raw mode, WAL on, no compression (batches come compressed), no BlobDB (3-5 times
 sync, which survives kill -9; `sync` is `flush_wal(True)`, which gives other threads the interpreter while it waits (a
 synced `write` would not). Buffers and cache are small: bytes are read from the page cache anyway.
 
+The object of a column family writes its memtable to a table file when it ends, with the GIL held until that is on disk. So META's is
+kept for as long as the database, and closed with it (which gives up the GIL).
+
 A full disk: RocksDB refuses everything from its first "No space left" on, also when there is space again, so the database is closed
 and opened again before the next write, once there is room for that (opening turns the WAL into a table file). Reads go on meanwhile,
 from a read-only database where the other one could not be opened.
@@ -78,19 +81,22 @@ class Rocksdb:
         self._failed: str | None = None
         self._full = False
         self._db: Rdict | None = None
+        self._meta: Rdict | None = None
         try:
-            self._db = open_rdict(directory, AccessType.read_write())
+            self._open_rdict(AccessType.read_write())
         except Exception as error:  # rocksdict raises plain Exception for everything
             raise OperatorError(f"{directory}: cannot open the RocksDB database: {' '.join(str(error).split())}") from error
 
     @contextmanager
-    def reading(self) -> Iterator[Rdict]:
-        """The database for a moment's reading. Iterators and snapshots must be gone on leaving. StoreFailed for damaged blocks."""
+    def reading(self, *, meta: bool = False) -> Iterator[Rdict]:
+        """The database, or its column family META, for a moment's reading. Iterators and snapshots must be gone on leaving.
+        StoreFailed for damaged blocks."""
         with self._lock:
-            if self._db is None:
+            opened = self._meta if meta else self._db
+            if opened is None:
                 raise StoreFailed(f"{self.directory}: closed, or it could not be opened again after a full disk")
             try:
-                yield self._db
+                yield opened
             except Exception as error:
                 if type(error) is not Exception:  # rocksdict raises plain Exception for everything
                     raise
@@ -182,19 +188,26 @@ class Rocksdb:
                 raise NoSpace(f"{self.directory}: there is space again; it is in use at the moment")
             self._close_rdict()
             try:
-                self._db = open_rdict(self.directory, AccessType.read_write())
+                self._open_rdict(AccessType.read_write())
             except Exception as error:
                 with suppress(Exception):  # where not even its text log can be made, reading waits for space as well: see `reading`
-                    self._db = open_rdict(self.directory, AccessType.read_only(False))
+                    self._open_rdict(AccessType.read_only(False))
                 raise NoSpace(f"{self.directory}: {error}") from error
             self._full = False
 
+    def _open_rdict(self, access: AccessType) -> None:
+        self._db = open_rdict(self.directory, access)
+        self._meta = self._db.get_column_family(META)
+
     def _close_rdict(self) -> None:
-        if self._db is None:
+        if self._db is None or self._meta is None:
             return
-        db, self._db = self._db, None
+        db, meta, self._db, self._meta = self._db, self._meta, None, None
         try:
-            db.close()
+            try:
+                meta.close()
+            finally:
+                db.close()
         except Exception as error:
             # Closing writes memtables out. On a full disk, or after one, it reports that it could not and closes all the same:
             # nothing is lost, the WAL has it all.

@@ -66,9 +66,9 @@ class _Chunks:
         return base_offset if log_number == self._log_number else -1
 
 
-def _load(db: Rdict) -> dict[LogId, LogState]:
-    meta = db.get_column_family(META).iter()
-    logs = chunked_log.parse_logs(list(entries(meta, chunked_log.LOG_PREFIX)), list(entries(meta, chunked_log.SEGMENT_PREFIX)))
+def _load(db: Rdict, meta: Rdict) -> dict[LogId, LogState]:
+    iterator = meta.iter()
+    logs = chunked_log.parse_logs(list(entries(iterator, chunked_log.LOG_PREFIX)), list(entries(iterator, chunked_log.SEGMENT_PREFIX)))
     for state in logs.values():
         chunked_log.with_active(state, _Chunks(db, state.number))
     return logs
@@ -81,7 +81,10 @@ class RocksdbLogReader(ChunkedLogReader):
     def __init__(self, directory: Path) -> None:
         self._snapshot = RocksdbSnapshot(directory)
         self._asked: dict[LogId, int] = {}
-        self._logs = _load(self._snapshot.db)
+        self._logs = self._load()
+
+    def _load(self) -> dict[LogId, LogState]:
+        return _load(self._snapshot.db, self._snapshot.db.get_column_family(META))
 
     def _read(self, log: LogId, work: Callable[[LogState, ChunkSource], T]) -> T:
         state = self._logs[log]
@@ -112,7 +115,7 @@ class RocksdbLogReader(ChunkedLogReader):
     def _refresh(self) -> None:
         self._asked.clear()
         if self._snapshot.renew():
-            self._logs = _load(self._snapshot.db)
+            self._logs = self._load()
 
     def close(self) -> None:
         self._snapshot.close()
@@ -131,8 +134,8 @@ class RocksdbLogStore(ChunkedLogStore):
 
     def __init__(self, directory: Path) -> None:
         self._database = Rocksdb(directory)
-        with self._database.reading() as db:
-            super().__init__(_load(db))
+        with self._database.reading() as db, self._database.reading(meta=True) as meta:
+            super().__init__(_load(db, meta))
 
     def sync(self) -> None:
         self._database.sync()

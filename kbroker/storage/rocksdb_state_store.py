@@ -85,19 +85,19 @@ class RocksdbStateStore:
         self._database = Rocksdb(directory)
 
     def get(self, key: bytes) -> bytes | None:
-        with self._database.reading() as db:
-            value: bytes | None = db.get_column_family(META).get(key)
+        with self._database.reading(meta=True) as meta:
+            value: bytes | None = meta.get(key)
             return value
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        with self._database.reading() as db:  # whole at the first step: a scan that is left unfinished must not hold the database
-            found = list(entries(db.get_column_family(META).iter(), prefix))
+        with self._database.reading(meta=True) as meta:  # whole at the first step: one left unfinished must not hold the database
+            found = list(entries(meta.iter(), prefix))
         yield from found
 
     @contextmanager
     def snapshot(self) -> Iterator[_Moment]:
-        with self._database.reading() as db:
-            yield _Moment(db.get_column_family(META).iter())
+        with self._database.reading(meta=True) as meta:
+            yield _Moment(meta.iter())
 
     def write(self, changes: Sequence[Change]) -> None:
         self._database.check()

@@ -218,6 +218,20 @@ def test_it_is_not_opened_again_under_a_snapshot(tmp_path: Path) -> None:
     store.close()
 
 
+def test_reading_state_writes_no_tables(tmp_path: Path) -> None:
+    """Each read waited for a table file to be written and synced, and the whole broker with it, as the GIL was held meanwhile."""
+    store = STATE_STORE.open(tmp_path, {}, 1)
+    for number in range(5):
+        store.write([(b"%d" % number, b"value")])
+        assert store.get(b"%d" % number) == b"value"
+        assert len(list(store.scan(b""))) == number + 1
+        with store.snapshot() as snapshot:
+            assert snapshot.get(b"0") == b"value"
+        del snapshot
+    assert list(tmp_path.rglob("*.sst")) == []
+    store.close()
+
+
 def test_snapshots_of_readers_are_removed(tmp_path: Path) -> None:
     store = LOG_STORE.open(tmp_path, {}, 1)
     store.create(LOG, SETTINGS)
