@@ -332,6 +332,7 @@ class GroupCoordinator:
             else:
 
                 def gone() -> None:
+                    self.coordinator.deletion_saved(group_id)
                     self._configs.group_removed(group_id)
                     self._share_groups.forget_group(group_id)
 

@@ -413,7 +413,7 @@ class ClassicGroups:
         self._rebalances.forget(group)
         group.move(Event.DELETED, group.since_ms)
         del self._groups[group.group_id]
-        self._group_ids.release(group.group_id)
+        self._group_ids.release(group.group_id, CLASSIC)
 
     def _member_group(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ClassicGroup:
         """The group that this is a member of, in this generation. Raises KafkaError."""

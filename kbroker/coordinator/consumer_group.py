@@ -330,7 +330,7 @@ class ConsumerGroups:
         group = self._groups.pop(group_id, None)
         if group is not None:
             self.rebalances.forget_group(group)
-            self._group_ids.release(group_id)
+            self._group_ids.release(group_id, CONSUMER)
 
     def not_saved(self, group_id: str, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> Outcome[None]:
         """A decision could not be saved: the group is what the store has. Members that it does not have are unknown, and join again."""

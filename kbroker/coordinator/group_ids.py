@@ -33,8 +33,10 @@ class GroupIds:
         """The id must be free or of this type already."""
         assert self._types.setdefault(group_id, group_type) == group_type, f"{group_id!r} is a {self._types[group_id]} group"
 
-    def release(self, group_id: str) -> None:
-        self._types.pop(group_id, None)
+    def release(self, group_id: str, group_type: str) -> None:
+        """Nothing happens to an id that belongs to another type by now."""
+        if self._types.get(group_id) == group_type:
+            del self._types[group_id]
 
     def statistics(self) -> GroupIdsStatistics:
         return GroupIdsStatistics(Counter(self._types.values()))

@@ -37,6 +37,8 @@ from kbroker.state_records import MAX_GROUP_ID_BYTES, GroupKey, parse_key
 _GROUP_NOT_FOUND_FROM = 9
 """The OffsetCommit version that has GROUP_ID_NOT_FOUND; before, it is an illegal generation."""
 
+_RECORD_TYPES = CONSUMER_RECORD_TYPES | {RecordType.CLASSIC_GROUP_METADATA}
+
 
 @dataclass(frozen=True, slots=True)
 class GroupsStatistics:
@@ -241,8 +243,11 @@ class Groups:
 
     def not_saved(self, group_id: str, records: Collection[tuple[bytes, bytes]], *, now_ms: int) -> Outcome[None]:
         """A decision about the group could not be saved; `records` is what the store has of it. If that is a group of the other type, a
-        conversion has failed: memory's group goes, and the stored one comes."""
+        conversion has failed: memory's group goes, and the stored one comes. A share group that took the id over behind a deletion that
+        has failed was refused as well, and its coordinator is told next."""
         stored = {parsed.record_type for key, _ in records if isinstance(parsed := parse_key(key), GroupKey)}
+        if stored <= _RECORD_TYPES:
+            self._group_ids.release(group_id, SHARE)
         known = self._group_ids.type_of(group_id)
         if known == CONSUMER and RecordType.CLASSIC_GROUP_METADATA in stored:
             self.consumer.forget(group_id)

@@ -218,6 +218,11 @@ class ShareGroupCoordinator:
             return records.outcome(ErrorCode.non_empty_group)  # somebody joined meanwhile
         return self._drop(group, records)
 
+    def deletion_saved(self, group_id: str) -> None:
+        """Groups of other types may have the id now."""
+        if group_id not in self._groups:
+            self._group_ids.release(group_id, SHARE)
+
     def describe_offsets(self, group_id: str, wanted: Mapping[str, Sequence[int]] | None, topics: TopicsView) -> list[TopicOffsets]:
         """DescribeShareGroupOffsets for one group: whose state to ask the persister for. `wanted`: partitions by topic name, None: all
         that the group has. Raises KafkaError UNKNOWN_SERVER_ERROR for what no partition can be."""
@@ -348,7 +353,7 @@ class ShareGroupCoordinator:
         return group
 
     def _forget(self, group_id: str) -> Group | None:
-        self._group_ids.release(group_id)
+        self._group_ids.release(group_id, SHARE)
         return self._groups.pop(group_id, None)
 
     def _existing(self, group_id: str) -> Group:
@@ -439,8 +444,9 @@ class ShareGroupCoordinator:
         return records
 
     def _drop(self, group: Group, records: Records) -> Outcome[ErrorCode]:
+        """Its id stays its own until `deletion_saved`: it may come back."""
         group.remove_all(records)
-        self._forget(group.group_id)
+        del self._groups[group.group_id]
         return records.outcome(ErrorCode.none)
 
     def _start_session(self, group: Group, member: Member, deadline_ms: int) -> None:

@@ -15,9 +15,10 @@ from kbroker.broker.coordinators import JOIN_PATIENCE_S, GroupCoordinator
 from kbroker.broker.deadlines import Deadlines
 from kbroker.broker.share_groups import ShareGroups
 from kbroker.config import BrokerConfig
+from kbroker.coordinator.group_ids import SHARE, GroupIds
 from kbroker.coordinator.share_group import ShareGroupCoordinator
 from kbroker.coordinator.share_group_api import HeartbeatReply, HeartbeatRequest, ShareGroupSettings
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, NoSpace
 from kbroker.share.effects import ShareSettings
 from kbroker.share.persister import InitializeRequest, Result, TopicPartition
 from kbroker.storage.memory_store import MemoryStateStore
@@ -39,13 +40,13 @@ class Commits:
         if self.failure is None:
             self._store.write(changes)
         if self.delay_s:
-            trio.lowlevel.spawn_system_task(self._later, on_done)
+            trio.lowlevel.spawn_system_task(self._later, on_done, self.failure)
         else:
             on_done(self.failure)
 
-    async def _later(self, on_done: Callable[[Exception | None], None]) -> None:
+    async def _later(self, on_done: Callable[[Exception | None], None], failure: Exception | None) -> None:
         await trio.sleep(self.delay_s)
-        on_done(None)
+        on_done(failure)
 
 
 class SlowPersister:
@@ -89,7 +90,8 @@ class World:
             settings=lambda _: ShareSettings(),
             reset_policy=lambda _: "earliest",
         )
-        pure = ShareGroupCoordinator(lambda _: ShareGroupSettings())
+        self.group_ids = GroupIds()
+        pure = ShareGroupCoordinator(lambda _: ShareGroupSettings(), self.group_ids)
         self.coordinator = GroupCoordinator(pure, topics, persister, share_groups, configs, store, commits)
         self.coordinator.load()
 
@@ -174,6 +176,30 @@ async def test_a_group_is_not_deleted_while_a_join_is_being_saved(autojump_clock
         await trio.testing.wait_all_tasks_blocked()
         assert w.coordinator.statistics().initializations == 0
         assert await w.coordinator.delete_group(GROUP) is ErrorCode.none
+
+
+async def test_an_id_is_free_when_its_groups_deletion_is_saved(autojump_clock: trio.testing.MockClock) -> None:
+    """Regression: a classic group could begin under it before; if the deletion failed then, the share group had no id to come back to."""
+    async with world(0) as w:
+        await w.heartbeat(0, "orders")
+        await trio.sleep(1)
+        await w.heartbeat(-1)
+        w.commits.delay_s = 1.0
+        codes: list[ErrorCode] = []
+
+        async def delete() -> None:
+            codes.append(await w.coordinator.delete_group(GROUP))
+
+        for failure in (NoSpace(), None):
+            async with trio.open_nursery() as clients:
+                clients.start_soon(delete)
+                await trio.sleep(0.5)  # Its share state is being deleted.
+                w.commits.failure = failure
+                await trio.sleep(1)  # The group is.
+                assert w.group_ids.type_of(GROUP) == SHARE
+            w.commits.failure = None
+        assert codes == [ErrorCode.coordinator_not_available, ErrorCode.none]
+        assert w.group_ids.type_of(GROUP) is None
 
 
 async def test_a_join_that_cannot_be_saved_keeps_nobody_from_the_group(autojump_clock: trio.testing.MockClock) -> None:

@@ -130,13 +130,14 @@ class World:
     def delete(self, group: str = "g") -> ErrorCode:
         outcome = self.coordinator.delete(group, self.topics)
         self.save(outcome)
-        if outcome.reply is not None:
-            return outcome.reply
-        (effect,) = outcome.effects
-        assert isinstance(effect, DeleteShareState)
-        self.pending.remove(effect)
-        outcome = self.coordinator.deleted(group, self.results(effect.partitions))
-        self.save(outcome)
+        if outcome.reply is None:
+            (effect,) = outcome.effects
+            assert isinstance(effect, DeleteShareState)
+            self.pending.remove(effect)
+            outcome = self.coordinator.deleted(group, self.results(effect.partitions))
+            self.save(outcome)
+        if outcome.reply is ErrorCode.none:
+            self.coordinator.deletion_saved(group)
         assert outcome.reply is not None
         return outcome.reply
 

@@ -9,9 +9,11 @@ import pytest
 from kbroker.coordinator import classic_group_api as classic
 from kbroker.coordinator.group_ids import CLASSIC, CONSUMER, SHARE
 from kbroker.coordinator.outcome import Outcome
+from kbroker.coordinator.share_group import ShareGroupCoordinator
+from kbroker.coordinator.share_group_api import HeartbeatRequest, ShareGroupSettings
 from kbroker.coordinator_records import RecordType
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.state_records import GroupKey, parse_key
+from kbroker.state_records import GroupKey, group_prefix, parse_key
 
 from .groups_world import NOT_SAVED, OK, G, World
 
@@ -245,6 +247,24 @@ def test_a_group_that_another_took_over_behind_a_deletion_that_fails() -> None:
     assert world.types() == {G: EMPTY_CLASSIC}
     assert world.groups.consumer.get(G) is None
     assert len(world.offsets()) == 1
+
+
+@pytest.mark.parametrize("kind", [CLASSIC, CONSUMER])
+def test_a_share_group_that_took_an_id_over_behind_a_deletion_that_fails(kind: str) -> None:
+    """Regression: the id was claimed twice, which ended the broker. The share group is refused by the same failure, and forgotten then."""
+    world = saved_world(kind, members=False)
+    shares = ShareGroupCoordinator(lambda _: ShareGroupSettings(), world.group_ids)
+    world.delete()
+    request = HeartbeatRequest(G, "share-member", 0, None, ("orders",), "c", "/h")
+    assert shares.heartbeat(request, now_ms=world.now_ms, topics=world.topics).reply is None
+    assert world.group_ids.type_of(G) == SHARE
+    world.fail()
+    shares.reload(G, world.store.scan(group_prefix(G)), now_ms=world.now_ms)
+    assert world.types() == {G: (kind, "Empty")}
+    assert list(shares.list_groups()) == []
+    assert world.group_ids.type_of(G) == kind
+    world.start()
+    assert world.types() == {G: (kind, "Empty")}
 
 
 # --- loading ---
