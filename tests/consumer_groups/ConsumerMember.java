@@ -38,6 +38,7 @@ public class ConsumerMember implements ConsumerRebalanceListener {
     private final KafkaConsumer<String, String> consumer;
     private final Map<TopicPartition, Long> readUpTo = new HashMap<>();
     private final Map<TopicPartition, Long> confirmed = new HashMap<>();
+    private final Set<TopicPartition> held = new HashSet<>();
     private final Set<TopicPartition> fenced = new HashSet<>();
     private long askedNs = System.nanoTime();
     private static volatile boolean stopping = false;
@@ -154,6 +155,7 @@ public class ConsumerMember implements ConsumerRebalanceListener {
 
     @Override
     public void onPartitionsAssigned(Collection<TopicPartition> partitions) {
+        held.addAll(partitions);
         StringBuilder lines = new StringBuilder();
         partitions.forEach(partition -> lines.append(event("Assigned", partition, ",\"asked_ns\":" + askedNs)));
         write(lines);
@@ -170,10 +172,13 @@ public class ConsumerMember implements ConsumerRebalanceListener {
         giveUp(partitions, true);
     }
 
-    private void giveUp(Collection<TopicPartition> partitions, boolean lost) {
+    /** When it is closed amid a rebalance this library tells of partitions that it has told of already. */
+    private void giveUp(Collection<TopicPartition> told, boolean lost) {
+        List<TopicPartition> partitions = told.stream().filter(held::contains).toList();
         StringBuilder lines = new StringBuilder();
         partitions.forEach(partition -> lines.append(event("Revoked", partition, ",\"lost\":" + (lost || fenced.contains(partition)))));
         write(lines);
+        held.removeAll(partitions);
         readUpTo.keySet().removeAll(partitions);
         confirmed.keySet().removeAll(partitions);
         fenced.removeAll(partitions);

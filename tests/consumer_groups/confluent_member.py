@@ -7,12 +7,14 @@ KIND: `range` and `cooperative` speak the classic protocol, with that assignor; 
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tests.consumer_groups.turns import Member, Orders, Partition
+from tests.consumer_groups.turns import GROUP_GONE, Member, Orders, Partition
 
 BATCH = 500
 PROTOCOLS: dict[str, dict[str, Any]] = {
@@ -107,8 +109,11 @@ def _read(message: Message) -> tuple[str, int, int, str]:
 
 
 def _refuse_fatal(error: KafkaError) -> None:
+    """A member of the new protocol that was frozen while its group went back to the classic one dies of GROUP_ID_NOT_FOUND, which is
+    what Kafka answers it; whoever started it may expect that."""
     if error.fatal():
-        raise KafkaException(error)
+        print(f"fatal: {error}", file=sys.stderr, flush=True)
+        os._exit(GROUP_GONE if "group id does not exist" in str(error) else 1)
 
 
 if __name__ == "__main__":

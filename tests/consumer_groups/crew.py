@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from kbroker.testing.history_events import Back, Event, Gone, merge, read_lines, to_json
-from tests.consumer_groups.turns import Orders
+from tests.consumer_groups.turns import GROUP_GONE, Orders
 from tests.differential.apache_kafka import class_path
 
 ROOT = Path(__file__).parents[2]
@@ -79,8 +79,12 @@ class MemberProcess:
         return self.orders.name
 
     def check_alive(self) -> None:
-        if self._process.poll() is not None:
+        if self._process.poll() is not None and not self.has_lost_its_group:
             raise MemberFailed(f"member {self.name} ended early with {self._process.returncode}:\n{self._log()}")
+
+    @property
+    def has_lost_its_group(self) -> bool:
+        return self._process.poll() == GROUP_GONE
 
     def leave(self) -> None:
         """In good order; `wait` waits for it. Who has not begun yet is not waited for."""
@@ -100,7 +104,7 @@ class MemberProcess:
             code = self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired as error:
             raise MemberFailed(f"member {self.name} does not end:\n{self._log()}") from error
-        if code != 0:
+        if code not in (0, GROUP_GONE):
             raise MemberFailed(f"member {self.name} ended with {code}:\n{self._log()}")
 
     def kill(self) -> None:
@@ -183,13 +187,19 @@ class Crew:
             self.join()
 
     def check_alive(self) -> None:
+        self._bury()
         for member in self.members:
             member.check_alive()
+            if member.has_lost_its_group:
+                raise MemberFailed(f"member {member.name} lost its group, which has one protocol alone")
+        if not self.members:
+            self.join()
 
     def stir(self) -> None:
         """One thing happens to somebody; who has been frozen for long enough goes on. Mostly nobody is hurt before the group has missed
         and replaced the one before, since a group that always waits for somebody shows nothing else."""
         self.thaw_due()
+        self._bury()
         well = [member for member in self.members if member.frozen_until is None]
         what = self._random.choice(["join", "leave", "hurt", "hurt", "hurt"])
         if what == "hurt" and time.monotonic() < self._whole_again and self._random.random() < 0.85:
@@ -219,6 +229,12 @@ class Crew:
         self.frozen += 1
         self._whole_again = time.monotonic() + seconds + 0.3 * session_s
 
+    def _bury(self) -> None:
+        """Members that have been frozen may have ended since; only where the group has members of both protocols."""
+        for member in self.members[:]:
+            if len(self.kinds) > 1 and member.has_lost_its_group:
+                self.members.remove(member)
+
     def thaw_due(self) -> None:
         for member in self.members:
             if member.frozen_until is not None and time.monotonic() > member.frozen_until:
@@ -229,6 +245,7 @@ class Crew:
         for member in self.members:
             if member.frozen_until is not None:
                 member.thaw()
+        self._bury()
         if not self.members:
             self.join()
 

@@ -34,6 +34,8 @@ from kbroker.testing.history_events import (
 
 Partition = tuple[str, int]
 
+GROUP_GONE = 71
+"""Exit code of a member whose group has changed its protocol while the member was frozen."""
 REFUSALS = {16, 22, 25, 27, 82, 110, 113}
 """Codes that say for certain that a commit was not done: NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS,
 FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH, STALE_MEMBER_EPOCH."""
@@ -72,6 +74,7 @@ class Member:
         self.asked_ns = time.monotonic_ns()
         """No later than the next partitions can have been asked for: for libraries that do so before they tell."""
         self.read_up_to: dict[Partition, int] = {}
+        self._held: set[Partition] = set()
         self._confirmed: dict[Partition, int] = {}
         self._fenced: set[Partition] = set()
         self.is_stopping = False
@@ -99,14 +102,17 @@ class Member:
     def assigned(self, partitions: Iterable[Partition], *, asked_ns: int | None = None) -> None:
         now_ns, new = time.monotonic_ns(), list(partitions)
         since_ns = self.asked_ns if asked_ns is None else asked_ns
+        self._held.update(new)
         self._write(Assigned(now_ns, min(since_ns, now_ns), self.name, topic, partition) for topic, partition in new)
 
     def revoked(self, partitions: Iterable[Partition], *, lost: bool = False) -> None:
-        """After the last commit. A member whose commit was refused because it is fenced has lost them, whatever its library says."""
-        now_ns, old = time.monotonic_ns(), list(partitions)
+        """After the last commit. A member whose commit was refused because it is fenced has lost them, whatever its library says; some
+        libraries tell of a partition twice, when a rebalance begins anew or in close()."""
+        now_ns, old = time.monotonic_ns(), [place for place in partitions if place in self._held]
         self._write(Revoked(now_ns, self.name, *place, lost=lost or place in self._fenced) for place in old)
         for place in old:
             self.read_up_to.pop(place, None)
+            self._held.discard(place)
             self._confirmed.pop(place, None)
             self._fenced.discard(place)
         self.asked_ns = now_ns
