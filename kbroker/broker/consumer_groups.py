@@ -79,6 +79,7 @@ class ConsumerGroups:
         self._expiry_interval_s = expiry_interval_s
         self._clock = SessionClock()
         self._waiting: set[_Request] = set()
+        self._saving = 0
         self._sleeper: trio.CancelScope | None = None
         self._closing = False
 
@@ -125,7 +126,10 @@ class ConsumerGroups:
             request.answer(_NOT_AVAILABLE)
 
     def _carry_out(self, outcome: Outcome[object], request: _Request | None = None, on_saved: Callable[[], None] | None = None) -> None:
-        """Submit the changes; the rest follows in the step in which they count. Nothing to save: at once."""
+        """Submit the changes; the rest follows in the step in which they count. Nothing to save: at once, but behind what is still being
+        saved, since a decision may rest on it: nobody is told what a failed save then takes back."""
+        if not (outcome.changes or outcome.effects or request or on_saved):
+            return
 
         def saved() -> None:
             if on_saved is not None:
@@ -135,6 +139,7 @@ class ConsumerGroups:
                 request.answer(outcome.reply)
 
         def done(error: Exception | None) -> None:
+            self._saving -= 1
             if error is None:
                 saved()
                 return
@@ -149,7 +154,8 @@ class ConsumerGroups:
             for group_id in outcome.group_ids:
                 self._not_saved(group_id)
 
-        if outcome.changes:
+        if outcome.changes or self._saving:
+            self._saving += 1
             self._commits.submit(outcome.changes, done)
         else:
             saved()

@@ -20,6 +20,7 @@ from kbroker.broker.group_commit import GroupCommit
 from kbroker.broker.topics import Topics
 from kbroker.config import BrokerConfig
 from kbroker.coordinator.classic_group_api import JoinReply, JoinRequest, LeaveRequest, Leaving, Protocol, SyncReply, SyncRequest
+from kbroker.coordinator.consumer_group_api import HeartbeatRequest
 from kbroker.coordinator.offsets_api import Commit, CommitRequest, OffsetErrors
 from kbroker.coordinator.outcome import OffsetOf
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
@@ -128,8 +129,7 @@ class Peer:
             self.member_id = self.answers[-1].member_id
 
     async def sync(self, assignments: Iterable[tuple[str, bytes]] = ()) -> None:
-        joined = self.answers[-1]
-        assert isinstance(joined, JoinReply)
+        joined = next(answer for answer in reversed(self.answers) if isinstance(answer, JoinReply))
         request = SyncRequest(G, self.member_id, None, joined.generation_id, assignments=tuple(assignments))
         await self._ask(lambda ticket, now_ms: self.world.groups.groups.sync(request, ticket, now_ms=now_ms))
 
@@ -213,6 +213,54 @@ async def test_an_assignment_that_cannot_be_saved_is_not_given_out(autojump_cloc
         await trio.sleep(0.1)
         assert cast(SyncReply, follower.answers[-1]).assignment == b"b"
         assert world.waiting == 0
+
+
+@pytest.mark.parametrize("failure", [None, NoSpace()])
+async def test_what_is_not_saved_yet_is_not_told_to_who_asks_again(
+    failure: Exception | None, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Regression: a member that sent its heartbeat again, as after a lost connection, heard of partitions that it did not have for sure:
+    there was nothing to save for that one."""
+    async with opened() as (world, nursery):
+        world.commits.delay_s, world.commits.failure = 3.0, failure
+        request = HeartbeatRequest(G, "m", 0, None, None, 60_000, ("orders",), owned={})
+        codes: list[tuple[float, ErrorCode]] = []
+
+        async def join() -> None:
+            code = OK
+            try:
+                reply = await world.groups.ask(lambda _, now_ms: world.groups.groups.consumer.heartbeat(request, now_ms=now_ms))
+                assert reply.assignment is not None
+            except KafkaError as error:
+                code = error.code
+            codes.append((round(trio.current_time() - began), code))
+
+        began = trio.current_time()
+        nursery.start_soon(join)
+        await trio.sleep(1)
+        nursery.start_soon(join)
+        await trio.sleep(10)
+        assert codes == [(3, NOT_AVAILABLE if failure else OK)] * 2
+
+
+@pytest.mark.parametrize(("failure", "told"), [(None, OK), (NoSpace(), NOT_AVAILABLE)])
+async def test_what_is_being_saved_is_waited_for_by_whoever_asks_next(
+    autojump_clock: trio.testing.MockClock, failure: Exception | None, told: ErrorCode
+) -> None:
+    """A member that is told of something which a failed save then takes back would be ahead of its group."""
+    async with opened() as (world, nursery):
+        peer = await stable(world)
+        world.commits.delay_s, world.commits.failure = 3.0, failure
+        began = trio.current_time()
+        nursery.start_soon(world.commit, 0)
+        await trio.sleep(1)
+        await peer.sync()
+        assert _code(peer.answers[-1]) is told
+        assert trio.current_time() - began >= 3.0 - 0.001
+        world.commits.failure = None
+        began = trio.current_time()
+        await peer.sync()
+        assert trio.current_time() == began, "nothing is being saved"
 
 
 async def test_timers_go_on_after_a_save_that_failed(autojump_clock: trio.testing.MockClock) -> None:
