@@ -252,7 +252,7 @@ async def test_what_is_being_saved_is_waited_for_by_whoever_asks_next(
         peer = await stable(world)
         world.commits.delay_s, world.commits.failure = 3.0, failure
         began = trio.current_time()
-        nursery.start_soon(world.commit, 0)
+        nursery.start_soon(partial(world.commit, 0, group="another"))
         await trio.sleep(1)
         await peer.sync()
         assert _code(peer.answers[-1]) is told
