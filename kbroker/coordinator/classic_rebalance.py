@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 NEW_MEMBER_TIMEOUT_MS: Final = 300_000
 """How long the first JoinGroup of a member waits, as in Kafka: it may have been given up by a client that cannot send heartbeats yet."""
 
+_NOBODY_JOINED_MS: Final = 1_000
+"""How long static members are waited for once more at least, whatever timeouts they have."""
+
 
 class Kind(Enum):
     SESSION = auto()
@@ -163,7 +166,7 @@ class Rebalances:
                 self.remove_member(group, member.member_id, records)
         if group.members and not group.elect_joined_leader():
             group.is_initial = False
-            self._set_join_timer(group, group.rebalance_timeout_ms(), now_ms)
+            self._set_join_timer(group, max(group.rebalance_timeout_ms(), _NOBODY_JOINED_MS), now_ms)
             return
         group.begin_generation()
         if not group.members:

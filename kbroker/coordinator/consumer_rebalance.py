@@ -101,12 +101,15 @@ class ConsumerRebalances:
         partitions = self.subscriptions.partitions(frozenset().union(*(member.topic_ids for member in members.values())))
         name = group.preferred_assignor(self.assignors)
         try:
-            targets = self.assignors[name].assign(members, partitions)
-        except PartitionAssignorError as error:
-            logger.error("group %s: the assignor %s has no assignment for epoch %d: %s", group.group_id, name, group.epoch, error)
+            given = self.assignors[name].assign(members, partitions)
+            targets = {member_id: dict(given[member_id]) for member_id in members}
+        except Exception as error:  # It may be a plugin: whatever is wrong with it concerns this group alone.
+            is_faulty = not isinstance(error, PartitionAssignorError)
+            text = "group %s: the assignor %s has no assignment for epoch %d: %r"
+            logger.error(text, group.group_id, name, group.epoch, error, exc_info=is_faulty)
             message = f"Failed to compute a new target assignment for epoch {group.epoch}: {error}"
             raise KafkaError(ErrorCode.unknown_server_error, message) from error
-        group.set_targets({member_id: dict(targets[member_id]) for member_id in members}, now_ms, records)
+        group.set_targets(targets, now_ms, records)
 
     def step(self, group: Group, member: Member, owned: Partitions | None, records: Records, now_ms: int, *, subscribed_anew: bool) -> None:
         """Go towards the target. A member that has to revoke something has its rebalance timeout for it."""

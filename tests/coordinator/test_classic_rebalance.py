@@ -308,6 +308,23 @@ def test_static_members_that_are_all_late_are_waited_for_once_more(world: World)
     assert a.leads()
 
 
+def test_static_members_that_give_nobody_time_do_not_keep_the_timers_busy(world: World) -> None:
+    """Regression: with a rebalance timeout of 0 such a group came to its end again and again, as fast as the timers ran, for a session."""
+    a, b = Member(world, "a", instance_id="static-a"), Member(world, "b")
+    a.enter(rebalance_timeout_ms=0)
+    a.sync(a)
+    b.enter(rebalance_timeout_ms=0)
+    world.leave(b)
+    for _ in range(3):
+        world.carry_out(world.groups.expire(world.now_ms))
+    assert world.state is GroupState.PREPARING
+    deadline_ms = world.groups.next_deadline_ms()
+    assert deadline_ms is not None
+    assert deadline_ms >= world.now_ms + 1_000
+    world.pass_time(60_000)
+    assert world.state is GroupState.EMPTY
+
+
 def test_late_and_over_in_the_same_moment(world: World) -> None:
     a, b = members(world, "ab")
     a.enter(rebalance_timeout_ms=10_000)

@@ -268,6 +268,31 @@ def test_an_assignor_that_knows_no_assignment() -> None:
     assert member.join().told == {("t", 0)}
 
 
+class _Faulty(_Moody):
+    """Neither is in the contract: raising something else, and leaving a member out."""
+
+    def assign(
+        self, members: Mapping[str, ConsumerAssignorMember], partitions: Mapping[UUID, Sequence[int]]
+    ) -> Mapping[str, Mapping[UUID, tuple[int, ...]]]:
+        if self.mood == "raises":
+            raise ZeroDivisionError
+        return {} if self.mood == "forgets" else super().assign(members, partitions)
+
+
+@pytest.mark.parametrize("mood", ["raises", "forgets"])
+def test_a_faulty_assignor_concerns_its_group_alone(mood: str) -> None:
+    """Regression: what was decided before was in memory, and never saved."""
+    faulty = _Faulty()
+    faulty.mood = mood
+    world = World({"faulty": faulty})
+    world.topics.put("t", 1)
+    member = Client(world, "m", "t").join(ErrorCode.unknown_server_error)
+    world.restart()
+    assert [row.member_id for row in world.describe().members] == ["m"]
+    faulty.mood = "good"
+    assert member.join().told == {("t", 0)}
+
+
 def test_a_partition_that_an_assignor_gives_to_two_is_had_by_one() -> None:
     moody = _Moody()
     moody.mood = "good"
