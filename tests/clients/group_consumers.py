@@ -71,6 +71,10 @@ class GroupConsumer(ABC):
     def subscribe_pattern(self, pattern: str) -> None:
         """A regular expression that a topic's whole name has to match."""
 
+    @abstractmethod
+    def assign(self, *places: Place) -> None:
+        """Reads these, without being a member of the group."""
+
     def poll(self, seconds: float = 0.1) -> list[Got]:
         """What came; `got` keeps all. Raises ClientError, but not for a topic that is not there: the library goes on asking for it."""
         try:
@@ -157,6 +161,11 @@ class ConfluentConsumer(GroupConsumer):
 
     def subscribe_pattern(self, pattern: str) -> None:
         self.subscribe(f"^{pattern}$")
+
+    def assign(self, *places: Place) -> None:
+        from confluent_kafka import TopicPartition
+
+        self._consumer.assign([TopicPartition(*place) for place in places])
 
     def _changed(self, *_: object) -> None:
         self.changes += 1
@@ -270,6 +279,11 @@ class KafkaPythonConsumer(GroupConsumer):
     def subscribe_pattern(self, pattern: str) -> None:
         self._consumer.subscribe(pattern=f"^{pattern}$", listener=self._listener)
 
+    def assign(self, *places: Place) -> None:
+        from kafka.structs import TopicPartition
+
+        self._consumer.assign([TopicPartition(*place) for place in places])
+
     def _poll(self, seconds: float) -> list[Got]:
         records = _asked(lambda: self._consumer.poll(int(seconds * 1000)))
         return [_got(record) for each in records.values() for record in each]
@@ -367,6 +381,11 @@ class AiokafkaConsumer(GroupConsumer):
 
     def subscribe_pattern(self, pattern: str) -> None:
         self._call(self._consumer.subscribe, pattern=f"^{pattern}$", listener=self._listener)
+
+    def assign(self, *places: Place) -> None:
+        from aiokafka import TopicPartition
+
+        self._call(self._consumer.assign, [TopicPartition(*place) for place in places])
 
     def _poll(self, seconds: float) -> list[Got]:
         records = self._run(self._consumer.getmany(timeout_ms=int(seconds * 1000)))

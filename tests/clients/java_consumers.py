@@ -79,6 +79,9 @@ class JavaConsumer(GroupConsumer):
     def subscribe_pattern(self, pattern: str) -> None:
         self._ask("pattern", pattern)
 
+    def assign(self, *places: Place) -> None:
+        self._ask("assign", *[word for place in places for word in place])
+
     def _poll(self, seconds: float) -> list[Got]:
         rows = self._ask("poll", int(seconds * 1000))
         return [Got(topic, int(partition), int(offset), value) for _, topic, partition, offset, value in rows]

@@ -212,6 +212,27 @@ def test_commits_with_and_without_waiting(broker: RunningBroker, kind: str, name
         consumer.until("what was read is committed", lambda: consumer.committed((name, 0)) == Committed(10, ""))
 
 
+@kinds("confluent-consumer", "aiokafka")
+def test_offsets_of_a_group_without_members(broker: RunningBroker, kind: str, name: str) -> None:
+    """A reader with partitions of its own choice may commit for a group as long as that has no members."""
+    broker.create_topic(name, partitions=2)
+    send(broker, name, numbered(0, 20), 2)
+    with open_one(kind, broker, name) as reader:
+        reader.assign((name, 0), (name, 1))
+        read_all(reader, numbered(0, 20))
+        reader.commit({(name, 0): Committed(4, "chosen"), (name, 1): Committed(10, "")})
+        assert reader.committed((name, 0)) == Committed(4, "chosen")
+        with open_one(kind, broker, name) as member:
+            member.subscribe(name)
+            member.until("what was not committed", lambda: len(member.values) == 6)
+            assert {each.offset for each in member.got} == {4, 5, 6, 7, 8, 9}
+            with pytest.raises(ClientError):
+                reader.commit({(name, 0): Committed(5, "")})
+            assert member.committed((name, 0)) == Committed(4, "chosen")
+        reader.commit({(name, 0): Committed(6, "")})
+        assert reader.committed((name, 0)) == Committed(6, "")
+
+
 @kinds("confluent-classic", "kafka-python")
 def test_auto_commit(broker: RunningBroker, kind: str, name: str) -> None:
     broker.create_topic(name, partitions=2)

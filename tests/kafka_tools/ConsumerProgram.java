@@ -3,6 +3,7 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collection;
 import java.util.HashMap;
@@ -44,6 +45,7 @@ public class ConsumerProgram {
     };
 
     public static void main(String[] arguments) throws Exception {
+        System.setOut(System.err);  // Before the client is loaded: it logs there.
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             String[] words = line.split("\t", -1);
@@ -67,6 +69,7 @@ public class ConsumerProgram {
             case "open" -> consumer = new KafkaConsumer<>(SETTINGS, new StringDeserializer(), new StringDeserializer());
             case "subscribe" -> consumer.subscribe(words, LISTENER);
             case "pattern" -> consumer.subscribe(Pattern.compile(words.get(0)), LISTENER);
+            case "assign" -> assign(words);
             case "poll" -> poll(Duration.ofMillis(Long.parseLong(words.get(0))));
             case "assignment" -> consumer.assignment().forEach(ConsumerProgram::print);
             case "commit" -> commit(words);
@@ -83,6 +86,15 @@ public class ConsumerProgram {
 
     private static TopicPartition place(List<String> words) {
         return new TopicPartition(words.get(0), Integer.parseInt(words.get(1)));
+    }
+
+    /** Topic and partition, as often as wanted. */
+    private static void assign(List<String> words) {
+        List<TopicPartition> places = new ArrayList<>();
+        for (int at = 0; at + 1 < words.size(); at += 2) {
+            places.add(place(words.subList(at, at + 2)));
+        }
+        consumer.assign(places);
     }
 
     private static void print(TopicPartition place) {

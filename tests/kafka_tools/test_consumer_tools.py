@@ -104,6 +104,31 @@ def test_consumer_groups_of_a_group_without_members(tool: Tool, filled: str, tmp
     assert not any(line.split()[0] == filled for line in tool(GROUPS, "--list").lines)
 
 
+def test_offsets_are_reset_to_each_target(tool: Tool, filled: str, protocol: str) -> None:
+    """Of a group whose only member has left."""
+    assert len(_consume(tool, filled, filled, 20, protocol)) == 20
+    ends = {row[2]: int(row[4]) for row in _described(tool, filled, "--offsets", "--verbose")}
+
+    def reset(*target: str) -> dict[str, int]:
+        rows = _rows(tool(CONSUMER_GROUPS, "--reset-offsets", "--group", filled, *target, "--execute"), filled)
+        return {row[2]: int(row[3]) for row in rows}
+
+    begins = dict.fromkeys(ends, 0)
+    one = ("--topic", filled)
+    assert reset("--to-datetime", "2001-01-01T00:00:00.000", *one) == begins
+    assert reset("--to-offset", "3", *one) == {partition: min(3, end) for partition, end in ends.items()}
+    assert reset("--to-latest", "--all-topics") == ends
+    assert reset("--by-duration", "PT1H", *one) == begins
+    assert reset("--shift-by", "1", "--topic", f"{filled}:0") == {"0": min(1, ends["0"])}
+    assert reset("--to-current", *one) == {**begins, "0": min(1, ends["0"])}
+    exported = tool(CONSUMER_GROUPS, "--reset-offsets", "--group", filled, *one, "--to-latest", "--dry-run", "--export").lines
+    assert sorted(line.replace('"', "") for line in exported) == sorted(f"{filled},{partition},{end}" for partition, end in ends.items())
+    everything = tool(CONSUMER_GROUPS, "--describe", "--all-groups", "--state", "--verbose").lines
+    assert any(line.split()[0] == filled and "Empty" in line for line in everything)
+    wanted = ("--list", "--state", "empty", "--type", protocol)
+    assert any(line.split()[0] == filled for line in tool(CONSUMER_GROUPS, *wanted).lines)
+
+
 @contextmanager
 def _member(broker: RunningBroker, topic: str, group: str, protocol: str) -> Iterator[subprocess.Popen[str]]:
     arguments = ("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group-id", group, "--max-messages", "-1")
