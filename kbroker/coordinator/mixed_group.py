@@ -69,6 +69,7 @@ class MixedGroups:
         records = Records(group.group_id)
         member = self._member(group, old, member_id, records)
         subscribed_anew = self._rebalances.take_over(group, member, _said(member.said, request, subscription), records)
+        self._joined(group, member, request, now_ms)
         if not downgrades:
             try:
                 self._rebalances.assign(group, records, now_ms)
@@ -77,7 +78,6 @@ class MixedGroups:
         is_stale = downgrades and group.assignment_pending
         if not is_stale:
             self._rebalances.step(group, member, self._owned(subscription), records, now_ms, subscribed_anew=subscribed_anew)
-        self._joined(group, member, request, now_ms)
         if downgrades:
             self._consumer.downgrade(group, (), records, now_ms, rebalance=is_stale)
         return records.outcome(_join_reply(member))

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
 import pytest
 
 from kbroker.coordinator.classic_group_api import Leaving, Protocol
+from kbroker.coordinator.consumer_assignor import ConsumerAssignorMember, PartitionAssignorError
 from kbroker.coordinator.consumer_group_api import MigrationPolicy
 from kbroker.coordinator.consumer_protocol import read_assignment, read_subscription
 from kbroker.coordinator.group_ids import CLASSIC, CONSUMER
 from kbroker.coordinator.outcome import Outcome
+from kbroker.coordinator.uniform_assignor import UniformAssignor
 from kbroker.coordinator_records import RecordType
 from kbroker.errors import ErrorCode
 from kbroker.state_records import group_prefix
@@ -40,6 +45,33 @@ def mixed(world: World) -> tuple[ClassicClient, Client]:
     assert (len(old.has), len(new.has), old.has & new.has) == (2, 2, set())
     assert world.describe().group_state == "Stable"
     return old, new
+
+
+class _Moody(UniformAssignor):
+    fails = False
+
+    def assign(
+        self, members: Mapping[str, ConsumerAssignorMember], partitions: Mapping[UUID, Sequence[int]]
+    ) -> Mapping[str, Mapping[UUID, tuple[int, ...]]]:
+        if self.fails:
+            raise PartitionAssignorError("not today")
+        return super().assign(members, partitions)
+
+
+def test_a_member_that_the_assignor_knows_nothing_for_has_a_session() -> None:
+    """Regression: who joined then and never came back stayed a member for good."""
+    moody = _Moody()
+    world = World({"moody": moody})
+    world.topics.put("t", 4)
+    first = Client(world, "n", "t").join()
+    moody.fails = True
+    ClassicClient(world, "a", "t").join(ErrorCode.unknown_server_error)
+    assert len(world.describe().members) == 2
+    moody.fails = False
+    for _ in range(4):
+        world.after(10_000)
+        first.beat()
+    assert [row.member_id for row in world.describe().members] == ["n"]
 
 
 # --- upgrade ---
