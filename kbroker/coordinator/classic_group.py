@@ -270,8 +270,9 @@ class ClassicGroups:
         if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
             raise KafkaError(ErrorCode.non_empty_group)
 
-    def is_subscribed(self, group_id: str, topic_name: str) -> bool:
-        return self._groups[group_id].is_subscribed(topic_name)
+    def subscribed(self, group_id: str) -> Callable[[str], bool]:
+        """Whether a member subscribes to a topic now."""
+        return self._groups[group_id].is_subscribed
 
     def may_expire(self, group_id: str) -> bool:
         """Whether offsets may be forgotten now: not while a group rebalances, or when nobody knows what its members need."""

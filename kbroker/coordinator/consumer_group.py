@@ -233,10 +233,10 @@ class ConsumerGroups:
         if member.current.epoch != member_epoch:
             raise _stale(member)
 
-    def is_subscribed(self, group_id: str, topic_name: str) -> bool:
-        """Whether a member subscribes to the topic, by its name or by a regular expression."""
-        group = self._groups.get(group_id)
-        return group is not None and topic_name in self.rebalances.subscriptions.names(member.said for member in group.members.values())
+    def subscribed(self, group_id: str) -> Callable[[str], bool]:
+        """Whether a member subscribes to a topic now, by its name or by a regular expression."""
+        members = self.existing(group_id).members.values()
+        return self.rebalances.subscriptions.names(member.said for member in members).__contains__
 
     # --- administration ---
 

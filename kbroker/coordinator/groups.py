@@ -168,12 +168,12 @@ class Groups:
 
     def _subscribed_topics(self, group_id: str) -> Callable[[UUID], bool]:
         """Whether the group subscribes to a topic. To be asked in the same step, for any number of partitions."""
-        part = self._part_of(group_id)
+        subscribed = self._part_of(group_id).subscribed(group_id)
 
         @cache
         def is_subscribed(topic_id: UUID) -> bool:
             topic = self._topics.by_id(topic_id)
-            return topic is not None and part.is_subscribed(group_id, topic.name)
+            return topic is not None and subscribed(topic.name)
 
         return is_subscribed
 

@@ -196,17 +196,17 @@ def test_subscriptions_of_consumers_are_known(world: World) -> None:
     assert not world.groups.may_expire(GROUP)
     a.sync(a)
     assert world.groups.may_expire(GROUP)
-    assert [world.groups.is_subscribed(GROUP, name) for name in "ab"] == [True, False]
+    assert [world.groups.subscribed(GROUP)(name) for name in "ab"] == [True, False]
     world.start()
-    assert [world.groups.is_subscribed(GROUP, name) for name in "ab"] == [True, False]
+    assert [world.groups.subscribed(GROUP)(name) for name in "ab"] == [True, False]
     world.leave(a)
-    assert not world.groups.is_subscribed(GROUP, "a")
+    assert not world.groups.subscribed(GROUP)("a")
 
 
 @pytest.mark.parametrize("metadata", [b"", b"\0", b"\0\0\0\0\0\1\0\5a", b"\0\0\x7f\xff\xff\xff"])
 def test_consumers_whose_subscriptions_nobody_can_read_keep_everything(world: World, metadata: bytes) -> None:
     world.form(Member(world, "a", offers=protocols("range", metadata=metadata)))
-    assert world.groups.is_subscribed(GROUP, "anything")
+    assert world.groups.subscribed(GROUP)("anything")
     assert not world.groups.may_expire(GROUP)
 
 
@@ -214,7 +214,7 @@ def test_offsets_of_other_protocol_types(world: World) -> None:
     a = Member(world, "a")
     a.enter(protocol_type="connect")
     a.sync(a, protocol_type="connect")
-    assert not world.groups.is_subscribed(GROUP, "anything")
+    assert not world.groups.subscribed(GROUP)("anything")
     assert not world.groups.may_expire(GROUP)
     with pytest.raises(Exception, match="non_empty_group"):
         world.groups.check_offset_delete(GROUP)

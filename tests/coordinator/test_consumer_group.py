@@ -397,9 +397,8 @@ def test_who_may_fetch_offsets(world: World) -> None:
 
 def test_what_a_group_subscribes_to(world: World) -> None:
     Client(world, "m", "t").join()
-    assert world.groups.is_subscribed("g", "t")
-    assert not world.groups.is_subscribed("g", "u")
-    assert not world.groups.is_subscribed("nobody", "t")
+    assert world.groups.subscribed("g")("t")
+    assert not world.groups.subscribed("g")("u")
 
 
 # --- coming back ---

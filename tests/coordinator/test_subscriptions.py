@@ -51,8 +51,8 @@ def test_topics_that_come_and_go(world: World) -> None:
 def test_names_and_an_expression_are_united(world: World) -> None:
     member = join(world, "a", "b")
     assert member.has == {("a", 0), ("b", 0)}
-    assert world.groups.is_subscribed("g", "a")
-    assert not world.groups.is_subscribed("g", "ab")
+    assert world.groups.subscribed("g")("a")
+    assert not world.groups.subscribed("g")("ab")
     member.beat(subscribed_topic_regex="")
     member.beat()
     assert (member.has, world.describe().members[0].subscribed_topic_regex) == ({("b", 0)}, "")
