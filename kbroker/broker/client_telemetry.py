@@ -34,10 +34,20 @@ class _Client:
     told: ErrorCode = ErrorCode.none
 
 
+@dataclass(frozen=True, slots=True)
+class ClientTelemetryStatistics:
+    """Clients that have asked what to push; the oldest are forgotten."""
+
+    clients: int
+
+
 class ClientTelemetry:
     def __init__(self, now_ms: Callable[[], float]) -> None:
         self._now_ms = now_ms
         self._clients: OrderedDict[UUID, _Client] = OrderedDict()
+
+    def statistics(self) -> ClientTelemetryStatistics:
+        return ClientTelemetryStatistics(len(self._clients))
 
     def subscribe(self, client_id: UUID | None) -> tuple[UUID, int]:
         """GetTelemetrySubscriptions: the client's id, made if it has none, and that of its subscription. Raises

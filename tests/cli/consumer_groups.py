@@ -22,6 +22,8 @@ ON_EACH_ENGINE = pytest.mark.parametrize(
     "broker", ["segment", *(pytest.param(name, marks=pytest.mark.full) for name in ("lmdb", "rocksdb", "sqlite", "memory"))], indirect=True
 )
 PROTOCOLS = ("classic", "consumer")
+EITHER_PROTOCOL = ("classic", pytest.param("consumer", marks=pytest.mark.full))
+"""Where processes are started, which takes its time: in the full run with both."""
 PATIENCE_S = 60.0
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from kbroker.cli.exits import INTERRUPTED, OK, REFUSED
 from kbroker.errors import ErrorCode
 from kbroker.testing.broker import RunningBroker
 from tests.cli.conftest import Command
-from tests.cli.consumer_groups import ON_EACH_ENGINE, PROTOCOLS, committed, consuming, until
+from tests.cli.consumer_groups import EITHER_PROTOCOL, ON_EACH_ENGINE, committed, consuming, until
 
 pytestmark = ON_EACH_ENGINE
 RECORDS = 12
@@ -36,7 +36,7 @@ def filled(command: Command, topic: str, tmp_path: Path) -> str:
     return topic
 
 
-@pytest.fixture(params=PROTOCOLS)
+@pytest.fixture(params=EITHER_PROTOCOL)
 def as_member(request: pytest.FixtureRequest, topic: str) -> tuple[str, ...]:
     """Options of a member; the group is named after the topic."""
     return ("--group", topic, "--group-protocol", request.param)

@@ -44,11 +44,13 @@ def matrix() -> Iterator[object]:
     """Every client on one engine, every engine with one client; all of them in the full run."""
     for client in CLIENTS:
         for engine in ENGINES:
-            by_default = engine == "segment" or (client, engine) == ("confluent-classic", "lmdb")
+            by_default = (client, engine) in (("confluent-classic", "lmdb"), ("aiokafka", "segment"))
             yield pytest.param(client, engine, marks=[] if by_default else [pytest.mark.full], id=f"{client}-{engine}")
 
 
-every_client = pytest.mark.parametrize("client", CLIENTS)
+every_client = pytest.mark.parametrize(
+    "client", ["confluent-classic", *(pytest.param(client, marks=pytest.mark.full) for client in CLIENTS if client != "confluent-classic")]
+)
 
 
 class Group:

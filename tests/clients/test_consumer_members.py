@@ -94,7 +94,7 @@ def test_another_assignor_by_a_rolling_restart(broker: RunningBroker, kind: str,
 
 
 @pytest.mark.parametrize("library", ["confluent", pytest.param("java", marks=pytest.mark.full)])
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize("strategy", [pytest.param("range", marks=pytest.mark.full), "cooperative-sticky"])
 def test_the_other_protocol_and_back_by_a_rolling_restart(broker: RunningBroker, library: str, strategy: str, name: str) -> None:
     """KIP-848: groups change over with their first and last member of the new protocol; offsets stay."""
     classic: tuple[str, dict[str, Any]] = (f"{library}-classic", {"partition_assignment_strategy": strategy})
@@ -139,7 +139,7 @@ def _exchange(broker: RunningBroker, name: str, members: Sequence[GroupConsumer]
     return next(group.group_type for group in answer.groups if group.group_id == name)
 
 
-@kinds("confluent-classic", "confluent-consumer")
+@kinds("confluent-classic")
 def test_a_member_that_does_not_come_back_to_poll(broker: RunningBroker, kind: str, name: str) -> None:
     """max.poll.interval.ms: the others take over, and it joins again when it polls."""
     broker.create_topic(name, partitions=2)
