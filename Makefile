@@ -20,7 +20,7 @@ PLUGINS := $(wildcard plugins/*/pyproject.toml)
 SLOW := tests/checks tests/clients tests/consumer_groups tests/crash tests/powercut
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full crash powercut differential record-kafka perf lint docs clean recorder
+.PHONY: help demo test test-unit test-clients test-crash test-powercut test-full crash powercut differential record-kafka perf lint docs clean recorder
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -52,16 +52,26 @@ lint: .venv/.ready
 	@printf '\n== sizes and documentation ==\n'
 	$(PYTEST) tests/checks
 
+# Two stages at a time, each shown when it has ended: most of their time is waiting.
 test: lint recorder
+	@$(MAKE) --no-print-directory --output-sync=target -j2 test-unit test-clients test-crash test-powercut
+	@printf '\nall stages passed\n'
+
+test-unit: .venv/.ready recorder
 	@printf '\n== unit, contract and model tests ==\n'
 	$(PYTEST) tests $(wildcard plugins/*/tests) $(addprefix --ignore=,$(SLOW))
+
+test-clients: .venv/.ready recorder
 	@printf '\n== Kafka clients ==\n'
 	$(PYTEST) tests/clients tests/consumer_groups
+
+test-crash: .venv/.ready recorder
 	@printf '\n== crashes ==\n'
 	$(PYTEST) tests/crash
+
+test-powercut: .venv/.ready recorder
 	@printf '\n== power cuts ==\n'
 	$(PYTEST) tests/powercut
-	@printf '\nall stages passed\n'
 
 test-full: lint recorder
 	@printf '\n== everything, long variants included ==\n'
