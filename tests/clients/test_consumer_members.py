@@ -93,10 +93,13 @@ def test_another_assignor_by_a_rolling_restart(broker: RunningBroker, kind: str,
     assert group.protocol_type == "consumer"
 
 
-@pytest.mark.parametrize("library", ["confluent", pytest.param("java", marks=pytest.mark.full)])
-@pytest.mark.parametrize("strategy", [pytest.param("range", marks=pytest.mark.full), "cooperative-sticky"])
+@pytest.mark.parametrize(
+    ("library", "strategy"),
+    [("confluent", "range"), *(pytest.param("java", strategy, marks=pytest.mark.full) for strategy in ("range", "cooperative-sticky"))],
+)
 def test_the_other_protocol_and_back_by_a_rolling_restart(broker: RunningBroker, library: str, strategy: str, name: str) -> None:
-    """KIP-848: groups change over with their first and last member of the new protocol; offsets stay."""
+    """KIP-848: groups change over with their first and last member of the new protocol; offsets stay. Not from librdkafka's sticky
+    assignors: the assignments hold data of their own, which the other protocol has no place for, and so the group is refused."""
     classic: tuple[str, dict[str, Any]] = (f"{library}-classic", {"partition_assignment_strategy": strategy})
     seen = roll(broker, name, [classic, (f"{library}-consumer", {}), classic])
     assert seen == ["classic", "consumer", "consumer", "consumer", "classic"]
