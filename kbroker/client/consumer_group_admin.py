@@ -9,13 +9,14 @@ Offsets are asked for with topic names: version 10 of OffsetFetch and OffsetComm
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
 from kbroker.client.answers import check, reason
-from kbroker.client.consumer_protocol import PROTOCOL_TYPE, Subscription, read_assignment, read_subscription
 from kbroker.client.group_admin import Group, TopicPartition, by_topic, groups, refusal
 from kbroker.client.rpc import Connection, Entity, key_of
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL, read_assignment, read_subscription
 
 CLASSIC = "classic"
 CONSUMER = "consumer"
@@ -68,7 +69,7 @@ class CommittedOffset(NamedTuple):
 def consumer_groups(connection: Connection, states: Sequence[str] = ()) -> list[Group]:
     """All that Kafka's tools call consumer groups: those of KIP-848, classic ones of consumers, and those that only hold offsets."""
     found = groups(connection, types=(), states=states)
-    return [each for each in found if each.type == CONSUMER or (each.type in (CLASSIC, "") and each.protocol in (PROTOCOL_TYPE, ""))]
+    return [each for each in found if each.type == CONSUMER or (each.type in (CLASSIC, "") and each.protocol in (CONSUMER_PROTOCOL, ""))]
 
 
 def describe_consumer_groups(connection: Connection, group_ids: Sequence[str]) -> list[ConsumerGroup | KafkaError]:
@@ -123,7 +124,7 @@ def _classic_group(row: Entity) -> ConsumerGroup | KafkaError:
         return refusal(row)
     if row.group_state == _DEAD:
         return KafkaError(ErrorCode.group_id_not_found, f"Group {row.group_id} not found.")
-    if row.protocol_type not in (PROTOCOL_TYPE, ""):
+    if row.protocol_type not in (CONSUMER_PROTOCOL, ""):
         text = f"Group {row.group_id} is no consumer group: its protocol type is {row.protocol_type}."
         return KafkaError(ErrorCode.inconsistent_group_protocol, text)
     members = tuple(sorted(_classic_member(each) for each in row.members))
@@ -131,17 +132,24 @@ def _classic_group(row: Entity) -> ConsumerGroup | KafkaError:
 
 
 def _classic_member(row: Entity) -> ConsumerMember:
-    subscription = read_subscription(row.member_metadata) or Subscription((), None)
+    topics: tuple[str, ...] = ()
+    rack_id: str | None = None
+    assigned: dict[str, tuple[int, ...]] = {}
+    with suppress(ValueError):  # No consumer's bytes, or none at all.
+        subscription = read_subscription(row.member_metadata)
+        topics, rack_id = tuple(sorted(subscription.topics)), subscription.rack_id
+    with suppress(ValueError):
+        assigned = {name: tuple(sorted(numbers)) for name, numbers in read_assignment(row.member_assignment).partitions.items()}
     return ConsumerMember(
         row.member_id,
         getattr(row, "group_instance_id", None),
         row.client_id,
         row.client_host,
-        subscription.rack_id,
+        rack_id,
         None,
-        subscription.topics,
+        topics,
         None,
-        read_assignment(row.member_assignment) or {},
+        assigned,
         None,
         None,
     )

@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 
 from kbroker.consumer_group_records import ClassicGroupMetadata
 from kbroker.coordinator.classic_group_api import (
-    CONSUMER_PROTOCOL,
     NO_MEMBER_ID,
     ClassicGroupSettings,
     DescribedClassicGroup,
@@ -46,6 +45,7 @@ from kbroker.coordinator.outcome import GenerationSaved, Outcome, Records, Ticke
 from kbroker.coordinator.share_group_api import ListedGroup
 from kbroker.coordinator_records import RecordType
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL
 from kbroker.state_records import GroupKey, parse_key
 
 _CLIENT_ID_BYTES = 100

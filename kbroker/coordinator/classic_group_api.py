@@ -15,8 +15,6 @@ from kbroker.state_records import MAX_GROUP_ID_BYTES
 
 NO_MEMBER_ID: Final = ""
 NO_GENERATION: Final = -1
-CONSUMER_PROTOCOL: Final = "consumer"
-"""The protocol type of ordinary consumers: the coordinator can read what their members subscribe to."""
 
 
 # --- what it is given ---

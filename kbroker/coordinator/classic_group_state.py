@@ -22,14 +22,11 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum, auto
 from typing import Final
 
-from kio.schema.consumer_protocol_subscription.v0.data import ConsumerProtocolSubscription
-from kio.serial import entity_reader
-from kio.serial.errors import SerialError
-
 from kbroker.consumer_group_records import ClassicGroupMember, ClassicGroupMetadata
-from kbroker.coordinator.classic_group_api import CONSUMER_PROTOCOL, NO_MEMBER_ID, JoinMember, JoinReply, JoinRequest, Protocol
+from kbroker.coordinator.classic_group_api import NO_MEMBER_ID, JoinMember, JoinReply, JoinRequest, Protocol
 from kbroker.coordinator.outcome import Ticket
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL, read_subscribed_topics
 
 
 class GroupState(StrEnum):
@@ -310,12 +307,8 @@ class ClassicGroup:
 
 
 def _subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """None where it is no consumer's subscription. Every version begins as version 0 does."""
+    """None where it is no consumer's subscription."""
     try:
-        subscription, _ = _read_subscription(metadata, 2)
-    except (SerialError, ValueError, OverflowError):
+        return read_subscribed_topics(metadata)
+    except ValueError:
         return None
-    return frozenset(subscription.topics)
-
-
-_read_subscription = entity_reader(ConsumerProtocolSubscription)

@@ -16,13 +16,13 @@ from uuid import UUID
 
 from kbroker.consumer_group_records import ClassicMember, ClassicProtocol, ConsumerGroupMember
 from kbroker.coordinator import classic_group_state as classic
-from kbroker.coordinator.classic_group_api import CONSUMER_PROTOCOL, Protocol
+from kbroker.coordinator.classic_group_api import Protocol
 from kbroker.coordinator.consumer_group_api import ConsumerGroupSettings, Partitions, TopicsView
 from kbroker.coordinator.consumer_group_state import Group, Member
-from kbroker.coordinator.consumer_protocol import read_assignment, read_subscription, write_assignment
 from kbroker.coordinator.reconciliation import Current
 from kbroker.coordinator.subscriptions import Subscriptions
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL, read_assignment, read_subscription, write_assignment
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from kbroker.consumer_group_records import ClassicMember, ClassicProtocol, ConsumerGroupMember
 from kbroker.coordinator.classic_group_api import (
-    CONSUMER_PROTOCOL,
     NO_MEMBER_ID,
     HeartbeatReply,
     HeartbeatRequest,
@@ -33,11 +32,11 @@ from kbroker.coordinator.consumer_group import ConsumerGroups
 from kbroker.coordinator.consumer_group_api import MigrationPolicy, Partitions
 from kbroker.coordinator.consumer_group_checks import member_of, static_member_of
 from kbroker.coordinator.consumer_group_state import Group, Member
-from kbroker.coordinator.consumer_protocol import Subscription, read_subscription, write_assignment
 from kbroker.coordinator.consumer_rebalance import Kind, TimerName, with_new
 from kbroker.coordinator.outcome import Outcome, Records
 from kbroker.coordinator.reconciliation import MemberState
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL, Subscription, read_subscription, write_assignment
 from kbroker.state_records import MAX_MEMBER_ID_BYTES
 
 

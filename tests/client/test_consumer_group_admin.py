@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
@@ -11,42 +10,13 @@ import pytest
 
 from kbroker.client import consumer_group_admin
 from kbroker.client.consumer_group_admin import CommittedOffset, ConsumerGroup, ConsumerMember
-from kbroker.client.consumer_protocol import Subscription, read_assignment, read_subscription
 from kbroker.client.group_admin import TopicPartition
 from kbroker.client.rpc import API_KEYS
 from kbroker.errors import ErrorCode, KafkaError
 from tests.client.fake_broker import connected
+from tests.protocol.test_consumer_protocol import ASSIGNMENT_V1, SUBSCRIPTION_V3
 
 FINE = {"error_code": ErrorCode.none, "error_message": None}
-
-
-def text(value: str) -> bytes:
-    return struct.pack(">h", len(value)) + value.encode()
-
-
-def topic_rows(*rows: tuple[str, list[int]]) -> bytes:
-    return struct.pack(">i", len(rows)) + b"".join(text(name) + struct.pack(f">i{len(each)}i", len(each), *each) for name, each in rows)
-
-
-SUBSCRIPTION_V3 = (
-    struct.pack(">hi", 3, 2) + text("b") + text("a") + struct.pack(">i", -1) + topic_rows() + struct.pack(">i", 7) + text("rack-1")
-)
-ASSIGNMENT_V1 = struct.pack(">h", 1) + topic_rows(("b", [1, 0]), ("a", [2])) + struct.pack(">i", -1)
-
-
-def test_what_members_tell_each_other() -> None:
-    assert read_subscription(SUBSCRIPTION_V3) == Subscription(("a", "b"), "rack-1")
-    assert read_assignment(ASSIGNMENT_V1) == {"a": (2,), "b": (0, 1)}
-
-
-def test_versions_that_are_still_to_come_are_read_as_the_newest() -> None:
-    assert read_assignment(struct.pack(">h", 9) + ASSIGNMENT_V1[2:] + b"more") == {"a": (2,), "b": (0, 1)}
-
-
-@pytest.mark.parametrize("data", [b"", b"\x00", struct.pack(">h", -1), ASSIGNMENT_V1[:9], b"\x00\x00\x7f\xff\xff\xff"])
-def test_bytes_that_mean_nothing(data: bytes) -> None:
-    assert read_assignment(data) is None
-    assert read_subscription(data) is None
 
 
 def assigned(partitions: Mapping[str, list[int]]) -> dict[str, Any]:

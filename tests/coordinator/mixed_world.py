@@ -21,13 +21,13 @@ from kbroker.coordinator.classic_group_api import (
     SyncReply,
     SyncRequest,
 )
-from kbroker.coordinator.consumer_protocol import read_assignment, write_assignment
 from kbroker.coordinator.group_ids import GroupIds
 from kbroker.coordinator.groups import Groups
 from kbroker.coordinator.offsets import Offsets
 from kbroker.coordinator.offsets_api import OffsetsSettings
 from kbroker.coordinator.outcome import Answer, GenerationSaved, Outcome, Ticket
 from kbroker.errors import ErrorCode
+from kbroker.protocol.consumer_protocol import read_assignment, write_assignment
 from kbroker.state_records import GroupKey
 
 from . import consumer_world

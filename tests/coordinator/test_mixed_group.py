@@ -10,12 +10,12 @@ import pytest
 from kbroker.coordinator.classic_group_api import Leaving, Protocol
 from kbroker.coordinator.consumer_assignor import ConsumerAssignorMember, PartitionAssignorError
 from kbroker.coordinator.consumer_group_api import MigrationPolicy
-from kbroker.coordinator.consumer_protocol import read_assignment, read_subscription
 from kbroker.coordinator.group_ids import CLASSIC, CONSUMER
 from kbroker.coordinator.outcome import Outcome
 from kbroker.coordinator.uniform_assignor import UniformAssignor
 from kbroker.coordinator_records import RecordType
 from kbroker.errors import ErrorCode
+from kbroker.protocol.consumer_protocol import read_assignment, read_subscription
 from kbroker.state_records import group_prefix
 
 from .consumer_world import Client, all_of, settle
