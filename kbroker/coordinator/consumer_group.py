@@ -118,6 +118,8 @@ class ConsumerGroups:
             return records.outcome(HeartbeatReply.refusal(failure))
         self.rebalances.step(group, member, request.owned, records, now_ms, subscribed_anew=subscribed_anew)
         wants_assignment = request.member_epoch == JOIN_EPOCH or request.is_full or member.current.assigned != had
+        if logger.isEnabledFor(logging.DEBUG):
+            _tell(request, member)
         return records.outcome(self._reply(member, group.group_id, wants_assignment))
 
     def _group_for(self, request: HeartbeatRequest) -> Group:
@@ -367,6 +369,27 @@ def _said(before: ConsumerGroupMember, request: HeartbeatRequest) -> ConsumerGro
 
 def _assignment(assigned: Owned) -> Assignment:
     return Assignment(tuple(TopicPartitions(topic_id, tuple(sorted(assigned[topic_id]))) for topic_id in sorted(assigned)))
+
+
+def _tell(request: HeartbeatRequest, member: Member) -> None:
+    """Who seems to have a partition that is another's is understood from these lines alone."""
+    now = member.current
+    logger.debug(
+        "group %s: %s (%s) at epoch %d reports %s: epoch %d, %s, assigned %s, to give up %s",
+        request.group_id,
+        member.member_id,
+        request.client_id,
+        request.member_epoch,
+        "nothing" if request.owned is None else _short(request.owned),
+        now.epoch,
+        now.state.name,
+        _short(now.assigned),
+        _short(now.revoking),
+    )
+
+
+def _short(partitions: Mapping[UUID, Iterable[int]]) -> str:
+    return str({str(topic_id)[:8]: sorted(numbers) for topic_id, numbers in partitions.items()})
 
 
 def _stale(member: Member) -> KafkaError:

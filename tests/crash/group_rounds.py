@@ -128,7 +128,15 @@ def run(
     """Torment a broker for some rounds and judge; a report for each group. `home`: an empty directory, which keeps all histories."""
     progress = progress or silent()
     progress.begin(f"groups on {row_of(engine, state_storage or engine, durability)}", "round", rounds)
-    broker = RunningBroker(home, storage=engine, state_storage=state_storage, config=CONFIG, command=command, durability=durability)
+    broker = RunningBroker(
+        home,
+        storage=engine,
+        state_storage=state_storage,
+        config=CONFIG,
+        command=command,
+        durability=durability,
+        extra_args=["--log-level", "debug"],  # What members were told is understood from that alone.
+    )
     with tormented(broker, home, groups, seed) as torment:
         for _ in range(rounds):
             before = torment.torment.kills
