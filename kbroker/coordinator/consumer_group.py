@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Final
+from uuid import UUID
 
 from kbroker.consumer_group_records import CONSUMER_GROUP_VALUES, NOT_CLASSIC, ConsumerGroupMember
 from kbroker.coordinator.classic_group import ClassicGroups
