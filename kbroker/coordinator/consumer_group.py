@@ -32,7 +32,6 @@ from kbroker.coordinator.consumer_group_api import (
     ConsumerGroupSettings,
     ConsumerGroupsStatistics,
     DescribedGroup,
-    HeartbeatReply,
     HeartbeatRequest,
     TopicsView,
 )
@@ -45,7 +44,7 @@ from kbroker.coordinator.group_ids import CONSUMER, GroupIds
 from kbroker.coordinator.offsets_api import CommitRequest
 from kbroker.coordinator.outcome import Outcome, Records, together
 from kbroker.coordinator.reconciliation import MemberState, Owned
-from kbroker.coordinator.share_group_api import Assignment, ListedGroup, TopicPartitions
+from kbroker.coordinator.share_group_api import Assignment, HeartbeatReply, ListedGroup, TopicPartitions
 from kbroker.coordinator.subscriptions import Subscriptions, compile_regex
 from kbroker.coordinator_records import RecordType
 from kbroker.errors import ErrorCode, KafkaError

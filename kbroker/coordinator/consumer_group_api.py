@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import StrEnum
 from typing import Final, Protocol, TypeAlias
 from uuid import UUID
 
 from kbroker.coordinator import share_group_api
-from kbroker.coordinator.share_group_api import Assignment, DescribedAssignment, TopicView
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.coordinator.share_group_api import DescribedAssignment, TopicView
+from kbroker.errors import ErrorCode
 
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
@@ -87,22 +86,6 @@ class HeartbeatRequest:
         """Whether it says everything: such a heartbeat is answered with the assignment."""
         subscribes = self.subscribed_topic_names is not None or self.subscribed_topic_regex is not None
         return self.rebalance_timeout_ms != -1 and subscribes and self.owned is not None
-
-
-@dataclass(frozen=True, slots=True)
-class HeartbeatReply:
-    """`assignment` None: as before. A refusal has all the defaults."""
-
-    error_code: ErrorCode = ErrorCode.none
-    error_message: str | None = None
-    member_id: str | None = None
-    member_epoch: int = 0
-    heartbeat_interval: timedelta = timedelta(0)
-    assignment: Assignment | None = None
-
-    @classmethod
-    def refusal(cls, error: KafkaError) -> HeartbeatReply:
-        return cls(error.code, error.message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeAlias
 
+from kbroker.testing import log_rules
 from kbroker.testing.history_events import (
     Assigned,
     Back,
@@ -52,7 +53,6 @@ from kbroker.testing.log_rules import (
     invented,
     missing,
     reordered,
-    told,
     unread_logs,
 )
 
@@ -75,17 +75,7 @@ class Statistics:
     unknown_commits: int
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    violations: tuple[Violation, ...]
-    statistics: Statistics
-
-    @property
-    def ok(self) -> bool:
-        return not self.violations
-
-    def __str__(self) -> str:
-        return told(self.violations, self.statistics)
+Report: TypeAlias = log_rules.Report[Statistics]
 
 
 @dataclass(slots=True)

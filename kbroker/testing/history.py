@@ -20,8 +20,9 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
+from kbroker.testing import log_rules
 from kbroker.testing.history_events import (
     AckAnswered,
     AckKind,
@@ -44,7 +45,6 @@ from kbroker.testing.log_rules import (
     invented,
     missing,
     reordered,
-    told,
     unread_logs,
 )
 
@@ -79,17 +79,7 @@ class Statistics:
     excused: int
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    violations: tuple[Violation, ...]
-    statistics: Statistics
-
-    @property
-    def ok(self) -> bool:
-        return not self.violations
-
-    def __str__(self) -> str:
-        return told(self.violations, self.statistics)
+Report: TypeAlias = log_rules.Report[Statistics]
 
 
 @dataclass(slots=True)

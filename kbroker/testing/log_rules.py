@@ -6,12 +6,15 @@ The parts of a history that this is about, and its rules; share groups (history.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from kbroker.testing.history_events import Delivered, Event, LogRead, LogReadDone, Read, Record, SendConfirmed, Sent
 
 SHOWN_EVENTS = 12
+S_co = TypeVar("S_co", covariant=True)
+"""What statistics a judge makes of a history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +31,20 @@ class Violation:
         return "\n".join([f"{self.rule}{place}: {self.detail}", *(f"    {event}" for event in shown), *more])
 
 
-def told(violations: Sequence[Violation], statistics: object) -> str:
-    """A report for people: how many of which rule, then the first twenty."""
-    rules = Counter(violation.rule for violation in violations)
-    head = ", ".join(f"{count} x {rule}" for rule, count in rules.items()) or "no violation"
-    return "\n".join([f"{head}; {statistics}", *(str(violation) for violation in violations[:20])])
+@dataclass(frozen=True, slots=True)
+class Report(Generic[S_co]):
+    violations: tuple[Violation, ...]
+    statistics: S_co
+
+    @property
+    def ok(self) -> bool:
+        return not self.violations
+
+    def __str__(self) -> str:
+        """For people: how many of which rule, then the first twenty."""
+        rules = Counter(violation.rule for violation in self.violations)
+        head = ", ".join(f"{count} x {rule}" for rule, count in rules.items()) or "no violation"
+        return "\n".join([f"{head}; {self.statistics}", *(str(violation) for violation in self.violations[:20])])
 
 
 @dataclass(slots=True)

@@ -9,11 +9,11 @@ from uuid import UUID
 
 from kbroker.coordinator.consumer_assignor import ConsumerAssignor
 from kbroker.coordinator.consumer_group import ConsumerGroups
-from kbroker.coordinator.consumer_group_api import ConsumerGroupSettings, DescribedGroup, HeartbeatReply, HeartbeatRequest
+from kbroker.coordinator.consumer_group_api import ConsumerGroupSettings, DescribedGroup, HeartbeatRequest
 from kbroker.coordinator.group_ids import GroupIds
 from kbroker.coordinator.outcome import Outcome
 from kbroker.coordinator.range_assignor import RangeAssignor
-from kbroker.coordinator.share_group_api import DescribedAssignment, TopicView
+from kbroker.coordinator.share_group_api import DescribedAssignment, HeartbeatReply, TopicView
 from kbroker.coordinator.uniform_assignor import UniformAssignor
 from kbroker.coordinator_records import Message, RecordType
 from kbroker.errors import ErrorCode

@@ -19,12 +19,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kbroker.coordinator import classic_group_api as classic
 from kbroker.coordinator.classic_group import ClassicGroups
 from kbroker.coordinator.consumer_group import ConsumerGroups
-from kbroker.coordinator.consumer_group_api import ConsumerGroupSettings, HeartbeatReply, HeartbeatRequest, MigrationPolicy
+from kbroker.coordinator.consumer_group_api import ConsumerGroupSettings, HeartbeatRequest, MigrationPolicy
 from kbroker.coordinator.group_ids import CLASSIC, CONSUMER, GroupIds
 from kbroker.coordinator.groups import Groups
 from kbroker.coordinator.offsets import Offsets
 from kbroker.coordinator.offsets_api import Commit, CommitRequest, OffsetsSettings
 from kbroker.coordinator.outcome import Answer, GenerationSaved, Outcome, Ticket
+from kbroker.coordinator.share_group_api import HeartbeatReply
 from kbroker.errors import ErrorCode
 from kbroker.protocol.consumer_protocol import read_assignment, read_subscription, write_assignment
 from kbroker.state_records import GroupKey, group_prefix
