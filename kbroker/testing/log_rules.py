@@ -31,7 +31,7 @@ class Violation:
         return "\n".join([f"{self.rule}{place}: {self.detail}", *(f"    {event}" for event in shown), *more])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Report(Generic[S_co]):
     violations: tuple[Violation, ...]
     statistics: S_co
