@@ -1,0 +1,260 @@
+"""A data directory opened for reading, through the engines' own readers: beside a live broker or without one, nothing in it is changed.
+
+Readers are kept for each process and directory, as opening one may read much (the segment engine's look at unsealed segments) and as LMDB
+must not be opened twice in one process. Readers of other engines may be frozen copies that hold disk space (RocksDB's hard links), so these
+are closed when the last `reading` block ends. Not for several threads at once. Everything is refused with one line, a SourceError.
+
+This module must not know Spark.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+from kbroker import plugins
+from kbroker.errors import OperatorError, StoreFailed
+from kbroker.state_records import Config, ConfigKey, LogStart, LogStartKey, ResourceType, Topic, TopicKey, TopicState, parse_key
+from kbroker.storage.data_dir import DataDescription, DataDirectory
+from kbroker.storage.spi import LogId, LogReader, StateReader
+from kbroker_spark.errors import SourceError
+from kbroker_spark.offsets import Bounds, data_loss
+
+_FOLLOWING: Final = frozenset({"segment", "lmdb"})
+"""Engines whose readers show what is there at each call and hold no copy: these stay open."""
+_KEEPS_NOTHING: Final = "memory"
+READ_BYTES: Final = 4 << 20
+_LENGTH = struct.Struct(">i")
+_OFFSET = struct.Struct(">q")
+_DELTA = struct.Struct(">i")
+
+
+@dataclass(frozen=True)
+class TopicInfo:
+    """A live topic. `config`: what was set for it, defaults left out."""
+
+    name: str
+    topic_id: UUID
+    partitions: int
+    created_ms: int
+    config: Mapping[str, str]
+
+    def log(self, partition: int) -> LogId:
+        return LogId(self.topic_id, partition)
+
+
+class DataDir:
+    """Get one with `open`, or with `reading` for a piece of work that ends."""
+
+    def __init__(self, path: Path, description: DataDescription, log_path: Path, state_path: Path) -> None:
+        self.path = path
+        self.description = description
+        self._log_path = log_path
+        self._state_path = state_path
+        self._logs: LogReader | None = None
+        self._state: StateReader | None = None
+        self.users = 0
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> DataDir:
+        """The one of this process. kbroker.json is read again each time: a directory that has become another one is opened anew.
+
+        SourceError: there is no directory, or it is not kbroker's, a newer format's, an engine's that is not installed, not readable.
+        """
+        with one_line(path):
+            with DataDirectory.inspect(Path(_local(path))) as found:
+                description, log_path, state_path = found.description, found.log_path, found.state_path
+            if _KEEPS_NOTHING in (description.log_engine, description.state_engine):
+                raise SourceError(f"{path} belongs to the engine memory, which keeps nothing on disk: use another --storage")
+            key = (os.getpid(), os.path.realpath(found.path))
+            known = _open_directories.get(key)
+            if known is not None and known.description != description:
+                known.close()
+                known = None
+            if known is None:
+                known = _open_directories[key] = cls(found.path, description, log_path, state_path)
+            return known
+
+    def logs(self) -> LogReader:
+        """Its errors are the engine's: use it inside `one_line`."""
+        if self._logs is None:
+            factory = plugins.log_store_factory(self.description.log_engine)
+            self._logs = _opened(factory, self._log_path)
+        assert self._logs is not None
+        return self._logs
+
+    def state(self) -> StateReader:
+        if self._state is None:
+            factory = plugins.state_store_factory(self.description.state_engine)
+            self._state = _opened(factory, self._state_path)
+        assert self._state is not None
+        return self._state
+
+    def refresh(self) -> None:
+        """From here on `logs` and `state` show what is there now: readers that are frozen copies are opened again."""
+        if self._logs is not None and self.description.log_engine not in _FOLLOWING:
+            self._logs.close()
+            self._logs = None
+        if self._state is not None and self.description.state_engine not in _FOLLOWING:
+            self._state.close()
+            self._state = None
+
+    def close(self) -> None:
+        for reader in (self._logs, self._state):
+            if reader is not None:
+                reader.close()
+        self._logs = self._state = None
+
+
+_open_directories: dict[tuple[int, str], DataDir] = {}
+
+
+@contextmanager
+def reading(path: str | os.PathLike[str]) -> Iterator[DataDir]:
+    """The directory for one piece of work (a task, a plan): as it is now when no other block is open on it, copies given back at the end,
+    and all errors of engines as SourceError."""
+    with one_line(path):
+        found = DataDir.open(path)
+        if not found.users:
+            found.refresh()
+        found.users += 1
+        try:
+            yield found
+        finally:
+            found.users -= 1
+            if not found.users:
+                found.refresh()
+
+
+@contextmanager
+def one_line(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turns what engines raise into SourceErrors; other exceptions are bugs and pass."""
+    try:
+        yield
+    except OperatorError as error:
+        raise SourceError(str(error)) from error
+    except StoreFailed as error:
+        raise SourceError(f"cannot read {path}: {error}; look at it with kbroker storage inspect --check") from error
+    except PermissionError as error:
+        raise SourceError(f"cannot read {error.filename or path} (permission denied): give this user read access") from error
+    except OSError as error:
+        raise SourceError(f"cannot read {error.filename or path}: {error.strerror or error}") from error
+
+
+def _opened(factory: Any, path: Path) -> Any:  # noqa: ANN401 - an engine's reader of either kind
+    if not path.exists():
+        raise SourceError(f"{path} is missing: the data directory was copied in part, or no broker has finished its first start on it")
+    return factory.open_reader(path)
+
+
+def _local(path: str | os.PathLike[str]) -> str:
+    """Spark's users write file:/ and file:/// for local paths."""
+    text = os.fspath(path)
+    if text.startswith("file:"):
+        return "/" + text.removeprefix("file:").lstrip("/")
+    if "://" in text:
+        raise SourceError(f"{text} is not a local path: the data directory must be on a disk that every worker has mounted")
+    return text
+
+
+def topics(state: StateReader) -> tuple[TopicInfo, ...]:
+    """The live topics, by name, of one moment. SourceError for a state that cannot be read."""
+    with state.snapshot() as moment:
+        found = [(key, value) for key, value in _entries(moment, TopicKey.namespace) if isinstance(value, Topic)]
+        configs = {
+            key.name: dict(value.entries)
+            for key, value in _entries(moment, ConfigKey.namespace)
+            if isinstance(value, Config) and key.resource_type is ResourceType.TOPIC
+        }
+    return tuple(
+        sorted(
+            (
+                TopicInfo(topic.name, key.topic_id, topic.partitions, topic.created_ms, configs.get(topic.name, {}))
+                for key, topic in found
+                if topic.state is TopicState.LIVE
+            ),
+            key=lambda topic: topic.name,
+        )
+    )
+
+
+def _entries(state: StateReader, prefix: bytes) -> Iterator[tuple[Any, Any]]:
+    for key, value in state.scan(prefix):
+        try:
+            parsed = parse_key(key)
+            if parsed is not None:
+                yield parsed, parsed.decode_value(value)
+        except ValueError as error:
+            raise SourceError(f"the state's key {key.hex()} cannot be read ({error}): look with kbroker storage inspect") from error
+
+
+def bounds(logs: LogReader, state: StateReader, topic: TopicInfo, partition: int) -> Bounds:
+    """What clients see of a partition: its log start offset (DeleteRecords, retention) counts. KeyError: there is no such log."""
+    found = logs.bounds(topic.log(partition))
+    value = state.get(LogStartKey(topic.topic_id, partition).encode())
+    moved = LogStart.decode(value).offset if value is not None else 0
+    return Bounds(min(max(found.start_offset, moved), found.end_offset), found.end_offset)
+
+
+def read_range(
+    logs: LogReader, topic_id: UUID, partition: int, first: int, end: int, max_bytes: int = READ_BYTES, *, name: str = ""
+) -> Iterator[list[memoryview]]:
+    """Whole batches that hold the records with first <= offset < end, about `max_bytes` at a time, and what else is in these batches.
+
+    Nothing of the engine is held over a yield; the views stay valid as long as they are referenced. `name` is for texts: topic-partition.
+    Raises DataLoss where records of the range were removed or never came to be, with the offset from which on reading can go on.
+    """
+    log, offset = LogId(topic_id, partition), first
+    name = name or f"{topic_id}-{partition}"
+    while offset < end:
+        try:
+            views = list(logs.read(log, offset, max_bytes=max_bytes, end_offset=end))
+            found = _first_offset(views)
+            if found is None or found > offset:
+                start, log_end = logs.bounds(log)
+                _check_hole(name, offset, end, start, log_end, found)
+        except KeyError as error:
+            raise data_loss(f"{name} is gone, with its offsets {offset} to {end - 1}") from error
+        if not views:
+            return
+        yield views
+        offset = _next_offset(views, name, offset)
+
+
+def _check_hole(name: str, offset: int, end: int, start: int, log_end: int, found: int | None) -> None:
+    """A hole is none of our business, unless the log begins behind it or ends in it."""
+    if start > offset:
+        resume = min(start, end)
+        raise data_loss(f"offsets {offset} to {resume - 1} of {name} are gone, its log begins at {start}", resume if resume < end else None)
+    if found is None and log_end < end:
+        raise data_loss(f"offsets {max(log_end, offset)} to {end - 1} of {name} are not there, its log ends at {log_end}")
+
+
+def _first_offset(views: Sequence[memoryview]) -> int | None:
+    if not views:
+        return None
+    (offset,) = _OFFSET.unpack_from(views[0])
+    return int(offset)
+
+
+def _next_offset(views: Sequence[memoryview], name: str, offset: int) -> int:
+    """Behind the last batch."""
+    view, position, last = views[-1], 0, -1
+    while position < len(view):
+        last = position
+        (length,) = _LENGTH.unpack_from(view, position + 8)
+        position += length + 12
+        if length < 49:
+            break
+    if position != len(view) or last < 0:
+        raise SourceError(f"{name} is damaged behind offset {offset}: a batch's length is wrong; look with kbroker storage inspect --check")
+    following = int(_OFFSET.unpack_from(view, last)[0]) + int(_DELTA.unpack_from(view, last + 23)[0]) + 1
+    if following <= offset:
+        raise SourceError(f"{name} is damaged behind offset {offset}: offsets do not rise; look with kbroker storage inspect --check")
+    return following
