@@ -1,0 +1,225 @@
+"""From the stored bytes of a partition to groups of batches that a decoder takes at once.
+
+A group is a piece of memory with the plain records of many batches in it, and the headers of those batches as one numpy array, so that
+nothing here or in a decoder costs Python objects for each record. Plain batches stay where they are; compressed ones are
+decompressed one by one, and a group ends before it grows beyond what a Spark worker should hold at once.
+
+Everything that a batch says about itself is checked here (lengths, magic, CRC, codec); what its records say is the decoders' part.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from crc32c import crc32c
+from numpy.typing import NDArray
+
+from kbroker.compression import Codec, CorruptPayload, decompress
+from kbroker.records import CONTROL, CRC_START, HEADER_SIZE, LENGTH_END, MAGIC, iter_records
+
+Integers: TypeAlias = NDArray[np.int64]
+Headers: TypeAlias = NDArray[Any]
+
+MAX_ROWS = 50_000
+MAX_BYTES = 4 << 20
+"""Of one group and of one piece. Beyond that Spark gets no faster and a worker only larger."""
+
+_SMALL_CHUNK = 1 << 20
+_HEADER = np.dtype(
+    [
+        ("base_offset", ">i8"), ("batch_length", ">i4"), ("leader_epoch", ">i4"), ("magic", "i1"), ("crc", ">u4"),
+        ("attributes", ">i2"), ("last_offset_delta", ">i4"), ("base_timestamp", ">i8"), ("max_timestamp", ">i8"),
+        ("producer_id", ">i8"), ("producer_epoch", ">i2"), ("base_sequence", ">i4"), ("record_count", ">i4"),
+    ]
+)  # fmt: skip
+_LENGTH = struct.Struct(">i")
+_CODEC_MASK = 0x07
+_LOG_APPEND_TIME = 0x08
+_MIN_RECORD_BYTES = 7
+_MAX_OFFSET = (1 << 63) - 1 - (1 << 31)
+
+
+class CorruptBatch(ValueError):
+    """A stored batch cannot be what a broker wrote. `offset` is its base offset, `reason` says what is wrong with it."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(f"the record batch at offset {offset} is damaged: {reason}")
+        self.offset = offset
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[CorruptBatch], tuple[int, str]]:
+        return CorruptBatch, (self.offset, self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Batches with records in the wanted range; the records of batch `i` are `data[starts[i]:ends[i]]`."""
+
+    data: memoryview
+    starts: Integers
+    ends: Integers
+    headers: Headers
+
+    def field(self, name: str) -> Integers:
+        """One field of all headers."""
+        return self.headers[name].astype(np.int64)
+
+    @property
+    def is_log_append_time(self) -> NDArray[np.bool_]:
+        return self.field("attributes") & _LOG_APPEND_TIME != 0
+
+
+def groups(chunks: Sequence[memoryview], *, first: int, end: int, check_crc: bool) -> Iterator[Group]:
+    """The batches of `chunks` that may hold offsets from `first` up to `end`, in order, without control batches and empty ones.
+
+    CorruptBatch when a batch cannot be read; of batches that are not wanted only the headers are looked at.
+    """
+    for data in _coalesced(chunks):
+        positions, headers = _walk(data)
+        _check(headers)
+        begins, counts, is_control = headers["base_offset"], headers["record_count"], (headers["attributes"] & CONTROL) != 0
+        is_wanted = (begins + headers["last_offset_delta"] >= first) & (begins < end) & (counts > 0) & ~is_control
+        positions, headers = positions[is_wanted], headers[is_wanted]
+        if check_crc:
+            _check_crc(data, positions, headers)
+        if (headers["attributes"] & _CODEC_MASK).any():
+            yield from _unpacked_groups(data, positions, headers)
+        else:
+            yield from _plain_groups(data, positions, headers)
+
+
+def find_damage(group: Group) -> CorruptBatch:
+    """What is wrong with the first batch whose records cannot be read. For a decoder that met something impossible."""
+    for index, header in enumerate(group.headers):
+        records = group.data[group.starts[index] : group.ends[index]]
+        plain = header.copy()
+        plain["attributes"] &= ~_CODEC_MASK
+        plain["batch_length"] = HEADER_SIZE - LENGTH_END + len(records)
+        offset = int(header["base_offset"])
+        try:
+            for record in iter_records(plain.tobytes() + bytes(records)):
+                if not 0 <= record.offset - offset <= header["last_offset_delta"]:
+                    return CorruptBatch(offset, f"a record of it says that its offset is {record.offset}")
+        except CorruptPayload as error:
+            return CorruptBatch(offset, str(error))
+    raise RuntimeError("a decoder found damage where there is none")
+
+
+def _coalesced(chunks: Sequence[memoryview]) -> Iterator[memoryview]:
+    """The same bytes in pieces that are worth a decoder's while: engines may hand out one small chunk for each write."""
+    small: list[memoryview] = []
+    size = 0
+    for chunk in chunks:
+        if size and size + len(chunk) > MAX_BYTES:
+            yield memoryview(b"".join(small))
+            small, size = [], 0
+        if not size and len(chunk) >= _SMALL_CHUNK:
+            yield chunk
+        elif len(chunk):
+            small.append(chunk)
+            size += len(chunk)
+    if size:
+        yield small[0] if len(small) == 1 else memoryview(b"".join(small))
+
+
+def _walk(data: memoryview) -> tuple[Integers, Headers]:
+    """Where the batches begin, and their headers. CorruptBatch where a length leads nowhere."""
+    positions = []
+    size, at = len(data), 0
+    length_at = _LENGTH.unpack_from
+    while at < size:
+        if at + HEADER_SIZE > size:
+            raise CorruptBatch(int.from_bytes(data[at : at + 8], "big", signed=True), f"{size - at} bytes are too few for a batch")
+        positions.append(at)
+        (length,) = length_at(data, at + 8)
+        at += length + LENGTH_END
+        if length < HEADER_SIZE - LENGTH_END or at > size:
+            offset = int.from_bytes(data[positions[-1] : positions[-1] + 8], "big", signed=True)
+            raise CorruptBatch(offset, f"its length {length} cannot be, {size - positions[-1]} bytes are left")
+    where = np.array(positions, np.int64)
+    if not positions:
+        return where, np.empty(0, _HEADER)
+    # A view in which every byte begins a header: one gather copies all of them out.
+    return where, np.ndarray((size - HEADER_SIZE + 1,), _HEADER, data, strides=(1,))[where]
+
+
+def _check(headers: Headers) -> None:
+    """CorruptBatch for the first batch that says something impossible of itself."""
+    begins, deltas, room = headers["base_offset"], headers["last_offset_delta"], headers["batch_length"] + LENGTH_END - HEADER_SIZE
+    is_plain = (headers["attributes"] & _CODEC_MASK) == 0
+    checks = (
+        (headers["magic"] != MAGIC, "magic", "magic {} is none that kbroker stores"),
+        ((begins < 0) | (begins > _MAX_OFFSET), "base_offset", "{} is no offset"),
+        (deltas < 0, "last_offset_delta", "its last offset is {} behind its first"),
+        (is_plain & (headers["record_count"] > room // _MIN_RECORD_BYTES), "record_count", "{} records do not fit into it"),
+    )
+    for is_wrong, field, reason in checks:
+        if is_wrong.any():
+            header = headers[np.argmax(is_wrong)]
+            raise CorruptBatch(int(header["base_offset"]), reason.format(header[field]))
+
+
+def _check_crc(data: memoryview, positions: Integers, headers: Headers) -> None:
+    starts, ends = (positions + CRC_START).tolist(), (positions + headers["batch_length"] + LENGTH_END).tolist()
+    for start, end, crc, offset in zip(starts, ends, headers["crc"].tolist(), headers["base_offset"].tolist(), strict=True):
+        if crc32c(data[start:end]) != crc:
+            raise CorruptBatch(offset, f"its bytes do not give its CRC {crc:#010x}")
+
+
+def _plain_groups(data: memoryview, positions: Integers, headers: Headers) -> Iterator[Group]:
+    """Runs of batches where they lie."""
+    ends = positions + headers["batch_length"] + LENGTH_END
+    rows = np.cumsum(headers["record_count"], dtype=np.int64)
+    index = 0
+    while index < len(ends):
+        rows_before = rows[index] - headers["record_count"][index]
+        by_rows = int(np.searchsorted(rows, rows_before + MAX_ROWS, "right"))
+        by_bytes = int(np.searchsorted(ends, positions[index] + MAX_BYTES, "right"))
+        stop = max(index + 1, min(by_rows, by_bytes))
+        begin = positions[index]
+        starts = positions[index:stop] + (HEADER_SIZE - begin)
+        yield Group(data[begin : ends[stop - 1]], starts, ends[index:stop] - begin, headers[index:stop])
+        index = stop
+
+
+def _unpacked_groups(data: memoryview, positions: Integers, headers: Headers) -> Iterator[Group]:
+    """Groups of decompressed records; plain batches between compressed ones are copied along."""
+    parts: list[bytes | memoryview] = []
+    begin = rows = size = 0
+    for index, header in enumerate(headers):
+        part = _records(data, int(positions[index]), header)
+        if parts and (rows + header["record_count"] > MAX_ROWS or size + len(part) > MAX_BYTES):
+            yield _joined(parts, headers[begin:index])
+            parts, rows, size, begin = [], 0, 0, index
+        parts.append(part)
+        rows += int(header["record_count"])
+        size += len(part)
+    if parts:
+        yield _joined(parts, headers[begin:])
+
+
+def _joined(parts: list[bytes | memoryview], headers: Headers) -> Group:
+    ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
+    starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
+    return Group(memoryview(b"".join(parts)), starts, ends, headers)
+
+
+def _records(data: memoryview, position: int, header: np.void) -> bytes | memoryview:
+    """The plain records of one batch."""
+    payload = data[position + HEADER_SIZE : position + int(header["batch_length"]) + LENGTH_END]
+    codec_id, offset, count = int(header["attributes"]) & _CODEC_MASK, int(header["base_offset"]), int(header["record_count"])
+    if codec_id == Codec.NONE:
+        return payload
+    try:
+        plain = decompress(Codec(codec_id), payload)
+    except CorruptPayload as error:
+        raise CorruptBatch(offset, str(error)) from error
+    except ValueError as error:
+        raise CorruptBatch(offset, f"unknown codec {codec_id}") from error
+    if count * _MIN_RECORD_BYTES > len(plain):
+        raise CorruptBatch(offset, f"{count} records do not fit into it")
+    return plain

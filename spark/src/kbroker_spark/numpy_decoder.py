@@ -1,0 +1,260 @@
+"""Records to Arrow columns with numpy alone.
+
+Where a record begins is known only when the one before it has been read. So all batches of a group step forward together: step k finds
+the k-th record of every batch with a few operations on whole arrays, and when all records are found each field is read with a
+few operations on all of them. That needs many batches side by side; the tails of few large batches are walked in a Python loop
+that reads one length for each record (`_walk_alone`), the only loop over records that there is.
+
+Keys and values are copied once, by Arrow: the group's memory is looked at as a binary array whose even entries are the wanted
+bytes and whose odd ones are what lies between them, and `take` picks the even ones.
+
+No length is trusted: positions only grow, a gather beyond the memory raises IndexError, and every field's end is compared with its
+record's, every record's with its batch's. Whatever is found, `find_damage` says what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kbroker_spark.arrow_columns import MAX_MILLISECONDS, TYPES, bitmap, header_column
+from kbroker_spark.batch_groups import Group, Integers, find_damage
+
+_MIN_WIDTH = 32
+"""Batches side by side below which a Python loop is faster than numpy's overhead."""
+
+_VARINT_BYTES, _VARLONG_BYTES = 5, 10
+
+
+class _Damaged(Exception):
+    """Something impossible was read."""
+
+
+def _two_byte_values() -> NDArray[np.int32]:
+    """For every two bytes (little-endian) the varint that they begin with; _LONG when it needs more."""
+    low, high = np.arange(1 << 16) & 0xFF, np.arange(1 << 16) >> 8
+    zigzag = np.where(low < 0x80, low, (low & 0x7F) | (high << 7))
+    values = (zigzag >> 1) ^ -(zigzag & 1)
+    return np.where((low >= 0x80) & (high >= 0x80), _LONG, values).astype(np.int32)
+
+
+_LONG = np.iinfo(np.int32).min
+_TWO_BYTES = _two_byte_values()
+_STEPS = np.where(_TWO_BYTES > 0, _TWO_BYTES + 1 + ((np.arange(1 << 16) >> 7) & 1), 0)
+"""For the first two bytes of a record how far the next one is; 0 when two bytes do not tell."""
+
+
+def decode_group(group: Group, first: int, end: int, columns: Collection[str]) -> tuple[int, dict[str, pa.Array]]:
+    """(number of rows, Arrow arrays of `columns`) of the records with first <= offset < end. CorruptBatch when there is damage."""
+    try:
+        return _decode(group, first, end, columns)
+    except (IndexError, _Damaged) as error:
+        raise find_damage(group) from error
+
+
+def _decode(group: Group, first: int, end: int, columns: Collection[str]) -> tuple[int, dict[str, pa.Array]]:
+    memory = _Memory(group.data)
+    counts = group.field("record_count")
+    batch = np.repeat(np.arange(len(counts)), counts)
+    length, at = memory.varints(_record_starts(memory, group, counts))
+    record_end = at + length
+    _must((length > 0) & (record_end <= group.ends[batch]))
+    timestamp_delta, at = memory.varints(at + 1, _VARLONG_BYTES)
+    offset_delta, at = memory.varints(at)
+    _must((offset_delta >= 0) & (offset_delta <= group.field("last_offset_delta")[batch]))
+    key_length, key_at = memory.varints(at)
+    at = key_at + np.maximum(key_length, 0)
+    _must(at < record_end)
+    value_length, value_at = memory.varints(at)
+    at = value_at + np.maximum(value_length, 0)
+    _must(at < record_end)
+    header_count, at = memory.varints_at_end(at)
+    headers = _Headers(memory, header_count, at, record_end)
+
+    offset = group.field("base_offset")[batch] + offset_delta
+    is_kept = (offset >= first) & (offset < end)
+    kept = slice(None) if is_kept.all() else np.flatnonzero(is_kept)  # a slice makes views, not copies
+    arrays: dict[str, pa.Array] = {}
+    if "key" in columns:
+        arrays["key"] = memory.binary(key_at[kept], key_length[kept])
+    if "value" in columns:
+        arrays["value"] = memory.binary(value_at[kept], value_length[kept])
+    if "offset" in columns:
+        arrays["offset"] = pa.array(offset[kept])
+    if "timestamp" in columns:
+        arrays["timestamp"] = _timestamps(group, batch[kept], timestamp_delta[kept])
+    if "timestampType" in columns:
+        arrays["timestampType"] = pa.array(group.is_log_append_time.astype(np.int32)[batch[kept]])
+    if "headers" in columns:
+        arrays["headers"] = headers.column(kept)
+    return len(offset[kept]), arrays
+
+
+def _must(holds: NDArray[np.bool_]) -> None:
+    if not holds.all():
+        raise _Damaged
+
+
+def _record_starts(memory: _Memory, group: Group, counts: Integers) -> Integers:
+    """Where every record begins, in order. Only lengths are looked at, and not whether they keep within their batch."""
+    order = np.argsort(-counts, kind="stable")  # so that the batches which go on are always the first ones
+    falling = counts[order]
+    widths = np.searchsorted(-falling, -np.arange(falling[0]), "left")  # of step k: how many batches have more than k records
+    together = int(np.searchsorted(-widths, -_MIN_WIDTH, "right"))
+    at = group.starts[order]
+    found = []
+    for width in widths[:together].tolist():
+        at = at[:width]
+        found.append(at)
+        at = memory.next_records(at)
+    row = np.cumsum(counts) - counts
+    starts = np.empty(int(counts.sum()), np.int64)
+    if found:
+        lengths = widths[:together]
+        step = np.repeat(np.arange(together), lengths)
+        place = np.arange(len(step)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        starts[row[order][place] + step] = np.concatenate(found)
+    alone = int(widths[together]) if together < len(widths) else 0
+    for index in range(alone):
+        batch = order[index]
+        _walk_alone(group, int(batch), int(at[index]), starts[row[batch] + together : row[batch] + counts[batch]])
+    return starts
+
+
+def _walk_alone(group: Group, batch: int, position: int, starts: Integers) -> None:
+    """The documented loop: from one length to the next in a batch that has no company."""
+    data = bytes(group.data[position : group.ends[batch]])
+    at = 0
+    found = []
+    for _ in range(len(starts)):
+        found.append(at)
+        byte = data[at]
+        at += 1
+        zigzag, shift = byte & 0x7F, 7
+        while byte >= 0x80:
+            byte = data[at]
+            at += 1
+            zigzag |= (byte & 0x7F) << shift
+            shift += 7
+        if zigzag & 1:
+            raise _Damaged
+        at += zigzag >> 1
+    starts[:] = found
+    starts += position
+
+
+def _timestamps(group: Group, batch: Integers, delta: Integers) -> pa.Array:
+    """Microseconds; the time of the broker for batches that have it. Null where 64 bits do not hold it."""
+    by_broker = group.is_log_append_time
+    base = np.where(by_broker, group.field("max_timestamp"), group.field("base_timestamp"))[batch]
+    if by_broker.any():
+        delta = np.where(by_broker[batch], 0, delta)
+    milliseconds = base + delta
+    wrapped = ((base ^ milliseconds) & (delta ^ milliseconds)) < 0
+    is_valid = (np.abs(milliseconds) <= MAX_MILLISECONDS) & (milliseconds != np.iinfo(np.int64).min) & ~wrapped
+    valid = bitmap(is_valid)
+    microseconds = (milliseconds if valid is None else np.where(is_valid, milliseconds, 0)) * 1000
+    return pa.Array.from_buffers(TYPES["timestamp"], len(microseconds), [valid, pa.py_buffer(microseconds)])
+
+
+class _Memory:
+    """The bytes of a group, for gathers at arrays of positions."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._buffer = pa.py_buffer(data)
+        self._bytes = np.frombuffer(data, np.uint8)
+        self._pairs = np.ndarray((max(len(data) - 1, 0),), "<u2", data, strides=(1,))
+
+    def next_records(self, at: Integers) -> Integers:
+        """Where the records behind those at `at` begin."""
+        step = _STEPS[self._pairs[at]]
+        if step.all():
+            return at + step
+        length, body = self.varints(at)
+        _must(length > 0)
+        return body + length
+
+    def varints(self, at: Integers, most_bytes: int = _VARINT_BYTES) -> tuple[Integers, Integers]:
+        """(values, positions behind them). Not for the last byte of a batch, since two bytes are read at once."""
+        pairs = self._pairs[at]
+        values = _TWO_BYTES[pairs].astype(np.int64)
+        behind: Integers = at + 1 + ((pairs >> 7) & 1)
+        longer = np.flatnonzero(values == _LONG)
+        if len(longer):
+            values[longer], behind[longer] = self.varints_at_end(at[longer], most_bytes)
+        return values, behind
+
+    def varints_at_end(self, at: Integers, most_bytes: int = _VARINT_BYTES) -> tuple[Integers, Integers]:
+        """The same, byte by byte."""
+        byte = self._bytes[at]
+        zigzag = (byte & 0x7F).astype(np.uint64)
+        behind = at + 1
+        longer = np.flatnonzero(byte >= 0x80)
+        shift = 7
+        while len(longer):
+            if shift == 7 * most_bytes:
+                raise _Damaged
+            byte = self._bytes[behind[longer]]
+            zigzag[longer] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+            behind[longer] += 1
+            longer = longer[byte >= 0x80]
+            shift += 7
+        return (zigzag >> np.uint64(1)).view(np.int64) ^ -(zigzag & np.uint64(1)).view(np.int64), behind
+
+    def binary(self, at: Integers, length: Integers) -> pa.Array:
+        """A binary column of the bytes at rising positions; a negative length is null."""
+        rows = len(at)
+        bounds = np.empty(2 * rows + 1, np.int32)
+        bounds[0:-1:2] = at
+        bounds[1::2] = at + np.maximum(length, 0)
+        bounds[-1] = bounds[-2] if rows else 0
+        between = pa.Array.from_buffers(pa.binary(), 2 * rows, [None, pa.py_buffer(bounds), self._buffer])
+        is_null = length < 0
+        return between.take(pa.array(np.arange(0, 2 * rows, 2, dtype=np.int32), mask=is_null if is_null.any() else None))
+
+
+class _Headers:
+    """The headers of all records, found step by step like records: step k reads the k-th header of every record that has one."""
+
+    def __init__(self, memory: _Memory, counts: Integers, at: Integers, record_end: Integers) -> None:
+        self._memory = memory
+        self._counts = np.maximum(counts, 0)
+        _must(self._counts * 2 <= record_end - at)
+        total = int(self._counts.sum())
+        self._begin = np.cumsum(self._counts) - self._counts
+        self._name_at, self._name_length, self._value_at, self._value_length = np.zeros((4, total), np.int64)
+        at = at.copy()
+        with_more = np.flatnonzero(self._counts)
+        step = 0
+        while len(with_more):
+            where = self._begin[with_more] + step
+            at[with_more] = self._read(where, at[with_more], record_end[with_more])
+            step += 1
+            with_more = with_more[self._counts[with_more] > step]
+        _must(at == record_end)
+
+    def _read(self, where: Integers, at: Integers, record_end: Integers) -> Integers:
+        length, at = self._memory.varints_at_end(at)
+        self._name_at[where], self._name_length[where] = at, np.maximum(length, 0)
+        at = at + np.maximum(length, 0)
+        _must(at < record_end)
+        length, at = self._memory.varints_at_end(at)
+        self._value_at[where], self._value_length[where] = at, length
+        at = at + np.maximum(length, 0)
+        _must(at <= record_end)
+        return at
+
+    def column(self, kept: Integers | slice) -> pa.Array:
+        """The headers of the records at `kept`."""
+        counts = self._counts[kept]
+        offsets = np.zeros(len(counts) + 1, np.int32)
+        np.cumsum(counts, out=offsets[1:])
+        chosen: Integers | slice = slice(None)
+        if len(counts) != len(self._counts):
+            chosen = np.repeat(self._begin[kept] - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
+        names = self._memory.binary(self._name_at[chosen], self._name_length[chosen])
+        values = self._memory.binary(self._value_at[chosen], self._value_length[chosen])
+        return header_column(offsets, names, values)
