@@ -1,0 +1,22 @@
+"""Where things are kept that are made once per user and machine, and may be deleted at any time: the Java wrapper, the compiled decoder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from kbroker.errors import OperatorError
+
+
+def cache_dir() -> Path:
+    """`pyspark-kbroker` in the user's cache directory ($XDG_CACHE_HOME, or ~/.cache), made if needed, for its owner alone.
+
+    Raises OperatorError where it cannot be made.
+    """
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    place = home / "pyspark-kbroker"
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise OperatorError(f"{place}: {error.strerror}: set XDG_CACHE_HOME to a directory that can be written") from error
+    return place
