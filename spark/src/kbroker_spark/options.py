@@ -11,12 +11,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar, cast
 
 from kbroker_spark.errors import SourceError
 from kbroker_spark.offsets import EARLIEST, LATEST, Edge, Offsets, Position, Timestamp, Timestamps, TopicPartition, from_json
 
 T = TypeVar("T")
+Decoder: TypeAlias = Literal["auto", "numpy", "c"]
 
 DEFAULT_TRIGGER_DELAY_MS: Final = 15 * 60_000
 
@@ -63,7 +64,7 @@ class ReadOptions:
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = DEFAULT_TRIGGER_DELAY_MS
-    decoder: str = "auto"
+    decoder: Decoder = "auto"
     ignored: tuple[str, ...] = ()
     """Lines to warn of: options without an effect in this kind of query."""
 
@@ -137,7 +138,7 @@ def parse(options: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
         max_offsets_per_trigger=most,
         min_offsets_per_trigger=least,
         max_trigger_delay_ms=DEFAULT_TRIGGER_DELAY_MS if delay_ms is None else delay_ms,
-        decoder=given.one_of("decoder", DECODERS),
+        decoder=cast(Decoder, given.one_of("decoder", DECODERS)),
         ignored=given.without_effect(_STREAMING_ONLY) if streaming is False else (),
     )
 

@@ -1,0 +1,115 @@
+"""Batch queries: a plan of offset ranges, and the rows of a range as Arrow batches, which streaming queries read in the same way.
+
+`partitions` runs once for a DataFrame, at its first action: the ranges are fixed then, whatever is written or deleted later. `read` runs
+in the workers, each with readers of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from kbroker_spark.data import DataDir, read_range, reading
+from kbroker_spark.decode import CorruptBatch, Piece, decode
+from kbroker_spark.errors import DataLoss, SourceError
+from kbroker_spark.lookup import Partition, look, offset_at_time
+from kbroker_spark.offsets import Range, TopicPartition, data_loss, ranges, resolve, split, without_lost
+from kbroker_spark.options import ReadOptions, parse
+from kbroker_spark.schema import arrow_schema, checked, column_names
+
+logger = logging.getLogger(__name__)
+
+_OF_THE_RANGE = frozenset({"topic", "partition"})
+
+
+class RangePartition(InputPartition):
+    """A range as Spark carries it to a worker."""
+
+    def __init__(self, wanted: Range) -> None:
+        super().__init__(wanted)
+        self.range = wanted
+
+
+class BatchReader(DataSourceReader):
+    """`options` as Spark gives them; SourceError at once where they or the schema cannot be met."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._options = parse(options, streaming=False)
+        self._schema = checked(schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """No range without offsets is among them, so it may be empty."""
+        for line in self._options.ignored:
+            logger.warning("%s", line)
+        return [RangePartition(each) for each in plan(self._options)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Spark makes a partition without a range where there are none."""
+        if isinstance(partition, RangePartition):
+            yield from rows(self._options, self._schema, partition.range)
+
+
+def plan(options: ReadOptions) -> list[Range]:
+    """The ranges of a batch query as of now. SourceError; DataLoss where offsets that were given are not there and must be."""
+    with reading(options.path) as directory:
+        found = look(directory, options.selection)
+        bounds = {partition: each.bounds for partition, each in found.items()}
+        find = finder(directory, found)
+        starts = resolve(options.starting, bounds, find, option=options.starting_option, no_match=options.starting_no_match)
+        ends = resolve(options.ending, bounds, find, option=options.ending_option, no_match="latest")
+    wanted = []
+    for each in ranges({partition: one.topic.topic_id for partition, one in found.items()}, starts, ends):
+        there, lost = without_lost(each, bounds[each.topic_partition])
+        if lost is not None:
+            lose(lost, fail=options.fail_on_data_loss)
+        wanted.append(there)
+    return split(wanted, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)
+
+
+def finder(directory: DataDir, found: Mapping[TopicPartition, Partition]) -> Callable[[TopicPartition, int], int | None]:
+    """For `resolve`: offsets by time among what `look` found."""
+    return lambda partition, ms: offset_at_time(directory.logs(), found[partition], ms)
+
+
+def lose(line: str, *, fail: bool) -> None:
+    """What failOnDataLoss says about a loss: DataLoss, or a warning in the log."""
+    if fail:
+        raise data_loss(line)
+    logger.warning("%s: read on without it, as failOnDataLoss is false", line)
+
+
+def rows(options: ReadOptions, schema: StructType, wanted: Range) -> Iterator[pa.RecordBatch]:
+    """The records of a range, with exactly the columns of `schema` (a checked one) in its order. SourceError, DataLoss."""
+    columns = frozenset(column_names(schema)) - _OF_THE_RANGE
+    target = arrow_schema(schema)
+    offset: int | None = wanted.first
+    with reading(options.path) as directory:
+        while offset is not None:
+            try:
+                for chunks in read_range(
+                    directory.logs(), wanted.topic_id, wanted.partition, offset, wanted.end, name=str(wanted.topic_partition)
+                ):
+                    for piece in decode(chunks, first=offset, end=wanted.end, columns=columns, decoder=options.decoder):
+                        yield _batch(piece, wanted, schema, target)
+                return
+            except DataLoss as loss:
+                if options.fail_on_data_loss:
+                    raise
+                logger.warning("%s", loss)
+                offset = loss.resume
+            except CorruptBatch as error:
+                raise SourceError(
+                    f"{wanted.topic_partition} is damaged: {error}; look with kbroker storage inspect --check, restore a backup, or read "
+                    "around it with startingOffsets and endingOffsets"
+                ) from error
+
+
+def _batch(piece: Piece, wanted: Range, schema: StructType, target: pa.Schema) -> pa.RecordBatch:
+    arrays = dict(piece.columns)
+    arrays["topic"] = pa.repeat(pa.scalar(wanted.topic, pa.string()), piece.rows)
+    arrays["partition"] = pa.repeat(pa.scalar(wanted.partition, pa.int32()), piece.rows)
+    return pa.RecordBatch.from_arrays([arrays[name] for name in column_names(schema)], schema=target)

@@ -1,0 +1,123 @@
+"""What a selection of topics and a time mean in a data directory at this moment: partitions, their bounds, offsets of records.
+
+Used by the planning of batch and streaming queries. Must not know Spark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kbroker.compression import CorruptPayload
+from kbroker.records import BatchHeader, iter_headers, iter_records
+from kbroker.state_records import Topic, TopicKey, TopicState
+from kbroker.storage.spi import LogReader
+from kbroker_spark.data import DataDir, TopicInfo, bounds, topics
+from kbroker_spark.errors import SourceError
+from kbroker_spark.offsets import Bounds, TopicPartition
+from kbroker_spark.options import Assign, Selection, Subscribe, SubscribePattern
+
+_SCAN_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One that a query reads."""
+
+    topic: TopicInfo
+    number: int
+    bounds: Bounds
+
+
+def look(directory: DataDir, selection: Selection) -> dict[TopicPartition, Partition]:
+    """The partitions that `selection` names, with their bounds now; in order of topic and number.
+
+    SourceError: a topic or partition that was named is not there, or its log is missing. Topics that are deleted during the call are left
+    out.
+    """
+    state, logs = directory.state(), directory.logs()
+    found: dict[TopicPartition, Partition] = {}
+    for topic, numbers in _selected(topics(state), selection, directory):
+        for number in numbers:
+            try:
+                found[TopicPartition(topic.name, number)] = Partition(topic, number, bounds(logs, state, topic, number))
+            except KeyError as error:
+                directory.refresh()
+                state, logs = directory.state(), directory.logs()
+                if _is_live(directory, topic):
+                    raise SourceError(
+                        f"{directory.path} has no log of {topic.name}-{number}: the directory was copied in part, or damaged; "
+                        "look with kbroker storage inspect"
+                    ) from error
+    return found
+
+
+def _is_live(directory: DataDir, topic: TopicInfo) -> bool:
+    value = directory.state().get(TopicKey(topic.topic_id).encode())
+    return value is not None and Topic.decode(value).state is TopicState.LIVE
+
+
+def _selected(live: Sequence[TopicInfo], selection: Selection, directory: DataDir) -> Iterator[tuple[TopicInfo, Iterable[int]]]:
+    by_name = {topic.name: topic for topic in live}
+    match selection:
+        case SubscribePattern(pattern):
+            matches = re.compile(pattern).fullmatch
+            yield from ((topic, range(topic.partitions)) for topic in live if matches(topic.name))
+        case Subscribe(names):
+            for name in sorted(names):
+                topic = _named(by_name, name, directory)
+                yield topic, range(topic.partitions)
+        case Assign(partitions):
+            for name in sorted({each.topic for each in partitions}):
+                topic = _named(by_name, name, directory)
+                numbers = sorted(each.partition for each in partitions if each.topic == name)
+                if numbers[-1] >= topic.partitions:
+                    raise SourceError(f"topic {name} has no partition {numbers[-1]}: it has {topic.partitions}, the first is 0")
+                yield topic, numbers
+
+
+def _named(by_name: Mapping[str, TopicInfo], name: str, directory: DataDir) -> TopicInfo:
+    if name in by_name:
+        return by_name[name]
+    names = sorted(by_name)
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    there = f"there are {', '.join(names[:10])}{more}" if names else "there are no topics"
+    raise SourceError(f"there is no topic {name} in {directory.path}: {there}")
+
+
+def offset_at_time(logs: LogReader, partition: Partition, timestamp_ms: int) -> int | None:
+    """The earliest offset within the bounds whose record is not older than `timestamp_ms`; None if all are.
+
+    Exact for each record, as Kafka's ListOffsets is, whatever the order of times. Raises KeyError when the log is gone.
+    """
+    log = partition.topic.log(partition.number)
+    base_offset = logs.find_by_timestamp(log, timestamp_ms)
+    if base_offset is None:
+        return None
+    start, end = partition.bounds
+    offset, max_bytes = max(base_offset, start), 1  # mostly the first batch is the one
+    while offset < end and (views := logs.read(log, offset, max_bytes=max_bytes, end_offset=end)):
+        for view in views:
+            for position, header in iter_headers(view):
+                found = _in_batch(view, position, header, partition, timestamp_ms)
+                if found is not None:
+                    return found if found < end else None
+                offset = header.last_offset + 1
+        max_bytes = _SCAN_BYTES
+    return None
+
+
+def _in_batch(view: memoryview, position: int, header: BatchHeader, partition: Partition, timestamp_ms: int) -> int | None:
+    if header.is_control or header.max_timestamp_ms < timestamp_ms:
+        return None
+    try:
+        for record in iter_records(view, position):
+            if record.timestamp_ms >= timestamp_ms and record.offset >= partition.bounds.start:
+                return record.offset
+    except CorruptPayload as error:
+        raise SourceError(
+            f"{partition.topic.name}-{partition.number} is damaged at offset {header.base_offset} ({error}), so no offset can be found by "
+            "time: give offsets, and look with kbroker storage inspect --check"
+        ) from error
+    return None
