@@ -1,1 +1,8 @@
-"""Spark looks here for a data source by name. Imports stay trivial: an error in one such package hides the sources of all."""
+"""The format kbroker-topics. Spark looks here for a source by name; imports stay trivial: an error in one such package hides them all."""
+
+from kbroker_spark.table_source import TableSource
+
+
+class DefaultSource(TableSource):
+    format = "kbroker-topics"
+    module = "kbroker_spark.topics_table"

@@ -1,0 +1,156 @@
+"""The state of every share-partition as a broker would load it, wherever its persister keeps it: in the state, or in the topics' logs.
+
+One state that cannot be read is a row with a problem and disturbs no other. Must not know Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from kbroker.coordinator.share_state_load import ShareState, load
+from kbroker.coordinator_records import UNKNOWN_COUNT
+from kbroker.share.effects import StateBatch
+from kbroker.share.record_state import TERMINAL, RecordState
+from kbroker.share.state_batches import NOT_DECIDED, clip
+from kbroker.state_records import (
+    PERSISTER,
+    ControlHint,
+    ControlHintKey,
+    PersisterName,
+    ShareStateKey,
+    parse_key,
+    share_state_number,
+)
+from kbroker.storage.spi import LogId, LogReader, StateReader
+from kbroker_spark.control_log import count_control_offsets, read_groups
+from kbroker_spark.errors import SourceError
+from kbroker_spark.offsets import Bounds
+
+STATE_NAMES: Final = {int(state): state.name.lower() for state in RecordState}
+_DEFAULT: Final = "default"
+_CONTROL_RECORDS: Final = "control-records"
+_NOOP: Final = "noop"
+_NUMBER_BYTES: Final = 8
+
+
+class SharePartition(NamedTuple):
+    """`state` None: it cannot be read, as `problem` says. `batches` are merged, in offset order."""
+
+    group: str
+    log: LogId
+    state: ShareState | None
+    batches: tuple[StateBatch, ...]
+    problem: str | None
+
+
+class Wanted(NamedTuple):
+    """None: all of them."""
+
+    groups: frozenset[str] | None = None
+    topic_ids: frozenset[UUID] | None = None
+
+    def has(self, group: str, topic_id: UUID) -> bool:
+        return (self.groups is None or group in self.groups) and (self.topic_ids is None or topic_id in self.topic_ids)
+
+
+def persister_of(state: StateReader) -> str:
+    """Who keeps the share state. Raises SourceError for a plugin's, of which nobody here knows where it keeps anything."""
+    value = state.get(PERSISTER.encode())
+    name = _DEFAULT if value is None else PersisterName.decode(value).name
+    if name not in (_DEFAULT, _CONTROL_RECORDS, _NOOP):
+        raise SourceError(f"share state is kept by the persister {name}, a plugin that only the broker can ask: use its own tools")
+    return name
+
+
+def keeps_control_records(state: StateReader) -> bool:
+    return persister_of(state) == _CONTROL_RECORDS
+
+
+def load_all(logs: LogReader, state: StateReader, wanted: Wanted) -> Iterator[SharePartition]:
+    """By topic id, partition and group. `state`: one moment; logs are read behind it."""
+    if not keeps_control_records(state):
+        return _from_entries(state, wanted)
+    return _from_logs(logs, state, wanted)
+
+
+def _from_entries(state: StateReader, wanted: Wanted) -> Iterator[SharePartition]:
+    for key, entries in share_entries(state, wanted):
+        yield _loaded(key.group_id, LogId(key.topic_id, key.partition), entries)
+
+
+def share_entries(state: StateReader, wanted: Wanted) -> Iterator[tuple[ShareStateKey, list[tuple[bytes, bytes]]]]:
+    """Each share-partition's entries as they are stored, under the key of its snapshot."""
+    for prefix, entries in groupby(state.scan(ShareStateKey.namespace), lambda entry: entry[0][:-_NUMBER_BYTES]):
+        key = parse_key(prefix + share_state_number(0))
+        assert isinstance(key, ShareStateKey), "that is its namespace"
+        if wanted.has(key.group_id, key.topic_id):
+            yield key, list(entries)
+
+
+def hints(state: StateReader, wanted: Wanted) -> Iterator[tuple[LogId, ControlHint]]:
+    """The logs that have share state in control records."""
+    for key, value in state.scan(ControlHintKey.namespace):
+        parsed = parse_key(key)
+        assert isinstance(parsed, ControlHintKey), "that is its namespace"
+        if wanted.topic_ids is None or parsed.topic_id in wanted.topic_ids:
+            yield LogId(parsed.topic_id, parsed.partition), ControlHint.decode(value)
+
+
+def _from_logs(logs: LogReader, state: StateReader, wanted: Wanted) -> Iterator[SharePartition]:
+    for log, hint in hints(state, wanted):
+        try:
+            found = read_groups(logs, log, hint)
+        except KeyError:
+            continue  # The topic was deleted meanwhile.
+        except ValueError as error:
+            groups = [group for group in sorted(hint.groups) if wanted.has(group, log.topic_id)]
+            yield from (SharePartition(group, log, None, (), f"its control records cannot be looked for: {error}") for group in groups)
+            continue
+        for group, entries, problem in found:
+            if wanted.has(group, log.topic_id):
+                if problem is not None:
+                    yield SharePartition(group, log, None, (), problem)
+                else:
+                    yield _loaded(group, log, [(share_state_number(number), value) for number, value in entries])
+
+
+def _loaded(group: str, log: LogId, entries: Iterable[tuple[bytes, bytes]]) -> SharePartition:
+    try:
+        state = load(entries)
+    except ValueError as error:
+        return SharePartition(group, log, None, (), f"the stored state cannot be read: {error}")
+    assert state is not None, "there are entries"
+    return SharePartition(group, log, state, state.merged_batches(), None)
+
+
+def lag_of(found: SharePartition, part: Bounds | None, control_offsets: Callable[[int], int] | None) -> int | None:
+    """As DescribeShareGroupOffsets answers it; None where that says -1, and without a log. `control_offsets` is given where the persister
+    has records of its own in the log: how many there are from an offset on.
+
+    With the default persister it is not clamped: what retention took away counts until the group's next write, as in Kafka.
+    """
+    state = found.state
+    if state is None or part is None or state.start_offset == NOT_DECIDED or state.delivery_complete_count == UNKNOWN_COUNT:
+        return None
+    done = state.delivery_complete_count
+    if control_offsets is not None and state.start_offset >= 0:
+        start = max(state.start_offset, part.start)
+        if start > state.start_offset:
+            done = start - state.start_offset + min(done, _done_from(found.batches, start))
+        done += control_offsets(start)
+    return part.end - state.start_offset - done
+
+
+def _done_from(batches: Iterable[StateBatch], offset: int) -> int:
+    return sum(batch.last_offset + 1 - batch.first_offset for batch in clip(batches, offset) if batch.state in TERMINAL)
+
+
+def control_offsets_of(logs: LogReader, log: LogId, end: int) -> Callable[[int], int]:
+    return lambda start: count_control_offsets(logs, log, start, end)
+
+
+def state_name(number: int) -> str:
+    return STATE_NAMES.get(number, f"state {number}")

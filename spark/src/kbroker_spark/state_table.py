@@ -1,0 +1,245 @@
+"""The format kbroker-state: share-group state, whoever keeps it, as tables.
+
+    view                 a row for each
+    batches              state batch of a share-partition; one with nulls for a share-partition without batches
+    share-partitions     share-partition: where it stands, its lag, how many records are in which state
+    history              stored snapshot and update, in order, back to the oldest snapshot that is kept
+
+A state that cannot be read is a row whose `problem` says why. Rows are pure functions of the two readers. Must not know Spark but for its
+types.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+from pyspark.sql.types import StructType
+
+from kbroker.coordinator_records import UNCHANGED_OFFSET, UNKNOWN_COUNT, UNKNOWN_EPOCH, ShareSnapshot, StateBatchRecord
+from kbroker.share.record_state import RecordState
+from kbroker.storage import segment_store
+from kbroker.storage.data_dir import DataDirectory
+from kbroker.storage.spi import LogId, LogReader, StateReader
+from kbroker_spark.control_log import controls
+from kbroker_spark.data import DataDir, TopicInfo, bounds, topics
+from kbroker_spark.offsets import Bounds
+from kbroker_spark.share_history import Histories, SharePartitionId, Step, add_entries, from_controls, from_state_log, history
+from kbroker_spark.share_states import (
+    SharePartition,
+    Wanted,
+    control_offsets_of,
+    hints,
+    keeps_control_records,
+    lag_of,
+    load_all,
+    state_name,
+)
+from kbroker_spark.table_source import FrozenReader
+from kbroker_spark.tables import BIGINT, BOOLEAN, INT, STRING, TIMESTAMP, Row, array_of, chosen, columns, listed, micros
+
+BATCHES, SHARE_PARTITIONS, HISTORY = VIEWS = ("batches", "share-partitions", "history")
+OPTIONS: Final = ("path", "view", "groups", "topics")
+
+_KEY: Final = {"group": STRING, "topic": STRING, "topic_id": STRING, "partition": INT}
+_STANDS: Final = {
+    "state_epoch": INT,
+    "leader_epoch": INT,
+    "snapshot_epoch": INT,
+    "start_offset": BIGINT,
+    "delivery_complete_count": INT,
+}
+Topics: TypeAlias = Mapping[UUID, TopicInfo]
+"""The live ones, by id."""
+_STATE_LOGS: Final = {"segment": ".", "lmdb": "redo"}
+"""Where an engine's log of the state is, from the state's directory."""
+_COUNTED: Final = (RecordState.AVAILABLE, RecordState.ACKNOWLEDGED, RecordState.ARCHIVING, RecordState.ARCHIVED)
+
+SCHEMAS: Final[Mapping[str, StructType]] = {
+    BATCHES: columns(
+        **_KEY, **_STANDS, first_offset=BIGINT, last_offset=BIGINT, state=STRING, delivery_count=INT, created=TIMESTAMP, written=TIMESTAMP,
+        problem=STRING,
+    ),
+    SHARE_PARTITIONS: columns(
+        **_KEY, **_STANDS, log_start_offset=BIGINT, log_end_offset=BIGINT, lag=BIGINT,
+        **{f"{state.name.lower()}_records": BIGINT for state in _COUNTED},
+        highest_delivery_count=INT, updates=INT, created=TIMESTAMP, written=TIMESTAMP, problem=STRING,
+    ),
+    HISTORY: columns(
+        **_KEY, step=INT, kind=STRING, number=INT, log_offset=BIGINT, **_STANDS,
+        batches=array_of(first_offset=BIGINT, last_offset=BIGINT, state=STRING, delivery_count=INT),
+        created=TIMESTAMP, written=TIMESTAMP, is_current=BOOLEAN, problem=STRING,
+    ),
+}  # fmt: skip
+
+
+def view_of(options: Mapping[str, str]) -> str:
+    return chosen(options, "view", VIEWS)
+
+
+def schema(options: Mapping[str, str]) -> StructType:
+    return SCHEMAS[view_of(options)]
+
+
+def reader(options: Mapping[str, str], wanted: StructType) -> FrozenReader:
+    return FrozenReader(rows, options, schema(options), wanted)
+
+
+def rows(data: DataDir, options: Mapping[str, str]) -> Iterator[Row]:
+    """All rows, of one moment of the state. Raises SourceError."""
+    view, logs = view_of(options), data.logs()
+    with data.state().snapshot() as moment:
+        named = {topic.topic_id: topic for topic in topics(moment)}
+        wanted = wanted_by(options, named)
+        in_logs = keeps_control_records(moment)
+        if view == BATCHES:
+            yield from batch_rows(load_all(logs, moment, wanted), named)
+        elif view == SHARE_PARTITIONS:
+            yield from share_partition_rows(logs, moment, wanted, named)
+        elif in_logs:
+            yield from history_rows(control_histories(logs, moment, wanted), named)
+    if view == HISTORY and not in_logs:
+        yield from history_rows(stored_histories(data, wanted), named)
+
+
+def wanted_by(options: Mapping[str, str], named: Topics) -> Wanted:
+    names = listed(options, "topics")
+    topic_ids = None if names is None else frozenset(topic_id for topic_id, topic in named.items() if topic.name in names)
+    return Wanted(listed(options, "groups"), topic_ids)
+
+
+def _key(group: str, log: LogId, named: Topics) -> Row:
+    """Without a name: the topic is deleted, or being deleted."""
+    topic = named.get(log.topic_id)
+    return group, None if topic is None else topic.name, str(log.topic_id), log.partition
+
+
+def _known(number: int, unknown: int) -> int | None:
+    return None if number == unknown else number
+
+
+def _stands(found: SharePartition) -> Row:
+    state = found.state
+    if state is None:
+        return (None,) * len(_STANDS)
+    start, done = _known(state.start_offset, UNCHANGED_OFFSET), _known(state.delivery_complete_count, UNKNOWN_COUNT)
+    return state.state_epoch, state.leader_epoch, state.snapshot_epoch, start, done
+
+
+def _times(found: SharePartition) -> Row:
+    """Of the snapshot; an update has no time of its own. 0: there was no snapshot."""
+    state = found.state
+    return (None, None) if state is None else (micros(state.create_timestamp or None), micros(state.write_timestamp or None))
+
+
+def batch_rows(states: Iterable[SharePartition], named: Topics) -> Iterator[Row]:
+    for found in states:
+        head, tail = (*_key(found.group, found.log, named), *_stands(found)), (*_times(found), found.problem)
+        for batch in found.batches:
+            yield *head, batch.first_offset, batch.last_offset, state_name(batch.state), batch.delivery_count, *tail
+        if not found.batches:
+            yield *head, None, None, None, None, *tail
+
+
+def share_partition_rows(logs: LogReader, state: StateReader, wanted: Wanted, named: Topics) -> Iterator[Row]:
+    counts_controls = keeps_control_records(state)
+    for found in load_all(logs, state, wanted):
+        part, problem, lag = _bounds(logs, state, found.log, named), found.problem, None
+        own = control_offsets_of(logs, found.log, part.end) if part is not None and counts_controls else None
+        try:
+            lag = lag_of(found, part, own)
+        except (KeyError, ValueError) as error:
+            problem = problem or f"its lag is not known: {error}"
+        yield *_key(found.group, found.log, named), *_stands(found), *(part or (None, None)), lag, *_counts(found), *_times(found), problem
+
+
+def _bounds(logs: LogReader, state: StateReader, log: LogId, named: Topics) -> Bounds | None:
+    """None for a topic that is not there any more."""
+    topic = named.get(log.topic_id)
+    try:
+        return None if topic is None else bounds(logs, state, topic, log.partition)
+    except KeyError:
+        return None
+
+
+def _counts(found: SharePartition) -> Row:
+    """Records by state, the highest delivery count, and the updates since the snapshot."""
+    if found.state is None:
+        return (None,) * (len(_COUNTED) + 2)
+    records: Counter[int] = Counter()
+    for batch in found.batches:
+        records[batch.state] += batch.last_offset + 1 - batch.first_offset
+    highest = max((batch.delivery_count for batch in found.batches), default=None)
+    return *(records[state] for state in _COUNTED), highest, found.state.updates
+
+
+# --- history ---
+
+
+def control_histories(logs: LogReader, state: StateReader, wanted: Wanted) -> Histories:
+    found: Histories = {}
+    for log, _ in hints(state, wanted):
+        try:
+            bounds = logs.bounds(log)
+            by_group = from_controls(controls(logs, log, bounds.start_offset, bounds.end_offset))
+        except KeyError:
+            continue  # The topic was deleted meanwhile.
+        for group, records in by_group.items():
+            if wanted.has(group, log.topic_id):
+                found[SharePartitionId(*log, group)] = records
+    return found
+
+
+def stored_histories(data: DataDir, wanted: Wanted) -> Histories:
+    """From the state's log, where its engine has one, and its entries of a moment behind that."""
+    found: Histories = {}
+    place = _STATE_LOGS.get(data.description.state_engine)
+    directory = DataDirectory(data.path, data.description, None).state_path
+    if place is not None:
+        with closing(segment_store.LOG_STORE.open_reader(directory / place)) as log:
+            found = from_state_log(log, wanted)
+    with data.state().snapshot() as moment:
+        add_entries(found, moment, wanted)
+    return found
+
+
+def history_rows(histories: Histories, named: Topics) -> Iterator[Row]:
+    for (topic_id, partition, group), records in sorted(histories.items()):
+        key = _key(group, LogId(topic_id, partition), named)
+        for number, step in enumerate(history(records)):
+            yield *key, number, *_step(step)
+
+
+def _step(step: Step) -> Row:
+    message: Any = step.message
+    if message is None:
+        kind = "deletion" if step.problem is None else "update" if step.number else "snapshot"
+        return kind, step.number, step.log_offset, *(None,) * len(_STANDS), None, None, None, step.is_current, step.problem
+    is_snapshot = isinstance(message, ShareSnapshot)
+    return (
+        "snapshot" if is_snapshot else "update",
+        step.number,
+        step.log_offset,
+        message.state_epoch if is_snapshot else None,
+        _known(message.leader_epoch, UNKNOWN_EPOCH),
+        message.snapshot_epoch,
+        _known(message.start_offset, UNCHANGED_OFFSET),
+        _known(message.delivery_complete_count, UNKNOWN_COUNT),
+        [_batch(each) for each in message.state_batches],
+        micros(message.create_timestamp) if is_snapshot else None,
+        micros(message.write_timestamp) if is_snapshot else None,
+        step.is_current,
+        step.problem,
+    )
+
+
+def _batch(batch: StateBatchRecord) -> dict[str, object]:
+    return {
+        "first_offset": batch.first_offset,
+        "last_offset": batch.last_offset,
+        "state": state_name(batch.delivery_state),
+        "delivery_count": batch.delivery_count,
+    }

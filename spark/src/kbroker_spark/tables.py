@@ -1,0 +1,125 @@
+"""What the sources that are tables have in common: columns, rows made into Arrow, lists in options. Must not know what a table is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from itertools import islice
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from kbroker_spark.errors import SourceError
+
+ROWS_IN_BATCH: Final = 20_000
+Row: TypeAlias = tuple[Any, ...]
+"""Values in the order of a table's columns: what pyarrow takes for the column's type, timestamps as microseconds (`micros`)."""
+
+STRING, INT, BIGINT, BOOLEAN, TIMESTAMP = StringType(), IntegerType(), LongType(), BooleanType(), TimestampType()
+STRINGS: Final = ArrayType(STRING)
+STRING_MAP: Final = MapType(STRING, STRING)
+_MOST_MS: Final = (2**63 - 1) // 1000
+
+
+def columns(**types: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in types.items()])
+
+
+def array_of(**types: DataType) -> ArrayType:
+    """Of structs."""
+    return ArrayType(columns(**types))
+
+
+def micros(timestamp_ms: int | None) -> int | None:
+    """A timestamp as Spark has it. None for what is none (below 0), and for what no timestamp of Spark's can say."""
+    return None if timestamp_ms is None or not 0 <= timestamp_ms <= _MOST_MS else timestamp_ms * 1000
+
+
+def projected(own: StructType, wanted: StructType) -> list[int]:
+    """Places of the wanted columns among a table's own. Raises SourceError for a column that the table has not, or of another type."""
+    places = {field.name: place for place, field in enumerate(own.fields)}
+    found = []
+    for field in wanted.fields:
+        place = places.get(field.name.lower())
+        if place is None:
+            raise SourceError(f"There is no column {field.name}: a schema chooses among {', '.join(places)}")
+        kind = own.fields[place].dataType
+        if field.dataType != kind:
+            raise SourceError(f"Column {field.name} is {kind.simpleString()}, not {field.dataType.simpleString()}: read it so and cast it")
+        found.append(place)
+    if not found or len(set(found)) < len(found):
+        raise SourceError(f"A schema names columns once each: choose among {', '.join(places)}")
+    return found
+
+
+def arrow_batches(rows: Iterable[Row], own: StructType, wanted: StructType, size: int = ROWS_IN_BATCH) -> Iterator[pa.RecordBatch]:
+    """Batches of exactly the wanted columns, as Spark insists."""
+    places = projected(own, wanted)
+    schema = to_arrow_schema(wanted, timezone="UTC")
+    remaining = iter(rows)
+    while chunk := list(islice(remaining, size)):
+        arrays = [pa.array([row[place] for row in chunk], field.type) for place, field in zip(places, schema, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def prepared(options: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
+    """Options by lower-case name. Others than the known ones may be meant for others, so they are refused only where they look like one.
+    Raises SourceError, also where there is no path."""
+    found = {name.lower(): value for name, value in options.items()}
+    names = {name.lower(): name for name in known}
+    if "paths" in found:
+        raise SourceError("load() takes one data directory, not several: read each and union them")
+    for name in sorted(found.keys() - names.keys()):
+        for close in get_close_matches(name, names, n=1, cutoff=0.8):
+            raise SourceError(f"There is no option '{name}': is {names[close]} meant?")
+    if not found.get("path"):
+        raise SourceError("There is no path: load(DATA_DIR), the --data-dir of a broker")
+    return found
+
+
+def listed(options: Mapping[str, str], name: str) -> frozenset[str] | None:
+    """A list separated by commas; None where the option is not given. Raises SourceError for an empty one."""
+    text = options.get(name.lower())
+    if text is None:
+        return None
+    found = frozenset(part.strip() for part in text.split(",") if part.strip())
+    if not found:
+        raise SourceError(f"Option '{name}' is empty: name some, or leave it out for all")
+    return found
+
+
+def chosen(options: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
+    """One of the choices, the first where the option is not given. Raises SourceError."""
+    text = options.get(name.lower(), choices[0]).strip().lower()
+    if text not in choices:
+        raise SourceError(f"Option '{name}' is '{options[name.lower()]}': expected {' or '.join(choices)}")
+    return text
+
+
+def switched(options: Mapping[str, str], name: str, default: bool) -> bool:
+    return chosen(options, name, ("true", "false") if default else ("false", "true")) == "true"
+
+
+@contextmanager
+def read_whole(path: str) -> Iterator[None]:
+    """For a table that is read in one go: what its values cannot be decoded for is one line."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except ValueError as error:
+        raise SourceError(f"cannot read {path}: {error}; look at it with kbroker storage inspect") from error
