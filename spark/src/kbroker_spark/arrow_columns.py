@@ -22,7 +22,7 @@ TYPES: Final[dict[str, pa.DataType]] = {
 }
 """Spark's names of the columns, and its types."""
 
-MAX_MILLISECONDS: Final = (1 << 63) // 1000 - 1
+MAX_MILLISECONDS: Final = ((1 << 63) - 1) // 1000
 """Times beyond it, on both sides of 1970, have no microseconds in 64 bits. Nobody's clock shows them; they become null."""
 
 

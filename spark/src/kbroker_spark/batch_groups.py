@@ -40,6 +40,7 @@ _LENGTH = struct.Struct(">i")
 _CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
 _MIN_RECORD_BYTES = 7
+_MAX_BATCH_BYTES = 1 << 30
 _MAX_OFFSET = (1 << 63) - 1 - (1 << 31)
 
 
@@ -70,7 +71,8 @@ class Group:
 
     @property
     def is_log_append_time(self) -> NDArray[np.bool_]:
-        return self.field("attributes") & _LOG_APPEND_TIME != 0
+        result: NDArray[np.bool_] = self.field("attributes") & _LOG_APPEND_TIME != 0
+        return result
 
 
 def groups(chunks: Sequence[memoryview], *, first: int, end: int, check_crc: bool) -> Iterator[Group]:
@@ -155,6 +157,7 @@ def _check(headers: Headers) -> None:
         (headers["magic"] != MAGIC, "magic", "magic {} is none that kbroker stores"),
         ((begins < 0) | (begins > _MAX_OFFSET), "base_offset", "{} is no offset"),
         (deltas < 0, "last_offset_delta", "its last offset is {} behind its first"),
+        (headers["batch_length"] > _MAX_BATCH_BYTES, "batch_length", "its length {} is more than can be read at once"),
         (is_plain & (headers["record_count"] > room // _MIN_RECORD_BYTES), "record_count", "{} records do not fit into it"),
     )
     for is_wrong, field, reason in checks:

@@ -6,21 +6,34 @@ not. Both give the same arrays and find the same damage.
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol, get_args
 
 import pyarrow as pa
 
-from kbroker_spark import numpy_decoder
+from kbroker_spark import c_library, numpy_decoder
 from kbroker_spark.arrow_columns import TYPES
-from kbroker_spark.batch_groups import MAX_BYTES, MAX_ROWS, CorruptBatch, groups
+from kbroker_spark.batch_groups import MAX_BYTES, MAX_ROWS, CorruptBatch, Group, groups
+from kbroker_spark.c_decoder import CDecoder
+from kbroker_spark.errors import SourceError
 
 __all__ = ["COLUMNS", "CorruptBatch", "Decoder", "Piece", "decode"]
 
 Decoder = Literal["auto", "numpy", "c"]
 COLUMNS = TYPES
 """The columns that can be had, with their Arrow types."""
+
+DECODER_VARIABLE = "KBROKER_SPARK_DECODER"
+"""Environment variable: what "auto" means."""
+
+
+class DecodeGroup(Protocol):
+    """What a decoder does: (number of rows, arrays) of a group's records with first <= offset < end."""
+
+    def __call__(self, group: Group, first: int, end: int, columns: Collection[str]) -> tuple[int, dict[str, pa.Array]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +58,11 @@ def decode(
     Each chunk holds whole batches back to back, of any codec, control batches among them (they are left out). Only `columns` (of
     COLUMNS) are built. Nothing that is given out refers to the memory of `chunks`. A single batch is decoded as a whole, so
     larger batches than the above take as much memory as they have records. CorruptBatch names a batch that cannot be read, after
-    the pieces before it; with check_crc=False bytes with a wrong CRC may become rows.
+    the pieces before it; with check_crc=False bytes with a wrong CRC may become rows. SourceError when decoder "c" cannot be had.
     """
+    decode_group = choose(decoder)
     for group in groups(chunks, first=first, end=end, check_crc=check_crc):
-        rows, arrays = numpy_decoder.decode_group(group, first, end, columns)
+        rows, arrays = decode_group(group, first, end, columns)
         if rows <= MAX_ROWS and len(group.data) <= MAX_BYTES:
             if rows:
                 yield Piece(rows, arrays)
@@ -57,3 +71,16 @@ def decode(
         for begin in range(0, rows, step):
             size = min(step, rows - begin)
             yield Piece(size, {name: array.slice(begin, size) for name, array in arrays.items()})
+
+
+def choose(decoder: Decoder) -> DecodeGroup:
+    """The decoder of that name; "auto" is the C helper if it can be had, unless KBROKER_SPARK_DECODER names one."""
+    wanted = os.environ.get(DECODER_VARIABLE, "auto") if decoder == "auto" else decoder
+    if wanted not in get_args(Decoder):
+        raise SourceError(f"decoder '{wanted}' is none of {', '.join(get_args(Decoder))}")
+    library = None if wanted == "numpy" else c_library.library()
+    if isinstance(library, ctypes.CDLL):
+        return CDecoder(library).decode_group
+    if wanted == "c":
+        raise SourceError(f"the C decoder cannot be had: {library}; use decoder 'numpy', which gives the same rows")
+    return numpy_decoder.decode_group

@@ -56,7 +56,7 @@ def decode_group(group: Group, first: int, end: int, columns: Collection[str]) -
 
 
 def _decode(group: Group, first: int, end: int, columns: Collection[str]) -> tuple[int, dict[str, pa.Array]]:
-    memory = _Memory(group.data)
+    memory = Memory(group.data)
     counts = group.field("record_count")
     batch = np.repeat(np.arange(len(counts)), counts)
     length, at = memory.varints(_record_starts(memory, group, counts))
@@ -98,7 +98,7 @@ def _must(holds: NDArray[np.bool_]) -> None:
         raise _Damaged
 
 
-def _record_starts(memory: _Memory, group: Group, counts: Integers) -> Integers:
+def _record_starts(memory: Memory, group: Group, counts: Integers) -> Integers:
     """Where every record begins, in order. Only lengths are looked at, and not whether they keep within their batch."""
     order = np.argsort(-counts, kind="stable")  # so that the batches which go on are always the first ones
     falling = counts[order]
@@ -160,7 +160,7 @@ def _timestamps(group: Group, batch: Integers, delta: Integers) -> pa.Array:
     return pa.Array.from_buffers(TYPES["timestamp"], len(microseconds), [valid, pa.py_buffer(microseconds)])
 
 
-class _Memory:
+class Memory:
     """The bytes of a group, for gathers at arrays of positions."""
 
     def __init__(self, data: memoryview) -> None:
@@ -172,7 +172,8 @@ class _Memory:
         """Where the records behind those at `at` begin."""
         step = _STEPS[self._pairs[at]]
         if step.all():
-            return at + step
+            behind: Integers = at + step
+            return behind
         length, body = self.varints(at)
         _must(length > 0)
         return body + length
@@ -219,7 +220,7 @@ class _Memory:
 class _Headers:
     """The headers of all records, found step by step like records: step k reads the k-th header of every record that has one."""
 
-    def __init__(self, memory: _Memory, counts: Integers, at: Integers, record_end: Integers) -> None:
+    def __init__(self, memory: Memory, counts: Integers, at: Integers, record_end: Integers) -> None:
         self._memory = memory
         self._counts = np.maximum(counts, 0)
         _must(self._counts * 2 <= record_end - at)
