@@ -30,15 +30,15 @@ class Partition:
     bounds: Bounds
 
 
-def look(directory: DataDir, selection: Selection) -> dict[TopicPartition, Partition]:
+def look(directory: DataDir, selection: Selection, *, missing_ok: bool = False) -> dict[TopicPartition, Partition]:
     """The partitions that `selection` names, with their bounds now; in order of topic and number.
 
-    SourceError: a topic or partition that was named is not there, or its log is missing. Topics that are deleted during the call are left
-    out.
+    SourceError: a topic or partition that was named is not there (unless `missing_ok`), or its log is missing. Topics that are deleted
+    during the call are left out.
     """
     state, logs = directory.state(), directory.logs()
     found: dict[TopicPartition, Partition] = {}
-    for topic, numbers in _selected(topics(state), selection, directory):
+    for topic, numbers in _selected(topics(state), selection, directory, missing_ok):
         for number in numbers:
             try:
                 found[TopicPartition(topic.name, number)] = Partition(topic, number, bounds(logs, state, topic, number))
@@ -58,7 +58,9 @@ def _is_live(directory: DataDir, topic: TopicInfo) -> bool:
     return value is not None and Topic.decode(value).state is TopicState.LIVE
 
 
-def _selected(live: Sequence[TopicInfo], selection: Selection, directory: DataDir) -> Iterator[tuple[TopicInfo, Iterable[int]]]:
+def _selected(
+    live: Sequence[TopicInfo], selection: Selection, directory: DataDir, missing_ok: bool
+) -> Iterator[tuple[TopicInfo, Iterable[int]]]:
     by_name = {topic.name: topic for topic in live}
     match selection:
         case SubscribePattern(pattern):
@@ -66,13 +68,19 @@ def _selected(live: Sequence[TopicInfo], selection: Selection, directory: DataDi
             yield from ((topic, range(topic.partitions)) for topic in live if matches(topic.name))
         case Subscribe(names):
             for name in sorted(names):
+                if missing_ok and name not in by_name:
+                    continue
                 topic = _named(by_name, name, directory)
                 yield topic, range(topic.partitions)
         case Assign(partitions):
             for name in sorted({each.topic for each in partitions}):
+                if missing_ok and name not in by_name:
+                    continue
                 topic = _named(by_name, name, directory)
                 numbers = sorted(each.partition for each in partitions if each.topic == name)
-                if numbers[-1] >= topic.partitions:
+                if missing_ok:
+                    numbers = [number for number in numbers if number < topic.partitions]
+                elif numbers[-1] >= topic.partitions:
                     raise SourceError(f"topic {name} has no partition {numbers[-1]}: it has {topic.partitions}, the first is 0")
                 yield topic, numbers
 

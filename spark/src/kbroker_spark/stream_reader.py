@@ -1,0 +1,194 @@
+"""The source "kbroker" in streaming queries: when Spark asks, how far the next micro-batch goes and what it reads.
+
+One object of this class lives in a process of its own beside Spark's driver and is asked for offsets and partitions for as long as the
+query runs; copies of it, pickled when the query began, only `read` in the workers. What has to outlive a run is in Spark's checkpoint
+alone, so nothing here hangs on `commit` or `stop`, which Spark calls late or never.
+
+Where a query begins has to be fixed before anything is read: Spark writes down where each batch ends, but not where the first begins, and
+asks for that again if it is killed in the first batch. "latest" is then further on, and what came between would be lost. So the first
+batch of such a query is empty: it ends where it begins, and that is written down.
+
+Needs pyspark 4.2, the first with admission control for sources in Python.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from kbroker_spark.batch_reader import RangePartition, finder, rows
+from kbroker_spark.data import reading
+from kbroker_spark.errors import SourceError
+from kbroker_spark.limits import Patience, proportional_ends
+from kbroker_spark.lookup import Partition, look
+from kbroker_spark.offsets import LATEST, Edge, Offsets, TopicPartition, data_loss, resolve, split, to_json
+from kbroker_spark.options import parse
+from kbroker_spark.schema import checked
+from kbroker_spark.stream_plan import Available, LogState, Picture, StreamJson, StreamOffset, available, offset_at, ranges
+
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
+except ImportError as error:
+    from pyspark import __version__
+
+    raise SourceError(f"streaming from kbroker needs pyspark 4.2 or later, this is {__version__}: upgrade it, or use spark.read") from error
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_log = logging.getLogger(__name__)
+_REST = 4
+"""Spark asks for the latest offset every 10 ms while nothing is new. A look at the disk may cost more than that (RocksDB: a snapshot by
+hard links), so the next one comes only after this many times as long as the last one took."""
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """See the head of this file. `clock` counts seconds and never goes back.
+
+    All methods raise SourceError: a directory that cannot be read, or, with failOnDataLoss, records that are gone (DataLoss).
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, clock: Callable[[], float] = time.monotonic) -> None:
+        self._options = parse(options, streaming=True)
+        self._schema = checked(schema)
+        self._clock = clock
+        self._picture: Picture | None = None
+        self._look_again_at = 0.0
+        self._initial: StreamOffset | None = None
+        self._pin = False
+        self._target: Picture | None = None
+        self._patience = Patience(self._options.min_offsets_per_trigger or 1, self._options.max_trigger_delay_ms)
+        self._told: set[str] = set()
+
+    # --- asked by Spark for the query ---
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._look()
+
+    def initialOffset(self) -> StreamJson:
+        """Where a new query begins. The same at every call, as Spark asks twice; a query with a checkpoint is not asked."""
+        if self._initial is None:
+            self._initial = self._starting_offset()
+        return self._initial.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Spark gives it back with every call of latestOffset, unless the trigger is Once. It knows no limit that is both a minimum and a
+        maximum: with both the minimum goes through Spark, and the maximum comes out of the options."""
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: StreamJson, limit: ReadLimit) -> StreamJson:
+        """The end of the batch that begins at `start`; `start` itself, unchanged, where there is to be no batch."""
+        begin = StreamOffset.from_json(start)
+        if self._pins(begin):
+            return start
+        picture = self._recent_look()
+        found = available(begin, picture, self._target)
+        self._report(found.losses)
+        if isinstance(limit, ReadMinRows) and self._waits(found):
+            return start
+        end = offset_at(self._ends(found, limit), picture)
+        return start if begin.same_place(end) else end.to_json()
+
+    def reportLatestOffset(self) -> StreamJson | None:
+        """For the query's progress: what the last look has seen."""
+        if self._picture is None:
+            return None
+        return to_json({partition: state.bounds.end for partition, state in self._picture.items()})
+
+    def partitions(self, start: StreamJson, end: StreamJson) -> Sequence[InputPartition]:
+        """What a batch reads. After a restart Spark asks for the last batch that was written down, before it asks for offsets."""
+        self._pin = False
+        picture = self._look() if self._picture is None else self._picture
+        wanted, losses = ranges(StreamOffset.from_json(start), StreamOffset.from_json(end), picture)
+        self._report(losses)
+        pieces = split(wanted, min_partitions=self._options.min_partitions, max_records=self._options.max_records_per_partition)
+        return [RangePartition(piece) for piece in pieces]
+
+    # --- in a worker ---
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, RangePartition)
+        return rows(self._options, self._schema, partition.range)
+
+    # --- where a query begins ---
+
+    def _starting_offset(self) -> StreamOffset:
+        with reading(self._options.path) as directory:
+            found = look(directory, self._options.selection)
+            picture = _picture(found)
+            if self._target is not None:
+                picture = {partition: self._target.get(partition, state) for partition, state in picture.items()}
+            offsets = resolve(
+                self._options.starting,
+                {partition: state.bounds for partition, state in picture.items()},
+                finder(directory, found),
+                option=self._options.starting_option,
+                no_match=self._options.starting_no_match,
+            )
+        self._pin = self._may_move(offsets, picture)
+        return offset_at(offsets, picture)
+
+    def _may_move(self, offsets: Mapping[TopicPartition, int], picture: Picture) -> bool:
+        """Whether the same options may give other offsets later. A record that a time has found stays the one that it finds."""
+        match self._options.starting:
+            case Edge.EARLIEST:
+                return False
+            case Offsets(by_partition):
+                return LATEST in by_partition.values()
+        return any(offset == picture[partition].bounds.end for partition, offset in offsets.items())
+
+    def _pins(self, begin: StreamOffset) -> bool:
+        """Whether the batch that begins here is the empty first one; there is one at most."""
+        pins = self._pin and self._initial is not None and begin.same_place(self._initial)
+        self._pin = False
+        return pins
+
+    # --- how far a batch goes ---
+
+    def _waits(self, found: Available) -> bool:
+        """With Trigger.AvailableNow what is left at the end is not waited for: nothing more will come."""
+        size = sum(span.size for span in found.spans.values())
+        return self._target is None and self._patience.waits(size, int(self._clock() * 1000))
+
+    def _ends(self, found: Available, limit: ReadLimit) -> Mapping[TopicPartition, int]:
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_offsets_per_trigger
+        if most is None or isinstance(limit, ReadAllAvailable):
+            return {partition: span.end for partition, span in found.spans.items()}
+        return proportional_ends(most, found.spans)
+
+    # --- the disk ---
+
+    def _recent_look(self) -> Picture:
+        if self._picture is not None and self._clock() < self._look_again_at:
+            return self._picture
+        return self._look()
+
+    def _look(self) -> Picture:
+        began = self._clock()
+        with reading(self._options.path) as directory:
+            self._picture = _picture(look(directory, self._options.selection, missing_ok=True))
+        now = self._clock()
+        self._look_again_at = now + _REST * (now - began)
+        return self._picture
+
+    def _report(self, losses: Iterable[str]) -> None:
+        """Raises DataLoss, or warns of each loss once."""
+        new = [line for line in losses if line not in self._told]
+        if new and self._options.fail_on_data_loss:
+            raise data_loss("; ".join(new))
+        for line in new:
+            _log.warning("Some data may have been lost: %s. The query goes on, as failOnDataLoss is false", line)
+        self._told.update(new)
+
+
+def _picture(found: Mapping[TopicPartition, Partition]) -> Picture:
+    return {partition: LogState(each.topic.topic_id, each.bounds) for partition, each in found.items()}
