@@ -18,6 +18,7 @@ _XERIAL_HEADER_SIZE = 16
 _LZ4_FRAME_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
 """Magic, version 1 with independent blocks and without checksums, blocks of at most 64 KiB, checksum of these two bytes."""
 _LZ4_BLOCK_SIZE = 1 << 16
+_ZSTD_EXPECTED = 128 << 10
 DEFAULT_MAX_BYTES = 64 << 20
 """Far beyond what a producer puts into one batch; a few of these in memory at once do no harm."""
 
@@ -121,9 +122,13 @@ def _unlz4(data: bytes | memoryview, max_bytes: int) -> bytes:
 
 
 def _unzstd(data: bytes | memoryview, max_bytes: int) -> bytes:
-    # The frame header need not tell the size (streaming producers leave it out), so read up to the bound.
-    with zstandard.ZstdDecompressor().stream_reader(bytes(data), read_across_frames=True) as reader:
-        return reader.read(max_bytes + 1)
+    # The frame header need not tell the size (streaming producers leave it out), so read up to the bound. That first asks for what is
+    # expected: read() makes room for all that it is asked for, and 64 MiB of it takes longer than a usual batch's decompression.
+    frames = bytes(data)
+    expected = min(zstandard.frame_content_size(frames) + 1 or _ZSTD_EXPECTED, max_bytes)
+    with zstandard.ZstdDecompressor().stream_reader(frames, read_across_frames=True) as reader:
+        plain = reader.read(expected)
+        return plain if len(plain) < expected else plain + reader.read(max_bytes + 1 - expected)
 
 
 _DECOMPRESS = {Codec.NONE: _plain, Codec.GZIP: _gunzip, Codec.SNAPPY: _unsnappy, Codec.LZ4: _unlz4, Codec.ZSTD: _unzstd}
