@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from uuid import UUID
 
 import pytest
+
 from kbroker_spark.errors import SourceError
 from kbroker_spark.limits import Span
 from kbroker_spark.offsets import Bounds, Range, TopicPartition
