@@ -258,8 +258,7 @@ class ClassicGroups:
         if request.generation < 0 and request.member_id == NO_MEMBER_ID and request.instance_id is None:
             raise KafkaError(ErrorCode.unknown_member_id)
         group.check_member(request.member_id, request.instance_id)
-        if request.generation != group.generation:
-            raise KafkaError(ErrorCode.illegal_generation)
+        group.check_generation(request.member_id, request.generation)
         if group.state is GroupState.COMPLETING:
             raise KafkaError(ErrorCode.rebalance_in_progress)
         self._rebalances.start_session(group, group.members[request.member_id], now_ms)
@@ -423,8 +422,7 @@ class ClassicGroups:
         if group is None:
             raise KafkaError(ErrorCode.unknown_member_id)
         group.check_member(member_id, instance_id)
-        if generation != group.generation:
-            raise KafkaError(ErrorCode.illegal_generation)
+        group.check_generation(member_id, generation)
         return group
 
     def _start_sessions(self, group: ClassicGroup, now_ms: int) -> None:

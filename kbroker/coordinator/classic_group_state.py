@@ -128,6 +128,8 @@ class ClassicGroup:
     subscribed: frozenset[str] | None = None
     """Topic names of all members; None: not known, because there is no generation or these are not consumers."""
     is_initial: bool = False
+    former_epochs: dict[str, int] = field(default_factory=dict)
+    """Of a group that spoke the new protocol until now: at which epoch each member was there. They go on with that until they join."""
     has_new_member: bool = False
     delay_ms: int = 0
     delay_left_ms: int = 0
@@ -195,6 +197,14 @@ class ClassicGroup:
         if member_id not in self.members or (instance_id is not None and instance_id not in self.static_ids):
             raise KafkaError(ErrorCode.unknown_member_id)
 
+    def check_generation(self, member_id: str, generation: int) -> None:
+        """Raises KafkaError for another one than this. While the group prepares its first one as a classic group nobody has more than
+        before, so what members knew is still good (DIF-75)."""
+        if generation == self.generation:
+            return
+        if self.state is not GroupState.PREPARING or self.former_epochs.get(member_id) != generation:
+            raise KafkaError(ErrorCode.illegal_generation)
+
     def has_all_joined(self) -> bool:
         return len(self.joining) == len(self.members) and not self.pending
 
@@ -227,6 +237,7 @@ class ClassicGroup:
     def begin_generation(self) -> None:
         """The next one, of those who are members now."""
         self.generation += 1
+        self.former_epochs.clear()
         self.protocol_name = self.elected_protocol() if self.members else None
         self.note_subscriptions()
         self.unsynced = set(self.members)

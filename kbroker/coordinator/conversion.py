@@ -113,6 +113,7 @@ class Conversions:
         for member in group.members.values():
             if member.member_id not in gone:
                 made.put(self._classic_member(member, group.targets.get(member.member_id, {})))
+                made.former_epochs[member.member_id] = member.current.epoch
         made.protocol_name = made.elected_protocol()
         made.note_subscriptions()
         return made

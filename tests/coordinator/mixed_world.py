@@ -24,7 +24,7 @@ from kbroker.coordinator.classic_group_api import (
 from kbroker.coordinator.group_ids import GroupIds
 from kbroker.coordinator.groups import Groups
 from kbroker.coordinator.offsets import Offsets
-from kbroker.coordinator.offsets_api import OffsetsSettings
+from kbroker.coordinator.offsets_api import CommitRequest, OffsetsSettings
 from kbroker.coordinator.outcome import Answer, GenerationSaved, Outcome, Ticket
 from kbroker.errors import ErrorCode
 from kbroker.protocol.consumer_protocol import read_assignment, write_assignment
@@ -162,6 +162,9 @@ class ClassicClient:
         self.world.save(outcome)
         assert outcome.reply is not None
         return outcome.reply.error_code
+
+    def committing(self) -> CommitRequest:
+        return CommitRequest("g", {}, member_id=self.member_id, instance_id=self.instance, generation=self.generation)
 
     def beat(self) -> ClassicClient:
         """A heartbeat, and what follows from it as long as the group wants something else."""

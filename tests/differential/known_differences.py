@@ -328,6 +328,12 @@ KNOWN: Sequence[Difference] = (
         "group_upgrades_midway.a_follower_waits_and_assignments_cannot_be_read",
     ),
     Difference(
+        "DIF-75",
+        r"^[56]\.heartbeat\.error_code$",
+        values("illegal_generation", "rebalance_in_progress"),
+        "group_upgrades_members.more_members_than_a_classic_group_may_have group_upgrades_members.upgraded_and_downgraded_again",
+    ),
+    Difference(
         "DIF-73",
         r"^(0\.incremental_alter_configs\.responses|1\.describe_configs\.results)\[0\]\.",
         any_of(values("none", "invalid_request"), values(None, "text"), _only_there),
