@@ -1,0 +1,177 @@
+"""Record batches of a log as they are stored, one by one, and what is wrong with them: damage is a finding here and no error.
+
+A batch counts where its header can be one and its CRC is right. Behind damage the engine is asked where it goes on: some know where each
+batch begins, others only where each chunk does. Good batches between two damaged ones that lie close together may be taken for damage too,
+never the other way round. Must not know Spark, nor what is in a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+from uuid import UUID
+
+from kbroker.records import HEADER_SIZE, MAGIC, BatchHeader, crc_is_valid, read_header
+from kbroker.storage.spi import LogId, LogReader, SegmentInfo
+
+READ_BYTES = 4 << 20
+
+
+class LogRange(NamedTuple):
+    """The batches that begin in [first, end), and with `is_first` also one that begins before. `topic` None: the log belongs to no topic.
+    `is_last`: the log ends at `end`."""
+
+    topic: str | None
+    topic_id: UUID
+    partition: int
+    first: int
+    end: int
+    size_bytes: int
+    is_first: bool
+    is_last: bool
+
+    @property
+    def log(self) -> LogId:
+        return LogId(self.topic_id, self.partition)
+
+
+class FoundBatch(NamedTuple):
+    """`header` None: none can be read at [first_offset, last_offset]. `crc_ok` None: not looked at."""
+
+    first_offset: int
+    last_offset: int
+    header: BatchHeader | None
+    crc_ok: bool | None
+    problem: str | None
+
+    @property
+    def is_damaged(self) -> bool:
+        return self.header is None or self.crc_ok is False
+
+
+def split(topic: str | None, log: LogId, segments: Sequence[SegmentInfo], most_bytes: int) -> list[LogRange]:
+    """Ranges of about `most_bytes`: some segments, or a part of one."""
+    pieces: list[tuple[int, int, int]] = []
+    for segment in segments:
+        parts = max(1, min(-(-segment.size_bytes // most_bytes), segment.end_offset - segment.base_offset))
+        edges = [segment.base_offset + (segment.end_offset - segment.base_offset) * part // parts for part in range(parts + 1)]
+        size = segment.size_bytes // parts
+        for first, end in pairwise(edges):
+            if pieces and pieces[-1][2] + size <= most_bytes:
+                pieces[-1] = (pieces[-1][0], end, pieces[-1][2] + size)
+            else:
+                pieces.append((first, end, size))
+    last = len(pieces) - 1
+    return [LogRange(topic, *log, *piece, number == 0, number == last) for number, piece in enumerate(pieces)]
+
+
+def scan(logs: LogReader, wanted: LogRange, *, check_crc: bool) -> Iterator[FoundBatch]:
+    """In offset order. What is removed while this runs is left out; so is the rest of a log that is gone."""
+    offset, least = wanted.first, 0
+    while offset < wanted.end:
+        views = _read(logs, wanted, offset)
+        if views is None:
+            return
+        if isinstance(views, str) or not views:
+            resume, problem = _nothing(logs, wanted, offset, views if isinstance(views, str) else None)
+            if problem is not None:
+                yield problem
+            offset = resume
+            continue
+        following = offset
+        for batch in _walk(views, wanted, offset, check_crc):
+            found = batch
+            if batch.is_damaged:
+                resume = _resume(logs, wanted, max(batch.first_offset, following))
+                found = batch._replace(last_offset=max(batch.first_offset, resume - 1))
+            elif batch.first_offset < least:
+                found = batch._replace(problem=f"its offsets begin before the end of the batch before it: {least} was due")
+            following = max(following, found.last_offset + 1)
+            least = least if batch.is_damaged else max(least, following)
+            if wanted.is_first or batch.first_offset >= wanted.first:
+                yield found
+        if following == offset:
+            following = _resume(logs, wanted, offset)
+            yield FoundBatch(offset, following - 1, None, None, "no batch with these offsets is found")
+        offset = following
+
+
+def _read(logs: LogReader, wanted: LogRange, offset: int) -> Sequence[memoryview] | str | None:
+    """A text: why nothing can be read there. None: there is no such log any more."""
+    try:
+        return logs.read(wanted.log, offset, max_bytes=READ_BYTES, end_offset=wanted.end)
+    except KeyError:
+        return None
+    except Exception as error:  # whatever an engine's library says of damaged files
+        return " ".join(str(error).split())
+
+
+def _nothing(logs: LogReader, wanted: LogRange, offset: int, error: str | None) -> tuple[int, FoundBatch | None]:
+    """Where to go on, and what is wrong. Holes are no damage, but a log does not end in one."""
+    try:
+        start, end = logs.bounds(wanted.log)
+    except KeyError:
+        return wanted.end, None
+    if start > offset:
+        return start, None  # Removed meanwhile.
+    if error is not None:
+        resume = _resume(logs, wanted, offset)
+        return resume, FoundBatch(offset, resume - 1, None, None, f"it cannot be read: {error}")
+    if not wanted.is_last or end < wanted.end:
+        return wanted.end, None
+    text = f"nothing can be read from offset {offset} on, although the log ends at {wanted.end}"
+    return wanted.end, FoundBatch(offset, wanted.end - 1, None, None, text)
+
+
+def _walk(views: Sequence[memoryview], wanted: LogRange, expected: int, check_crc: bool) -> Iterator[FoundBatch]:
+    """The batches of what was read, up to and with the first that is damaged. The last offset of that one is not to be trusted."""
+    for view in views:
+        position = 0
+        while position < len(view):
+            header = _plausible(view, position, wanted)
+            if header is None:
+                yield FoundBatch(expected, expected, None, None, "what is stored here is not a record batch")
+                return
+            crc_ok = crc_is_valid(view, position, header) if check_crc else None
+            problem = "its CRC does not match" if crc_ok is False else None
+            yield FoundBatch(header.base_offset, header.last_offset, header, crc_ok, problem)
+            if crc_ok is False:
+                return
+            expected = max(expected, header.last_offset + 1)
+            position += header.size_bytes
+
+
+def _plausible(view: memoryview, position: int, wanted: LogRange) -> BatchHeader | None:
+    """The header at `position`, if a batch of the range may lie there."""
+    if position + HEADER_SIZE > len(view):
+        return None
+    header = read_header(view, position)
+    is_whole = HEADER_SIZE <= header.size_bytes <= len(view) - position
+    has_offsets = 0 <= header.base_offset < wanted.end and header.last_offset_delta >= 0
+    return header if header.magic == MAGIC and is_whole and has_offsets else None
+
+
+def _resume(logs: LogReader, wanted: LogRange, damaged: int) -> int:
+    """The first offset behind `damaged` at which a good batch, or the end of the range, is read: searched by doubling and halving."""
+    step, bad = 1, damaged
+    while (good := min(damaged + step, wanted.end)) < wanted.end and not _is_good(logs, wanted, good):
+        step, bad = 2 * step, good
+    while good - bad > 1:
+        middle = (good + bad) // 2
+        if _is_good(logs, wanted, middle):
+            good = middle
+        else:
+            bad = middle
+    return good
+
+
+def _is_good(logs: LogReader, wanted: LogRange, offset: int) -> bool:
+    try:
+        views = logs.read(wanted.log, offset, max_bytes=1, end_offset=wanted.end)
+    except KeyError:
+        return True
+    except Exception:  # as in _read
+        return False
+    header = _plausible(views[0], 0, wanted) if views else None
+    return not views or (header is not None and header.last_offset >= offset and crc_is_valid(views[0], 0, header))

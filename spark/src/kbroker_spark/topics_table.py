@@ -1,0 +1,65 @@
+"""The format kbroker-topics: live topics and their partitions, where logs begin and end, how large they are, what is set for them.
+
+A row for each partition. Where a partition has no log (it is being created, or the directory is damaged) the log's columns are null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from pyspark.sql.types import StructType
+
+from kbroker.storage.spi import LogReader, StateReader
+from kbroker_spark.data import DataDir, TopicInfo, bounds, topics
+from kbroker_spark.table_source import FrozenReader
+from kbroker_spark.tables import BIGINT, INT, STRING, STRING_MAP, TIMESTAMP, Row, columns, listed, micros
+
+OPTIONS: Final = ("path", "topics")
+
+SCHEMA: Final = columns(
+    topic=STRING,
+    topic_id=STRING,
+    partition=INT,
+    created=TIMESTAMP,
+    start_offset=BIGINT,
+    end_offset=BIGINT,
+    size_bytes=BIGINT,
+    segments=INT,
+    newest=TIMESTAMP,
+    configs=STRING_MAP,
+)
+_NO_LOG: Final = (None,) * 5
+
+
+def schema(options: Mapping[str, str]) -> StructType:
+    return SCHEMA
+
+
+def reader(options: Mapping[str, str], wanted: StructType) -> FrozenReader:
+    return FrozenReader(rows, options, SCHEMA, wanted)
+
+
+def rows(data: DataDir, options: Mapping[str, str]) -> Iterator[Row]:
+    names, logs, state = listed(options, "topics"), data.logs(), data.state()
+    for topic in topics(state):
+        if names is None or topic.name in names:
+            for partition in range(topic.partitions):
+                yield (
+                    topic.name,
+                    str(topic.topic_id),
+                    partition,
+                    micros(topic.created_ms),
+                    *_log(logs, state, topic, partition),
+                    list(topic.config.items()),
+                )
+
+
+def _log(logs: LogReader, state: StateReader, topic: TopicInfo, partition: int) -> Row:
+    try:
+        start, end = bounds(logs, state, topic, partition)
+        segments = logs.segments(topic.log(partition))
+    except KeyError:
+        return _NO_LOG
+    size = sum(segment.size_bytes for segment in segments)
+    return start, end, size, len(segments), micros(max(segment.max_timestamp_ms for segment in segments))

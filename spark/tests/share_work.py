@@ -1,0 +1,107 @@
+"""Share groups at work for tests of the tables of state: unmodified share consumers, and what the broker answers about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from confluent_kafka import AcknowledgeType, Message, ShareConsumer
+
+from kbroker.client import admin, group_admin
+from kbroker.testing.broker import RunningBroker
+from spark.tests.filling import PATIENCE_S, Record, produce
+
+if TYPE_CHECKING:
+    from kbroker.client.rpc import Connection
+
+CONTROL_RECORDS = {"kbroker.persister": "control-records"}
+Verdict: TypeAlias = Callable[[Message], AcknowledgeType]
+
+
+def prepare(broker: RunningBroker, name: str, *, partitions: int = 1, count: int = 0) -> None:
+    """A topic and a group of this name, which begins at the earliest offset; records over the partitions in turn, in small batches."""
+    broker.create_topic(name, partitions=partitions)
+    broker.set_group_config(name, {"share.auto.offset.reset": "earliest"})
+    send(broker, name, range(count), partitions=partitions)
+
+
+def send(broker: RunningBroker, name: str, numbers: Iterable[int], *, partitions: int = 1) -> None:
+    records = [Record(b"%d" % number, partition=number % partitions) for number in numbers]
+    produce(broker.bootstrap, name, records, batch_num_messages=7)
+
+
+def work(broker: RunningBroker, name: str, verdict: Verdict, *, count: int, group: str | None = None, at_once: int = 10) -> set[int]:
+    """One consumer takes records until it has seen `count` different values, deciding about each delivery; returns the values."""
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": group or name, "share.acknowledgement.mode": "explicit"}
+    seen: set[int] = set()
+    with ShareConsumer({**settings, "max.poll.records": at_once}) as consumer:
+        consumer.subscribe([name])
+        while len(seen) < count:
+            messages = consumer.poll(PATIENCE_S)
+            assert messages, f"{len(seen)} of {count} came"
+            for message in messages:
+                assert message.error() is None, message.error()
+                consumer.acknowledge(message, verdict(message))
+                seen.add(int(message.value() or b""))
+            assert set(consumer.commit_sync(PATIENCE_S).values()) <= {None}
+    return seen
+
+
+def mixed(message: Message) -> AcknowledgeType:
+    """Every fourth is rejected, the one behind it comes back, the others are done."""
+    kinds = {0: AcknowledgeType.REJECT, 1: AcknowledgeType.RELEASE}
+    return kinds.get(int(message.value() or b"") % 4, AcknowledgeType.ACCEPT)
+
+
+def accepted(message: Message) -> AcknowledgeType:
+    return AcknowledgeType.ACCEPT
+
+
+class Stands(NamedTuple):
+    """What DescribeShareGroupOffsets says of a share-partition. None: not known."""
+
+    partition: int
+    start_offset: int | None
+    leader_epoch: int | None
+    lag: int | None
+
+
+class Stored(NamedTuple):
+    """What ReadShareGroupState says; `batches`: first and last offset, state, delivery count."""
+
+    partition: int
+    state_epoch: int
+    start_offset: int
+    batches: tuple[tuple[int, int, int, int], ...]
+
+
+def described(broker: RunningBroker, group: str) -> list[Stands]:
+    with broker.connect() as connection:
+        rows = group_admin.describe_share_group_offsets(connection, group)
+    assert not [row for row in rows if row.error]
+    return [Stands(row.partition, row.start_offset, row.leader_epoch, row.lag) for row in rows]
+
+
+def stored(broker: RunningBroker, group: str, topic: str) -> list[Stored]:
+    """Of all partitions. The state is asked for with the leader epoch that is stored: another one would be stored and fence the broker."""
+    with broker.connect() as connection:
+        (found,) = admin.topics(connection, [topic])
+        summaries = _partitions(connection, "read_share_group_state_summary", group, found, {})
+        epochs = {row.partition: row.leader_epoch for row in summaries}
+        return [
+            Stored(
+                row.partition,
+                row.state_epoch,
+                row.start_offset,
+                tuple((each.first_offset, each.last_offset, each.delivery_state, each.delivery_count) for each in row.state_batches),
+            )
+            for row in _partitions(connection, "read_share_group_state", group, found, epochs)
+        ]
+
+
+def _partitions(connection: Connection, api: str, group: str, topic: admin.Topic, epochs: dict[int, int]) -> list[Any]:
+    partitions = [{"partition": number, "leader_epoch": epochs.get(number, 0)} for number in topic.partitions]
+    answer = connection.call(api, group_id=group, topics=[{"topic_id": topic.topic_id, "partitions": partitions}])
+    rows = sorted((row for each in answer.results for row in each.partitions), key=lambda row: row.partition)
+    assert {row.error_code.value for row in rows} == {0}, [(row.error_code, row.error_message) for row in rows]
+    return rows
