@@ -1,0 +1,104 @@
+"""Batches with a few bytes changed, thousands of them: decoders must agree, and no process may die.
+
+    python -m spark.tests.decode_fuzz ROUNDS SEED [LIBRARY.so]
+
+With a library, which may be one that was built with an address sanitizer, that library decodes; numpy is compared with it every time.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+
+from kbroker.records import HEADER_SIZE, LENGTH_END
+from kbroker_spark import c_library, numpy_decoder
+from kbroker_spark.arrow_columns import TYPES
+from kbroker_spark.batch_groups import CorruptBatch, Group, groups
+from kbroker_spark.c_decoder import CDecoder
+from kbroker_spark.decode import DecodeGroup, choose
+from spark.tests.record_batches import EVERYTHING, batch, record
+
+_WIDTH = 40  # batches side by side, so that numpy steps through all of them together
+_TELLING = (0, 1, 2, 0x7F, 0x80, 0x81, 0xFE, 0xFF)
+
+
+def fuzz(rounds: int, seed: int, by_c: DecodeGroup) -> Counter[str]:
+    """How many ended in rows and how many in a complaint. AssertionError where the decoders differ."""
+    chance = random.Random(seed)
+    ends: Counter[str] = Counter()
+    models = [_model(chance) for _ in range(50)]
+    others = b"".join(batch([record(0), record(1)], 100 * (k + 1)) for k in range(_WIDTH))
+    for _ in range(rounds):
+        data = _changed(chance.choice(models), chance)
+        if chance.random() < 0.1:
+            data += others
+        first = chance.choice((0, 0, 0, 3))
+        results = [_outcome(data, first, decode_group) for decode_group in (numpy_decoder.decode_group, by_c)]
+        assert results[0] == results[1], data.hex()
+        ends["rows" if isinstance(results[0], list) else "complaints"] += 1
+    return ends
+
+
+def _model(chance: random.Random) -> bytes:
+    def some_bytes() -> bytes | None:
+        return chance.choice((None, b"", b"k", chance.randbytes(chance.randrange(100))))
+
+    def some_headers() -> list[tuple[bytes | None, bytes | None]]:
+        return [(some_bytes(), some_bytes()) for _ in range(chance.choice((0, 0, 1, 3)))]
+
+    records = [
+        record(i, some_bytes(), some_bytes(), time_delta=chance.randrange(-99, 9999), headers=some_headers())
+        for i in range(chance.randrange(1, 8))
+    ]
+    return batch(records, attributes=chance.choice((0, 8)))
+
+
+def _changed(data: bytes, chance: random.Random) -> bytes:
+    """Records changed, cut or lengthened; the batch's length is right, its CRC is not looked at. Now and then its header as well."""
+    found = bytearray(data)
+    for _ in range(chance.choice((0, 1, 1, 1, 2, 4))):
+        at = chance.randrange(HEADER_SIZE, len(found))
+        found[at] = chance.choice((*_TELLING, chance.randrange(256), found[at] ^ (1 << chance.randrange(8))))
+    if chance.random() < 0.1:
+        del found[chance.randrange(HEADER_SIZE, len(found)) :]
+    if chance.random() < 0.1:
+        at = chance.randrange(HEADER_SIZE, len(found) + 1)
+        found[at:at] = bytes([chance.choice(_TELLING)]) * chance.randrange(1, 12)
+    found[8:LENGTH_END] = (len(found) - LENGTH_END).to_bytes(4, "big")
+    if chance.random() < 0.1:
+        found[chance.choice((23, 24, 25, 26, *range(27, 43), 57, 58, 59, 60))] = chance.choice(_TELLING)
+    return bytes(found)
+
+
+def _outcome(data: bytes, first: int, decode_group: DecodeGroup) -> list[dict[str, pa.Array]] | str:
+    exact = memoryview(bytearray(data))  # memory of its own and of just this size
+    found = []
+    try:
+        for group in groups([exact], first=first, end=EVERYTHING, check_crc=False):
+            rows, arrays = decode_group(_of_its_own(group), first, EVERYTHING, tuple(TYPES))
+            for name, array in arrays.items():
+                array.validate(full=True)
+                assert (len(array), array.type) == (rows, TYPES[name])
+            found.append(arrays)
+    except CorruptBatch as error:
+        return str(error)
+    return found
+
+
+def _of_its_own(group: Group) -> Group:
+    """The records behind which no other byte lies, so that a sanitizer sees every read beyond them."""
+    begin, end = int(group.starts[0]), int(group.ends[-1])
+    return Group(memoryview(bytearray(group.data[begin:end])), group.starts - begin, group.ends - begin, group.headers)
+
+
+def main(rounds: str, seed: str, library: str = "") -> None:
+    decode_group = CDecoder(c_library.load(Path(library))).decode_group if library else choose("c")
+    print(dict(fuzz(int(rounds), int(seed), decode_group)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
