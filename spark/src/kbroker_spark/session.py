@@ -41,9 +41,10 @@ DEFAULTS = {
     "spark.master": "local[*]",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
-    "spark.log.level": "ERROR",
+    "spark.ui.showConsoleProgress": "false",
 }
 """What session() sets when it starts the JVM; arguments override each."""
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 _WRAPPER = """\
 #!/bin/bash
@@ -69,7 +70,8 @@ def session(app_name: str = "kbroker", **conf: object) -> SparkSession:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         # A machine whose own name has no address cannot start Spark otherwise, and nobody else is to connect.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        conf = {**DEFAULTS, **conf}
+        logging = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+        conf = {**DEFAULTS, **conf, JAVA_OPTIONS: f"{logging} {conf.get(JAVA_OPTIONS, '')}".rstrip()}
     for name, value in conf.items():
         builder = builder.config(name, str(value).lower() if isinstance(value, bool) else str(value))
     return builder.getOrCreate()
