@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from confluent_kafka import AcknowledgeType, Message, ShareConsumer
 
 from kbroker.client import admin, group_admin
+from kbroker.share.record_state import RecordState
 from kbroker.testing.broker import RunningBroker
+from kbroker_spark.data import reading
 from spark.tests.filling import PATIENCE_S, Record, produce
 
 if TYPE_CHECKING:
     from kbroker.client.rpc import Connection
 
 CONTROL_RECORDS = {"kbroker.persister": "control-records"}
+NUMBERS = {state.name.lower(): int(state) for state in RecordState}
 Verdict: TypeAlias = Callable[[Message], AcknowledgeType]
 
 
 def prepare(broker: RunningBroker, name: str, *, partitions: int = 1, count: int = 0) -> None:
     """A topic and a group of this name, which begins at the earliest offset; records over the partitions in turn, in small batches."""
     broker.create_topic(name, partitions=partitions)
-    broker.set_group_config(name, {"share.auto.offset.reset": "earliest"})
+    prepare_group(broker, name)
     send(broker, name, range(count), partitions=partitions)
+
+
+def prepare_group(broker: RunningBroker, group: str) -> None:
+    """With heartbeats that come soon, so that members are told soon what they have."""
+    broker.set_group_config(group, {"share.auto.offset.reset": "earliest", "share.heartbeat.interval.ms": "200"})
 
 
 def send(broker: RunningBroker, name: str, numbers: Iterable[int], *, partitions: int = 1) -> None:
@@ -105,3 +115,28 @@ def _partitions(connection: Connection, api: str, group: str, topic: admin.Topic
     rows = sorted((row for each in answer.results for row in each.partitions), key=lambda row: row.partition)
     assert {row.error_code.value for row in rows} == {0}, [(row.error_code, row.error_message) for row in rows]
     return rows
+
+
+def table(module: ModuleType, data_dir: Path, **options: str) -> list[dict[str, Any]]:
+    """The rows of a table as its source makes them, without Spark; timestamps in microseconds."""
+    with reading(data_dir) as data:
+        return [dict(zip(module.schema(options).names, row, strict=True)) for row in module.rows(data, options)]
+
+
+def as_described(rows: Iterable[dict[str, Any]]) -> list[Stands]:
+    """Rows of kbroker-state by share-partition as the broker answers; where it knows no start it tells nothing else."""
+    found = [Stands(row["partition"], row["start_offset"], row["leader_epoch"], row["lag"]) for row in rows]
+    return sorted(each if each.start_offset is not None else Stands(each.partition, None, None, None) for each in found)
+
+
+def as_stored(rows: Iterable[dict[str, Any]]) -> list[Stored]:
+    """Rows of kbroker-state by batch as the broker answers."""
+    found: dict[int, Stored] = {}
+    for row in rows:
+        start = -1 if row["start_offset"] is None else row["start_offset"]
+        before = found.get(row["partition"], Stored(row["partition"], row["state_epoch"], start, ()))
+        if row["first_offset"] is not None:
+            batch = (row["first_offset"], row["last_offset"], NUMBERS[row["state"]], row["delivery_count"])
+            before = before._replace(batches=(*before.batches, batch))
+        found[row["partition"]] = before
+    return [found[partition] for partition in sorted(found)]
