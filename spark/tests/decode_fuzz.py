@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from kbroker.records import HEADER_SIZE, LENGTH_END
@@ -75,10 +76,9 @@ def _changed(data: bytes, chance: random.Random) -> bytes:
 
 
 def _outcome(data: bytes, first: int, decode_group: DecodeGroup) -> list[dict[str, pa.Array]] | str:
-    exact = memoryview(bytearray(data))  # memory of its own and of just this size
     found = []
     try:
-        for group in groups([exact], first=first, end=EVERYTHING, check_crc=False):
+        for group in groups([memoryview(data)], first=first, end=EVERYTHING, check_crc=False):
             rows, arrays = decode_group(_of_its_own(group), first, EVERYTHING, tuple(TYPES))
             for name, array in arrays.items():
                 array.validate(full=True)
@@ -90,9 +90,10 @@ def _outcome(data: bytes, first: int, decode_group: DecodeGroup) -> list[dict[st
 
 
 def _of_its_own(group: Group) -> Group:
-    """The records behind which no other byte lies, so that a sanitizer sees every read beyond them."""
+    """In memory that ends where the records do, so that a sanitizer sees every read beyond them (a bytearray has one byte more)."""
     begin, end = int(group.starts[0]), int(group.ends[-1])
-    return Group(memoryview(bytearray(group.data[begin:end])), group.starts - begin, group.ends - begin, group.headers)
+    exact = np.array(group.data[begin:end])
+    return Group(memoryview(exact), group.starts - begin, group.ends - begin, group.headers)
 
 
 def main(rounds: str, seed: str, library: str = "") -> None:
