@@ -83,10 +83,10 @@ def describe(path: Path, **changes: object) -> None:
 
 
 @contextmanager
-def writing(path: Path, engine: str = "segment") -> Iterator[Stored]:
-    """Closed in good order on leaving."""
+def writing(path: Path, engine: str = "segment", **options: str) -> Iterator[Stored]:
+    """Closed in good order on leaving; `options` are those of the log engine."""
     describe(path, log_engine=engine, state_engine=engine)
-    logs: LogStore = plugins.log_store_factory(engine).open(path / f"log-{engine}", {}, 1)
+    logs: LogStore = plugins.log_store_factory(engine).open(path / f"log-{engine}", options, 1)
     state: StateStore = plugins.state_store_factory(engine).open(path / f"state-{engine}", {}, 1)
     try:
         yield Stored(path, logs, state)

@@ -17,7 +17,7 @@ from kbroker_spark.data import DataDir, read_range, reading
 from kbroker_spark.decode import CorruptBatch, Piece, decode
 from kbroker_spark.errors import DataLoss, SourceError
 from kbroker_spark.lookup import Partition, look, offset_at_time
-from kbroker_spark.offsets import Range, TopicPartition, data_loss, ranges, resolve, split, without_lost
+from kbroker_spark.offsets import Offsets, Range, TopicPartition, data_loss, ranges, resolve, split, without_lost
 from kbroker_spark.options import ReadOptions, parse
 from kbroker_spark.schema import arrow_schema, checked, column_names
 
@@ -63,11 +63,22 @@ def plan(options: ReadOptions) -> list[Range]:
         ends = resolve(options.ending, bounds, find, option=options.ending_option, no_match="latest")
     wanted = []
     for each in ranges({partition: one.topic.topic_id for partition, one in found.items()}, starts, ends):
-        there, lost = without_lost(each, bounds[each.topic_partition])
+        partition = found[each.topic_partition]
+        there, lost = without_lost(each, partition.bounds)
+        lost = lost or _damage(each, partition, is_open=not isinstance(options.ending, Offsets))
         if lost is not None:
             lose(lost, fail=options.fail_on_data_loss)
         wanted.append(there)
     return split(wanted, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)
+
+
+def _damage(wanted: Range, partition: Partition, *, is_open: bool) -> str | None:
+    """A line about what the range misses as files were cut or overwritten. `is_open`: it is to have whatever is there, so that what is
+    missing at the end belongs to it."""
+    for first, end in partition.damage:
+        if end > wanted.first and (first < wanted.end or (is_open and first == wanted.end)):
+            return f"offsets {first} to {end - 1} of {wanted.topic_partition} cannot be read, its files are damaged or were copied in part"
+    return None
 
 
 def finder(directory: DataDir, found: Mapping[TopicPartition, Partition]) -> Callable[[TopicPartition, int], int | None]:

@@ -55,8 +55,8 @@ class DataDir:
     def __init__(self, path: Path, description: DataDescription, log_path: Path, state_path: Path) -> None:
         self.path = path
         self.description = description
-        self._log_path = log_path
-        self._state_path = state_path
+        self.log_path = log_path
+        self.state_path = state_path
         self._logs: LogReader | None = None
         self._state: StateReader | None = None
         self.users = 0
@@ -85,14 +85,14 @@ class DataDir:
         """Its errors are the engine's: use it inside `one_line`."""
         if self._logs is None:
             factory = plugins.log_store_factory(self.description.log_engine)
-            self._logs = _opened(factory, self._log_path)
+            self._logs = _opened(factory, self.log_path)
         assert self._logs is not None
         return self._logs
 
     def state(self) -> StateReader:
         if self._state is None:
             factory = plugins.state_store_factory(self.description.state_engine)
-            self._state = _opened(factory, self._state_path)
+            self._state = _opened(factory, self.state_path)
         assert self._state is not None
         return self._state
 

@@ -6,17 +6,18 @@ Used by the planning of batch and streaming queries. Must not know Spark.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kbroker.compression import CorruptPayload
 from kbroker.records import BatchHeader, iter_headers, iter_records
 from kbroker.state_records import Topic, TopicKey, TopicState
-from kbroker.storage.spi import LogReader
+from kbroker.storage.spi import LogId, LogReader
 from kbroker_spark.data import DataDir, TopicInfo, bounds, topics
 from kbroker_spark.errors import SourceError
 from kbroker_spark.offsets import Bounds, TopicPartition
 from kbroker_spark.options import Assign, Selection, Subscribe, SubscribePattern
+from kbroker_spark.segment_damage import missing, saved_indexes
 
 _SCAN_BYTES = 1 << 20
 
@@ -28,6 +29,8 @@ class Partition:
     topic: TopicInfo
     number: int
     bounds: Bounds
+    damage: tuple[tuple[int, int], ...] = ()
+    """Offsets [first, end) that its files prove to have been there, where they cannot be read."""
 
 
 def look(directory: DataDir, selection: Selection, *, missing_ok: bool = False) -> dict[TopicPartition, Partition]:
@@ -37,11 +40,14 @@ def look(directory: DataDir, selection: Selection, *, missing_ok: bool = False) 
     during the call are left out.
     """
     state, logs = directory.state(), directory.logs()
+    damage = _damage_of(directory)
     found: dict[TopicPartition, Partition] = {}
     for topic, numbers in _selected(topics(state), selection, directory, missing_ok):
         for number in numbers:
             try:
-                found[TopicPartition(topic.name, number)] = Partition(topic, number, bounds(logs, state, topic, number))
+                found[TopicPartition(topic.name, number)] = Partition(
+                    topic, number, bounds(logs, state, topic, number), damage(topic.log(number))
+                )
             except KeyError as error:
                 directory.refresh()
                 state, logs = directory.state(), directory.logs()
@@ -51,6 +57,14 @@ def look(directory: DataDir, selection: Selection, *, missing_ok: bool = False) 
                         "look with kbroker storage inspect"
                     ) from error
     return found
+
+
+def _damage_of(directory: DataDir) -> Callable[[LogId], tuple[tuple[int, int], ...]]:
+    """Other engines' databases check themselves."""
+    if directory.description.log_engine != "segment":
+        return lambda _: ()
+    saved = saved_indexes(directory.log_path)
+    return lambda log: tuple(missing(directory.log_path, saved, log, directory.logs()))
 
 
 def _is_live(directory: DataDir, topic: TopicInfo) -> bool:
