@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -73,6 +74,14 @@ def produce(bootstrap: str, topic: str, records: Iterable[Record], *, codec: str
     left = producer.flush(PATIENCE_S)
     assert not errors, errors[0]
     assert left == 0, f"{left} records were not answered"
+
+
+def delete_before(bootstrap: str, topic: str, offset: int, *, partition: int = 0) -> None:
+    """DeleteRecords: what lies below `offset` is gone on return."""
+    place = TopicPartition(topic, partition, offset)
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # a name of its own: without it no answer would be waited for
+    (answer,) = admin.delete_records([place]).values()
+    assert answer.result(PATIENCE_S).low_watermark == offset
 
 
 def consume(bootstrap: str, topic: str, *, partitions: int = 1) -> list[Row]:

@@ -18,8 +18,14 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from kbroker_spark.errors import DataLoss, SourceError
 from kbroker_spark.stream_reader import StreamReader
+from kbroker.client import admin
+from kbroker.testing.broker import RunningBroker
+from spark.tests.filling import Record, delete_before, produce
 from spark.tests.stored_topics import StoredTopics, stored_topics, time_of
 from spark.tests.stream_steps import ALL, Checkpoint, Run
+
+
+ENGINES = ("segment", "lmdb", "rocksdb", "sqlite")
 
 
 @pytest.fixture
@@ -406,6 +412,32 @@ def test_segments_that_are_deleted_between_the_plan_and_the_reading(stored: Stor
 
 
 # --- what it runs on ---
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_beside_a_live_broker(checkpoint: Checkpoint, broker: RunningBroker, engine: str, name: str) -> None:
+    broker.create_topic(name)
+    query = Run(checkpoint, broker.data_dir, subscribe=name, startingOffsets="earliest", maxOffsetsPerTrigger=70)
+    for first in (0, 100, 200):
+        produce(broker.bootstrap, name, [Record(b"%d" % number) for number in range(first, first + 100)], batch_num_messages=9)
+        assert query.all_batches() == 2
+    assert checkpoint.seen(name) == [*range(300)]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_broker_that_deletes_under_a_query(checkpoint: Checkpoint, broker: RunningBroker, engine: str, name: str) -> None:
+    broker.create_topic(name, partitions=2)
+    query = Run(checkpoint, broker.data_dir, subscribe=name, startingOffsets="earliest", failOnDataLoss=False)
+    produce(broker.bootstrap, name, [Record(b"%d" % number) for number in range(50)], batch_num_messages=10)
+    query.batch()
+    produce(broker.bootstrap, name, [Record(b"%d" % number) for number in range(50, 100)], batch_num_messages=10)
+    delete_before(broker.bootstrap, name, 75)
+    query.batch()
+    assert checkpoint.seen(name) == [*range(50), *range(75, 100)]
+    with broker.connect() as connection:
+        admin.delete_topic(connection, name)
+    with pytest.raises(DataLoss, match=f"topic {name} is gone"):
+        Run(checkpoint, broker.data_dir, subscribe=name).batch()
 
 
 def test_offsets_survive_json(checkpoint: Checkpoint, stored: StoredTopics) -> None:
