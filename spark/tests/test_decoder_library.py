@@ -37,7 +37,7 @@ def _is_c(decode_group: object) -> bool:
 
 def test_it_is_built_for_this_user_alone(cache: Path) -> None:
     assert _is_c(choose("auto"))
-    directory = cache / "kbroker-spark"
+    directory = cache / "pyspark-kbroker"
     (library,) = directory.iterdir()
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     built = library.stat().st_mtime_ns
@@ -50,7 +50,7 @@ def test_several_processes_at_once(cache: Path) -> None:
     program = "from kbroker_spark.decode import choose; choose('c')"
     workers = [subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(4)]
     assert [(worker.communicate(timeout=60)[1], worker.returncode) for worker in workers] == [("", 0)] * 4
-    assert len(list((cache / "kbroker-spark").iterdir())) == 1
+    assert len(list((cache / "pyspark-kbroker").iterdir())) == 1
 
 
 def test_without_a_compiler(cache: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
@@ -71,11 +71,11 @@ def test_with_a_compiler_that_fails(cache: Path, monkeypatch: pytest.MonkeyPatch
     assert capfd.readouterr() == ("", "")
     with pytest.raises(SourceError, match="no headers here"):
         choose("c")
-    assert list((cache / "kbroker-spark").iterdir()) == []
+    assert list((cache / "pyspark-kbroker").iterdir()) == []
 
 
 def test_nothing_is_loaded_from_a_directory_that_others_write(cache: Path) -> None:
-    directory = cache / "kbroker-spark"
+    directory = cache / "pyspark-kbroker"
     directory.mkdir(parents=True)
     directory.chmod(0o777)
     with pytest.raises(SourceError, match="can be written by others"):

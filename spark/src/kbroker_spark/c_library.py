@@ -21,6 +21,9 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from kbroker.errors import OperatorError
+from kbroker_spark.cache import cache_dir
+
 _SOURCE: Final = Path(__file__).with_name("decoder.c")
 _SHIPPED: Final = Path(__file__).with_name("decoder.so")
 _FLAGS: Final = ("-O3", "-shared", "-fPIC")
@@ -66,7 +69,7 @@ def library() -> ctypes.CDLL | NoLibrary:
     """The helper, or the reason why there is none. Found out once in a process."""
     try:
         return load(_SHIPPED if _SHIPPED.exists() else _compiled())
-    except (NoLibrary, OSError, subprocess.SubprocessError) as error:
+    except (NoLibrary, OperatorError, OSError, RuntimeError, subprocess.SubprocessError) as error:
         return NoLibrary(" ".join(str(error).split()))
 
 
@@ -114,9 +117,7 @@ def _fingerprint(compiler: str) -> str:
 
 def _cache_directory() -> Path:
     """Ours and nobody else's to write; NoLibrary otherwise."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    directory = Path(home) / "kbroker-spark"
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory = cache_dir()
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise NoLibrary(f"{directory} can be written by others")
