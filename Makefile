@@ -7,6 +7,8 @@
 #   make powercut    power cuts replayed on every engine, judged by the history checker (likewise)
 #   make differential  kbroker's answers compared with those recorded from Apache Kafka (docs/differences.md)
 #   make record-kafka  records them anew; needs Java and Maven
+#   make spark-full  all tests of the Spark data sources and the pipeline, long variants included
+#   make spark-demo  a broker, load, share consumers, poison records: what Spark reads of it, as reports to look at
 #   make perf        time to ready, memory and one-record-at-a-time rates of every engine (perf/README.md)
 #   make lint        ruff, mypy --strict, import contracts, size limits and documentation walks
 #   make docs        write the documents that are made from tables in the code
@@ -16,16 +18,17 @@ PYTHON ?= python3
 PIP_FLAGS := --quiet --no-input --disable-pip-version-check -c constraints.txt
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest -q
+SPARK_PY := .venv-spark/bin/python
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 SLOW := tests/checks tests/clients tests/consumer_groups tests/crash tests/powercut
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-clients test-crash test-powercut test-full crash powercut differential record-kafka perf lint docs clean recorder
+.PHONY: help demo test test-unit test-clients test-crash test-powercut test-spark test-full spark-full spark-demo crash powercut differential record-kafka perf lint docs clean recorder
 
 help:
 	@sed -n 's/^#   //p' Makefile
 
-# Two environments: users of the demo need not wait for test tools.
+# Three environments: users of the demo need not wait for test tools, nor who works on the broker for Spark (1 GB, Java included).
 .venv-run/.ready: pyproject.toml constraints.txt
 	test -x .venv-run/bin/python || $(PYTHON) -m venv .venv-run
 	.venv-run/bin/python -m pip install $(PIP_FLAGS) -e .
@@ -34,6 +37,11 @@ help:
 .venv/.ready: pyproject.toml constraints.txt $(PLUGINS)
 	test -x $(PY) || $(PYTHON) -m venv .venv
 	$(PY) -m pip install $(PIP_FLAGS) -e '.[test]' $(foreach plugin,$(PLUGINS),-e $(dir $(plugin)))
+	@touch $@
+
+.venv-spark/.ready: pyproject.toml constraints.txt spark/pyproject.toml $(PLUGINS)
+	test -x $(SPARK_PY) || $(PYTHON) -m venv .venv-spark
+	$(SPARK_PY) -m pip install $(PIP_FLAGS) -e '.[test]' $(foreach plugin,$(PLUGINS),-e $(dir $(plugin))) -e './spark[java,pipeline]'
 	@touch $@
 
 recorder:
@@ -52,9 +60,10 @@ lint: .venv/.ready
 	@printf '\n== sizes and documentation ==\n'
 	$(PYTEST) tests/checks
 
-# Two stages at a time, each shown when it has ended: most of their time is waiting.
-test: lint recorder
-	@$(MAKE) --no-print-directory --output-sync=target -j2 test-unit test-clients test-crash test-powercut
+# Two stages at a time, each shown when it has ended: most of their time is waiting. Spark is installed beside the checks.
+test: .venv/.ready recorder
+	@$(MAKE) --no-print-directory --output-sync=target -j2 lint .venv-spark/.ready
+	@$(MAKE) --no-print-directory --output-sync=target -j2 test-unit test-spark test-clients test-crash test-powercut
 	@printf '\nall stages passed\n'
 
 test-unit: .venv/.ready recorder
@@ -73,9 +82,22 @@ test-powercut: .venv/.ready recorder
 	@printf '\n== power cuts ==\n'
 	$(PYTEST) tests/powercut
 
-test-full: lint recorder
+# Types of the data sources are checked here, where Spark's are known.
+test-spark: .venv-spark/.ready
+	@printf '\n== Spark: mypy --strict ==\n'
+	$(SPARK_PY) -m mypy spark/src
+	@printf '\n== Spark data sources and pipeline ==\n'
+	$(SPARK_PY) -m pytest -q spark/tests
+
+test-full: lint recorder spark-full
 	@printf '\n== everything, long variants included ==\n'
 	$(PYTEST) -m "full or not full" tests $(wildcard plugins/*/tests)
+
+spark-full: .venv-spark/.ready
+	$(SPARK_PY) -m pytest -q -m "full or not full" spark/tests
+
+spark-demo: .venv-spark/.ready
+	.venv-spark/bin/kbroker-pipeline demo
 
 # Everything that ENGINE takes part in (an expression of pytest -k: see docs/durability.md).
 crash: .venv/.ready
@@ -99,7 +121,7 @@ docs: .venv/.ready
 	$(PY) -m tests.checks.metrics_doc
 
 clean:
-	rm -rf .venv .venv-run build dist *.egg-info demo-data
+	rm -rf .venv .venv-run .venv-spark build dist *.egg-info spark/build spark/src/*.egg-info demo-data
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@if test -f tests/powercut/Makefile; then $(MAKE) --no-print-directory -s -C tests/powercut clean; fi

@@ -11,7 +11,7 @@ from kbroker.api import APIS
 from kbroker.cli import exits
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "plugins").glob("*/*.md"), *(ROOT / "perf").glob("*.md")])
+DOCUMENTS = sorted(path for pattern in ("*.md", "docs/**/*.md", "plugins/*/*.md", "perf/*.md", "spark/*.md") for path in ROOT.glob(pattern))
 LINK = re.compile(r"\[[^]]*]\((?!https?://|#)([^)#\s]+)")
 
 
