@@ -153,7 +153,7 @@ def test_before_the_kind_of_query_is_known_only_what_holds_for_both_is_refused()
 
 def test_every_option_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
-    section = page.partition("## Reading topics")[2].partition("\n## ")[0]
+    section = page.partition("## Records of topics")[2].partition("\n## ")[0]
     named = {
         name
         for line in section.splitlines()
