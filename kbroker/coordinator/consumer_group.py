@@ -48,6 +48,7 @@ from kbroker.coordinator.share_group_api import Assignment, HeartbeatReply, List
 from kbroker.coordinator.subscriptions import Subscriptions, compile_regex
 from kbroker.coordinator_records import RecordType
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL
 from kbroker.state_records import GroupKey, parse_key
 
 logger = logging.getLogger(__name__)
@@ -130,6 +131,9 @@ class ConsumerGroups:
         classic = self._classic.get(request.group_id) if self._classic is not None else None
         if classic is not None and request.member_epoch == JOIN_EPOCH:
             return self._conversions.to_consumer_group(classic)
+        if classic is not None and classic.protocol_type == CONSUMER_PROTOCOL:
+            # It was a member before the group became a classic one, and can be one again: clients take GROUP_ID_NOT_FOUND as fatal (DIF-76).
+            raise KafkaError(ErrorCode.unknown_member_id, f"Group {request.group_id} is a classic group now.")
         if self._group_ids.type_of(request.group_id) is not None:
             raise _other_type(request.group_id)
         if request.member_epoch != JOIN_EPOCH:

@@ -90,6 +90,7 @@ class ConfluentMember:
             asked = [TopicPartition(*place, offset) for place, offset in offsets.items()]
             answer = self._consumer.commit(offsets=asked, asynchronous=False)
         except KafkaException as error:
+            _refuse_fatal(error.args[0])
             return dict.fromkeys(offsets, error.args[0].code())
         assert answer is not None
         return {_place(each): each.error.code() if each.error else 0 for each in answer}
@@ -109,9 +110,8 @@ def _read(message: Message) -> tuple[str, int, int, str]:
 
 
 def _refuse_fatal(error: KafkaError) -> None:
-    """A member of the new protocol that was frozen while its group went back to the classic one dies of GROUP_ID_NOT_FOUND, which is
-    what Kafka answers it; whoever started it may expect that."""
-    if error.fatal():
+    """A member of the new protocol dies of GROUP_ID_NOT_FOUND: its group was deleted while it was frozen."""
+    if error.fatal() or error.code() == KafkaError._FATAL:
         print(f"fatal: {error}", file=sys.stderr, flush=True)
         os._exit(GROUP_GONE if "group id does not exist" in str(error) else 1)
 

@@ -334,6 +334,12 @@ KNOWN: Sequence[Difference] = (
         "group_upgrades_members.more_members_than_a_classic_group_may_have group_upgrades_members.upgraded_and_downgraded_again",
     ),
     Difference(
+        "DIF-76",
+        r"^2\.consumer_group_heartbeat\.error_code$",
+        values("group_id_not_found", "unknown_member_id"),
+        "group_upgrades_members.a_native_member_after_the_downgrade",
+    ),
+    Difference(
         "DIF-73",
         r"^(0\.incremental_alter_configs\.responses|1\.describe_configs\.results)\[0\]\.",
         any_of(values("none", "invalid_request"), values(None, "text"), _only_there),

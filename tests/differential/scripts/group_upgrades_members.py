@@ -159,3 +159,13 @@ def upgraded_and_downgraded_again(s: Session) -> None:
     a.leave()
     describe_classic(s, a.group_id)
     n.join(topic)
+
+
+@script()
+def a_native_member_after_the_downgrade(s: Session) -> None:
+    """It was frozen meanwhile, say, and knows nothing of it."""
+    a, n, _ = mixed(s)
+    epoch = n.epoch
+    n.leave()
+    until_state(s, a.group_id, "PreparingRebalance", 1)
+    n.beat(epoch)
