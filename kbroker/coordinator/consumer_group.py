@@ -132,7 +132,7 @@ class ConsumerGroups:
         if classic is not None and request.member_epoch == JOIN_EPOCH:
             return self._conversions.to_consumer_group(classic)
         if classic is not None and classic.protocol_type == CONSUMER_PROTOCOL:
-            # It was a member before the group became a classic one, and can be one again: clients take GROUP_ID_NOT_FOUND as fatal (DIF-76).
+            # It was a member before the group became a classic one and may come again: clients take GROUP_ID_NOT_FOUND as fatal (DIF-76).
             raise KafkaError(ErrorCode.unknown_member_id, f"Group {request.group_id} is a classic group now.")
         if self._group_ids.type_of(request.group_id) is not None:
             raise _other_type(request.group_id)
