@@ -45,10 +45,6 @@ class FoundBatch(NamedTuple):
     crc_ok: bool | None
     problem: str | None
 
-    @property
-    def is_damaged(self) -> bool:
-        return self.header is None or self.crc_ok is False
-
 
 def split(topic: str | None, log: LogId, segments: Sequence[SegmentInfo], most_bytes: int) -> list[LogRange]:
     """Ranges of about `most_bytes`: some segments, or a part of one."""
@@ -68,39 +64,51 @@ def split(topic: str | None, log: LogId, segments: Sequence[SegmentInfo], most_b
 
 def scan(logs: LogReader, wanted: LogRange, *, check_crc: bool) -> Iterator[FoundBatch]:
     """In offset order. What is removed while this runs is left out; so is the rest of a log that is gone."""
-    offset, least = wanted.first, 0
-    while offset < wanted.end:
-        views = _read(logs, wanted, offset)
+    due, is_first_batch = wanted.first, True
+    while due < wanted.end:
+        views = _read(logs, wanted, due)
         if views is None:
             return
         if isinstance(views, str) or not views:
-            resume, problem = _nothing(logs, wanted, offset, views if isinstance(views, str) else None)
+            due, problem = _nothing(logs, wanted, due, views if isinstance(views, str) else None)
             if problem is not None:
                 yield problem
-            offset = resume
             continue
-        following = offset
-        for batch in _walk(views, wanted, offset, check_crc):
-            found = batch
-            if batch.is_damaged:
-                resume = _resume(logs, wanted, max(batch.first_offset, following))
-                found = batch._replace(last_offset=max(batch.first_offset, resume - 1))
-            elif batch.first_offset < least:
-                found = batch._replace(problem=f"its offsets begin before the end of the batch before it: {least} was due")
-            following = max(following, found.last_offset + 1)
-            least = least if batch.is_damaged else max(least, following)
-            if wanted.is_first or batch.first_offset >= wanted.first:
+        before = due
+        for header, crc_ok in _walk(views, wanted, check_crc):
+            found = _judged(logs, wanted, header, crc_ok, due, may_begin_before=is_first_batch and not wanted.is_first)
+            due, is_first_batch = found.last_offset + 1, False
+            if wanted.is_first or found.first_offset >= wanted.first:
                 yield found
-        if following == offset:
-            following = _resume(logs, wanted, offset)
-            yield FoundBatch(offset, following - 1, None, None, "no batch with these offsets is found")
-        offset = following
+        if due <= before:
+            due = _resume(logs, wanted, before)
+            yield FoundBatch(before, due - 1, None, None, "no batch with these offsets is found")
 
 
-def _read(logs: LogReader, wanted: LogRange, offset: int) -> Sequence[memoryview] | str | None:
+def _judged(
+    logs: LogReader, wanted: LogRange, header: BatchHeader | None, crc_ok: bool | None, due: int, *, may_begin_before: bool
+) -> FoundBatch:
+    """What was found where the offset `due` should be. A base offset is under no CRC: it is checked against its neighbours."""
+    if header is None or crc_ok is False:
+        resume = _resume(logs, wanted, due)
+        if header is not None and due <= header.base_offset < resume:
+            return FoundBatch(header.base_offset, resume - 1, header, False, "its CRC does not match")
+        return FoundBatch(due, resume - 1, None, crc_ok, "what is stored here is not a record batch, or a damaged one")
+    problem, first, last = None, header.base_offset, header.last_offset
+    if first < due and not may_begin_before:
+        problem = f"its offsets begin before the end of the batch before it: {due} was due"
+    elif first > due and _read(logs, wanted, due, max_bytes=1, end=first):
+        problem = f"its header says offset {first} where {due} was due"
+        first, last = due, due + header.last_offset_delta
+    return FoundBatch(first, last, header, crc_ok, problem)
+
+
+def _read(
+    logs: LogReader, wanted: LogRange, offset: int, *, max_bytes: int = READ_BYTES, end: int | None = None
+) -> Sequence[memoryview] | str | None:
     """A text: why nothing can be read there. None: there is no such log any more."""
     try:
-        return logs.read(wanted.log, offset, max_bytes=READ_BYTES, end_offset=wanted.end)
+        return logs.read(wanted.log, offset, max_bytes=max_bytes, end_offset=wanted.end if end is None else end)
     except KeyError:
         return None
     except Exception as error:  # whatever an engine's library says of damaged files
@@ -124,21 +132,16 @@ def _nothing(logs: LogReader, wanted: LogRange, offset: int, error: str | None) 
     return wanted.end, FoundBatch(offset, wanted.end - 1, None, None, text)
 
 
-def _walk(views: Sequence[memoryview], wanted: LogRange, expected: int, check_crc: bool) -> Iterator[FoundBatch]:
-    """The batches of what was read, up to and with the first that is damaged. The last offset of that one is not to be trusted."""
+def _walk(views: Sequence[memoryview], wanted: LogRange, check_crc: bool) -> Iterator[tuple[BatchHeader | None, bool | None]]:
+    """The batches of what was read and whether their CRC is right, up to and with the first that is damaged: None has no header."""
     for view in views:
         position = 0
         while position < len(view):
             header = _plausible(view, position, wanted)
-            if header is None:
-                yield FoundBatch(expected, expected, None, None, "what is stored here is not a record batch")
+            crc_ok = crc_is_valid(view, position, header) if header is not None and check_crc else None
+            yield header, crc_ok
+            if header is None or crc_ok is False:
                 return
-            crc_ok = crc_is_valid(view, position, header) if check_crc else None
-            problem = "its CRC does not match" if crc_ok is False else None
-            yield FoundBatch(header.base_offset, header.last_offset, header, crc_ok, problem)
-            if crc_ok is False:
-                return
-            expected = max(expected, header.last_offset + 1)
             position += header.size_bytes
 
 
@@ -167,11 +170,8 @@ def _resume(logs: LogReader, wanted: LogRange, damaged: int) -> int:
 
 
 def _is_good(logs: LogReader, wanted: LogRange, offset: int) -> bool:
-    try:
-        views = logs.read(wanted.log, offset, max_bytes=1, end_offset=wanted.end)
-    except KeyError:
-        return True
-    except Exception:  # as in _read
+    views = _read(logs, wanted, offset, max_bytes=1)
+    if isinstance(views, str):
         return False
     header = _plausible(views[0], 0, wanted) if views else None
     return not views or (header is not None and header.last_offset >= offset and crc_is_valid(views[0], 0, header))
