@@ -16,14 +16,13 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from kbroker_spark.errors import DataLoss, SourceError
-from kbroker_spark.stream_reader import StreamReader
 from kbroker.client import admin
 from kbroker.testing.broker import RunningBroker
+from kbroker_spark.errors import DataLoss, SourceError
+from kbroker_spark.stream_reader import StreamReader
 from spark.tests.filling import Record, delete_before, produce
 from spark.tests.stored_topics import StoredTopics, stored_topics, time_of
 from spark.tests.stream_steps import ALL, Checkpoint, Run
-
 
 ENGINES = ("segment", "lmdb", "rocksdb", "sqlite")
 
