@@ -194,12 +194,25 @@ def _entries(state: StateReader, prefix: bytes) -> Iterator[tuple[Any, Any]]:
             raise SourceError(f"the state's key {key.hex()} cannot be read ({error}): look with kbroker storage inspect") from error
 
 
+def log_starts(state: StateReader) -> dict[LogId, int]:
+    """Log start offsets that are kept beside the logs (DeleteRecords, retention); others are where the log begins."""
+    return {
+        LogId(key.topic_id, key.partition): value.offset
+        for key, value in _entries(state, LogStartKey.namespace)
+        if isinstance(value, LogStart)
+    }
+
+
 def bounds(logs: LogReader, state: StateReader, topic: TopicInfo, partition: int) -> Bounds:
     """What clients see of a partition: its log start offset (DeleteRecords, retention) counts. KeyError: there is no such log."""
-    found = logs.bounds(topic.log(partition))
     value = state.get(LogStartKey(topic.topic_id, partition).encode())
-    moved = LogStart.decode(value).offset if value is not None else 0
-    return Bounds(min(max(found.start_offset, moved), found.end_offset), found.end_offset)
+    return bounds_from(logs, topic.log(partition), 0 if value is None else LogStart.decode(value).offset)
+
+
+def bounds_from(logs: LogReader, log: LogId, log_start: int) -> Bounds:
+    """The same, with what `log_starts` has of the log, or 0."""
+    found = logs.bounds(log)
+    return Bounds(min(max(found.start_offset, log_start), found.end_offset), found.end_offset)
 
 
 def read_range(

@@ -13,7 +13,7 @@ from kbroker.compression import CorruptPayload
 from kbroker.records import BatchHeader, iter_headers, iter_records
 from kbroker.state_records import Topic, TopicKey, TopicState
 from kbroker.storage.spi import LogId, LogReader
-from kbroker_spark.data import DataDir, TopicInfo, bounds, topics
+from kbroker_spark.data import DataDir, TopicInfo, bounds_from, log_starts, topics
 from kbroker_spark.errors import SourceError
 from kbroker_spark.offsets import Bounds, TopicPartition
 from kbroker_spark.options import Assign, Selection, Subscribe, SubscribePattern
@@ -40,17 +40,17 @@ def look(directory: DataDir, selection: Selection, *, missing_ok: bool = False) 
     during the call are left out.
     """
     state, logs = directory.state(), directory.logs()
-    damage = _damage_of(directory)
+    damage, starts = _damage_of(directory), log_starts(state)
     found: dict[TopicPartition, Partition] = {}
     for topic, numbers in _selected(topics(state), selection, directory, missing_ok):
         for number in numbers:
             try:
-                found[TopicPartition(topic.name, number)] = Partition(
-                    topic, number, bounds(logs, state, topic, number), damage(topic.log(number))
-                )
+                log = topic.log(number)
+                there = bounds_from(logs, log, starts.get(log, 0))
+                found[TopicPartition(topic.name, number)] = Partition(topic, number, there, damage(log))
             except KeyError as error:
                 directory.refresh()
-                state, logs = directory.state(), directory.logs()
+                logs = directory.logs()
                 if _is_live(directory, topic):
                     raise SourceError(
                         f"{directory.path} has no log of {topic.name}-{number}: the directory was copied in part, or damaged; "
