@@ -1,0 +1,224 @@
+"""`archive`: topic logs to Parquet, through Structured Streaming, each record once.
+
+Spark's checkpoint says which offsets are a micro-batch; a micro-batch becomes a commit of the store under its number. A batch that was
+decided before a crash, and is given again because Spark did not get to note that, is skipped. So no reader needs to know Spark's own
+`_spark_metadata` to see each record once, as is the case with its file sink.
+
+This module must not know HTML nor the terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from kbroker_pipeline.exits import CommandFailed
+from kbroker_pipeline.sources import Part
+from kbroker_pipeline.store import Commit, Store, number_name, partition_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+TABLE: Final = "archive"
+USERS_TOPICS: Final = "[^_].*|_[^_].*|_"
+"""Java's and Python's regular expression of all topics but those that begin with two underscores."""
+KEPT_COMMITS: Final = 1000
+_POLL_S: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`max_offsets`: records per micro-batch. `every_s`: None: what is there now, and end."""
+
+    data_dir: Path
+    pattern: str = USERS_TOPICS
+    max_offsets: int | None = 1_000_000
+    every_s: float | None = None
+    fail_on_data_loss: bool = True
+
+
+@dataclass(slots=True)
+class Span:
+    """What the archive holds of one partition: how many records, and between which offsets (the last one included)."""
+
+    rows: int = 0
+    first: int | None = None
+    last: int | None = None
+
+    def add(self, rows: int, first: int, last: int) -> None:
+        self.rows += rows
+        self.first = first if self.first is None else min(self.first, first)
+        self.last = last if self.last is None else max(self.last, last)
+
+
+@dataclass(slots=True)
+class Totals:
+    """The whole archive after a commit: it goes from commit to commit, so that no file has to be read to know it.
+
+    `spans`: topic, partition. `days`: topic, date: records. `size_bytes` and `files`: of Parquet.
+    """
+
+    spans: dict[str, dict[str, Span]] = field(default_factory=dict)
+    days: dict[str, dict[str, int]] = field(default_factory=dict)
+    size_bytes: int = 0
+    files: int = 0
+
+    @property
+    def rows(self) -> int:
+        return sum(span.rows for partitions in self.spans.values() for span in partitions.values())
+
+    @classmethod
+    def of(cls, commit: Commit | None) -> Totals:
+        if commit is None:
+            return cls()
+        found = commit.facts["totals"]
+        spans = {topic: {partition: Span(**span) for partition, span in each.items()} for topic, each in found["spans"].items()}
+        return cls(spans, found["days"], found["size_bytes"], found["files"])
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One commit, for the page: when it was made, and what it added."""
+
+    at_ms: int
+    seconds: float
+    rows: int
+    size_bytes: int
+
+
+def archive(spark: SparkSession, store: Store, settings: Settings, written: Callable[[int], None], now_ms: Callable[[], int]) -> int:
+    """Runs until everything that was there at the start is archived, or, with `every_s`, until it is interrupted. Returns how many records
+    were added. `written` is told of each commit's records. Raises what the source raises, wrapped by Spark."""
+    check_checkpoint(store)
+    before = Totals.of(store.last()).rows
+    writer = Writer(store, written, now_ms)
+    options: dict[str, Any] = {
+        "subscribePattern": settings.pattern,
+        "startingOffsets": "earliest",
+        "includeHeaders": "true",
+        "failOnDataLoss": str(settings.fail_on_data_loss).lower(),
+    }
+    if settings.max_offsets is not None:
+        options["maxOffsetsPerTrigger"] = str(settings.max_offsets)
+    stream = spark.readStream.format("kbroker").options(**options).load(str(settings.data_dir)).writeStream
+    stream = stream.foreachBatch(writer).option("checkpointLocation", str(store.checkpoint)).queryName("kbroker archive")
+    if settings.every_s is None:
+        query = stream.trigger(availableNow=True).start()
+    else:
+        query = stream.trigger(processingTime=f"{settings.every_s} seconds").start()
+    _wait(query)
+    store.forget(KEPT_COMMITS)
+    return Totals.of(store.last()).rows - before
+
+
+def _wait(query: StreamingQuery) -> None:
+    try:
+        while not query.awaitTermination(_POLL_S):
+            pass
+    finally:
+        if query.isActive:
+            query.stop()
+
+
+def check_checkpoint(store: Store) -> None:
+    """CommandFailed where tables and checkpoint do not belong together: records would be missing, or there twice."""
+    last = store.last()
+    if last is None:
+        if _query_id(store) is not None and any((store.checkpoint / "commits").glob("[0-9]*")):
+            raise CommandFailed(f"{store.checkpoint} is there without what it has archived: remove it, to archive everything anew")
+        return
+    if last.facts["query"] != _query_id(store):
+        raise CommandFailed(
+            f"{store.checkpoint} is not the checkpoint that the archive beside it was written with: restore that, or choose another --out"
+        )
+
+
+def _query_id(store: Store) -> str | None:
+    try:
+        return str(json.loads((store.checkpoint / "metadata").read_text(encoding="utf-8"))["id"])
+    except FileNotFoundError:
+        return None
+
+
+class Writer:
+    """Called by Spark with each micro-batch, in the driver."""
+
+    def __init__(self, store: Store, written: Callable[[int], None], now_ms: Callable[[], int]) -> None:
+        self._store, self._written, self._now_ms = store, written, now_ms
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        name = number_name(number)
+        if self._store.commit(name) is not None:
+            return
+        began_s = time.monotonic()
+        folder = self._store.stage(name)
+        dated(frame).write.mode("overwrite").partitionBy("date", "topic").parquet(str(folder / TABLE))
+        last = self._store.last()
+        totals = Totals.of(last)
+        rows, size_bytes = self._count(name, totals)
+        if not rows and last is not None:
+            self._store.stage(name)  # Nothing but empty files, and nothing to note.
+            return
+        seconds = time.monotonic() - began_s
+        facts = {
+            "query": _query_id(self._store),
+            "batch": asdict(Batch(self._now_ms(), seconds, rows, size_bytes)),
+            "totals": asdict(totals),
+        }
+        self._store.decide(name, facts)
+        self._written(rows)
+
+    def _count(self, name: str, totals: Totals) -> tuple[int, int]:
+        """Adds the staged files to the totals; returns their records and bytes."""
+        rows = size_bytes = 0
+        for _, path in self._store.staged(name):
+            date, topic = partition_of(path)
+            size_bytes += path.stat().st_size
+            totals.files += 1
+            for partition, count, first, last in spans_of(path):
+                rows += count
+                totals.spans.setdefault(topic, {}).setdefault(str(partition), Span()).add(count, first, last)
+                of_topic = totals.days.setdefault(topic, {})
+                of_topic[date] = of_topic.get(date, 0) + count
+        totals.size_bytes += size_bytes
+        return rows, size_bytes
+
+
+def dated(frame: DataFrame) -> DataFrame:
+    """Records with `date`, the day of their timestamp in UTC, as text."""
+    from pyspark.sql import functions as F
+
+    return frame.withColumn("date", F.date_format("timestamp", "yyyy-MM-dd"))
+
+
+def spans_of(path: Path) -> list[tuple[int, int, int, int]]:
+    """Of a Parquet file with records: partition, number of records, first and last offset."""
+    import pyarrow.parquet as pq
+
+    table = pq.ParquetFile(path).read(columns=["partition", "offset"])
+    grouped = table.group_by("partition").aggregate([("offset", "count"), ("offset", "min"), ("offset", "max")]).to_pydict()
+    return list(zip(grouped["partition"], grouped["offset_count"], grouped["offset_min"], grouped["offset_max"], strict=True))
+
+
+def waiting(totals: Totals, parts: Iterable[Part], pattern: str) -> int:
+    """About how many records there are to be archived: offsets behind what the archive has."""
+    wanted = re.compile(pattern)
+    count = 0
+    for part in parts:
+        if wanted.fullmatch(part.topic.name):
+            span = totals.spans.get(part.topic.name, {}).get(str(part.partition))
+            first = part.start if span is None or span.last is None else max(part.start, span.last + 1)
+            count += max(0, part.end - first)
+    return count
+
+
+def batches(store: Store) -> list[Batch]:
+    """The commits whose files are kept, oldest first."""
+    found: list[Mapping[str, Any]] = [commit.facts["batch"] for name in store.names() if (commit := store.commit(name)) is not None]
+    return [Batch(**each) for each in found]

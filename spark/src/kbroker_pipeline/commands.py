@@ -1,0 +1,161 @@
+"""The jobs as commands: what they take, what they print. Each imports its job when it runs, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from kbroker_pipeline.cli import Common, finish, job_options, working
+from kbroker_pipeline.exits import Exit
+
+
+def _common(options: dict[str, Any]) -> Common:
+    """Takes what belongs to all jobs out of a command's options."""
+    chosen = {name: options.pop(name) for name in Common._fields}
+    return Common(**{**chosen, "settings": dict(chosen["settings"])})
+
+
+@click.command()
+@job_options
+@click.option(
+    "--topics", metavar="REGEX", help="Which topics, as a regular expression. Default: all but those that begin with two underscores."
+)
+@click.option("--continuous", is_flag=True, help="Go on until Ctrl-C as records arrive, instead of ending with what is there.")
+@click.option(
+    "--every", "every_s", type=click.FloatRange(min=0.1), default=10.0, show_default=True, metavar="SECONDS", help="With --continuous."
+)
+@click.option(
+    "--batch-records", type=click.IntRange(min=1), default=1_000_000, show_default=True, metavar="N", help="Records of one micro-batch."
+)
+@click.option(
+    "--skip-lost", is_flag=True, help="Go on where records were removed before they were archived, instead of ending with an error."
+)
+def archive(topics: str | None, continuous: bool, every_s: float, batch_records: int, skip_lost: bool, **options: Any) -> None:  # noqa: ANN401
+    """Copy the records of topics into a table of Parquet files, each once.
+
+    Goes on where the last run ended; new topics and partitions are taken up.
+    """
+    from kbroker_pipeline import archive as job
+    from kbroker_pipeline import archive_page, sources
+
+    common = _common(options)
+    settings = job.Settings(
+        common.data_dir, topics or job.USERS_TOPICS, batch_records, every_s if continuous else None, fail_on_data_loss=not skip_lost
+    )
+    with working("archive", common) as work:
+        began_s = time.monotonic()
+        before = job.Totals.of(work.store.last())
+        work.progress.tell("archiving", job.waiting(before, sources.parts(common.data_dir), settings.pattern))
+        try:
+            job.archive(work.spark, work.store, settings, work.progress.add, common.moment_ms)
+        except KeyboardInterrupt:
+            if not continuous:
+                raise
+        totals = job.Totals.of(work.store.last())
+        archived = archive_page.Archived(
+            data_dir=str(work.directory.path),
+            engines=work.directory.engines,
+            table=str(work.store.table(job.TABLE)),
+            now_ms=common.moment_ms(),
+            added=totals.rows - before.rows,
+            seconds=time.monotonic() - began_s,
+            totals=totals,
+            batches=job.batches(work.store),
+            parts=sources.parts(common.data_dir),
+        )
+        rows = [{**row._asdict(), "behind": row.behind} for row in archive_page.part_rows(totals, archived.parts)]
+        facts = {
+            "records": totals.rows,
+            "added": archived.added,
+            "files": totals.files,
+            "size_bytes": totals.size_bytes,
+            "table": archived.table,
+        }
+        finish(work, common, archive_page.page(archived), {"partitions": rows}, facts)
+
+
+@click.command("queue-health")
+@job_options
+@click.option(
+    "--stuck-after", "stuck_after_s", type=click.FloatRange(min=0), default=60.0, show_default=True, metavar="SECONDS",
+    help="How long a start offset with backlog behind it must not have moved.",
+)  # fmt: skip
+@click.option(
+    "--history/--no-history", default=True, show_default=True, help="Look for records that were given up in the state's history, too."
+)
+def queue_health(stuck_after_s: float, history: bool, **options: Any) -> None:  # noqa: ANN401
+    """Take a snapshot of all share groups, and compare it with those of earlier runs."""
+    from kbroker_pipeline import health_job, health_page
+
+    common = _common(options)
+    with working("queue-health", common) as work:
+        settings = health_job.Settings(stuck_after_s, history)
+        found = health_job.queue_health(work.spark, work.store, work.directory, settings, common.moment_ms(), work.progress.tell)
+        facts = {
+            "snapshots": found.runs,
+            "changed": found.changed,
+            "oldest_unfinished_s": health_page.oldest_age_s(found),
+            "stuck": len(found.stuck),
+            "unreadable": len(found.problems),
+        }
+        names = ("group", "topic", "partition", "start_offset", "log_end", "backlog", "acknowledged", "archived", "dead_lettered",
+                 "redelivered", "max_deliveries")  # fmt: skip
+        shares = [{name: getattr(row, name) for name in names} for row in found.shares]
+        stuck = [
+            {"group": each.row.group, "topic": each.row.topic, "partition": each.row.partition, "start_offset": each.row.start_offset,
+             "stuck_for_s": (found.now_ms - each.since_ms) / 1000, "backlog": each.row.backlog, "head_is": each.row.head_state}
+            for each in found.stuck
+        ]  # fmt: skip
+        rows = {"share_partitions": shares, "stuck_heads": stuck, "worst_records": [row._asdict() for row in found.worst[:10]]}
+        finish(work, common, health_page.page(found), rows, facts)
+
+
+@click.command("dead-letter-report")
+@job_options
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="A dead letter topic; may be repeated. Default: all that are one.")
+def dead_letter_report(topics: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
+    """Collect dead letters with the records they stand for: causes, sources, keys, first and last seen."""
+    from kbroker_pipeline import letters_job, letters_page
+    from kbroker_pipeline.report import human_time
+
+    common = _common(options)
+    with working("dead-letter-report", common) as work:
+        found = letters_job.dead_letter_report(work.spark, work.store, work.directory, topics, common.moment_ms(), work.progress.tell)
+        facts = {
+            "dead_letters": found.letters,
+            "added": found.added,
+            "rejected": found.rejected,
+            "exhausted": found.letters - found.rejected,
+            "originals_still_there": found.originals,
+            "first_seen": human_time(found.first_ms),
+            "last_seen": human_time(found.last_ms),
+        }
+        rows = {
+            "sources": [row._asdict() for row in found.sources],
+            "top_offenders": [row._asdict() for row in found.keys[:10]],
+        }
+        finish(work, common, letters_page.page(found), rows, facts)
+
+
+@click.command()
+@job_options
+def verify(**options: Any) -> int:  # noqa: ANN401
+    """Read everything and tell what is wrong; exit code 1 where something is."""
+    from kbroker_pipeline import verify_job, verify_page
+
+    common = _common(options)
+    with working("verify", common) as work:
+        found = verify_job.verify(work.spark, work.store, work.directory, common.moment_ms(), work.progress.tell)
+        facts = {
+            "errors": found.errors,
+            "notes": len(found.findings) - found.errors,
+            "batches": sum(log.batches for log in found.logs),
+            "records": sum(log.records for log in found.logs),
+            "size_bytes": sum(log.size_bytes for log in found.logs),
+            "share_partitions": found.share_partitions,
+            "dead_letters": found.letters,
+        }
+        finish(work, common, verify_page.page(found), {"findings": [row._asdict() for row in found.findings]}, facts)
+        return Exit.REFUSED if found.errors else Exit.OK

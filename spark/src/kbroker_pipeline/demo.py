@@ -1,0 +1,80 @@
+"""`kbroker-pipeline demo`: a broker, orders, two share groups, and all jobs on its directory while it runs; the pages stay."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import nullcontext, redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import click
+
+from kbroker_pipeline.cli import load_commands, spark_session
+from kbroker_pipeline.exits import CommandFailed, Exit, say
+
+
+@click.command()
+@click.option(
+    "--home", type=click.Path(path_type=Path), metavar="DIR", help="Where everything is kept. Default: a new temporary directory."
+)
+@click.option("--storage", default="segment", show_default=True, metavar="ENGINE", help="The broker's engine.")
+@click.option("--orders", "count", type=click.IntRange(min=100), default=20_000, show_default=True, metavar="N", help="Number of orders.")
+@click.option("--rounds", type=click.IntRange(2, 50), default=5, show_default=True, metavar="N", help="Snapshots of the queues on the way.")
+def demo(home: Path | None, storage: str, count: int, rounds: int) -> None:
+    """Run a broker with orders, some of them poison, two share groups, and all jobs beside it.
+
+    Prints where the pages are; nothing is removed at the end.
+    """
+    from kbroker import plugins
+    from kbroker.errors import OperatorError
+    from kbroker_pipeline import demo_work
+
+    if storage == "memory":
+        raise click.UsageError("the memory engine keeps nothing on disk to be read")
+    try:
+        plugins.log_store_factory(storage)
+        plugins.state_store_factory(storage)
+    except OperatorError as error:
+        raise CommandFailed(str(error), Exit.USAGE) from error
+    home = (home or Path(tempfile.mkdtemp(prefix="kbroker-spark-demo-"))).absolute()
+    data_dir, out = home / "data", home / "tables"
+    if data_dir.exists():
+        raise CommandFailed(f"{data_dir} is there already: choose another --home", Exit.USAGE)
+    home.mkdir(parents=True, exist_ok=True)
+    with spark_session(), demo_work.broker(data_dir, storage) as bootstrap:
+        say(f"a broker runs at {bootstrap} on {data_dir}")
+        demo_work.prepare(bootstrap)
+        each = count // rounds
+        for number in range(rounds):
+            _round(bootstrap, number, each, last=number == rounds - 1)
+            if number < rounds - 1:
+                _job("queue-health", data_dir, out, quiet=True)
+        for job in ("archive", "queue-health", "dead-letter-report", "verify"):
+            _job(job, data_dir, out)
+    click.echo("\nThe broker has ended. Open these pages:")
+    for page in sorted((out / "reports").glob("*.html")):
+        click.echo(f"  {page.as_uri()}")
+
+
+def _round(bootstrap: str, number: int, count: int, *, last: bool) -> None:
+    """Orders come, order-workers do most of them, and mailer falls behind more and more, until it stops."""
+    from kbroker_pipeline import demo_work
+
+    say(f"round {number + 1}: {count:,} orders")
+    demo_work.produce(bootstrap, number * count, count)
+    most = None if number % 2 else count * 4 // 5
+    demo_work.consume(bootstrap, demo_work.WORKERS, demo_work.worker, most)
+    if not last:
+        demo_work.consume(bootstrap, demo_work.MAILER, demo_work.mailer, count // (2 + number))
+
+
+def _job(job: str, data_dir: Path, out: Path, *, quiet: bool = False) -> None:
+    """The command, as a user gives it, in this process and on its Spark session."""
+    arguments = [job, str(data_dir), "--out", str(out)]
+    if job == "queue-health":
+        arguments += ["--stuck-after", "0"]
+    say("kbroker-pipeline " + " ".join(arguments))
+    with redirect_stdout(StringIO()) if quiet else nullcontext():
+        code = load_commands().main(arguments, prog_name="kbroker-pipeline", standalone_mode=False)
+    if isinstance(code, int) and code:
+        raise CommandFailed(f"{job} ended with exit code {code}", Exit(code))

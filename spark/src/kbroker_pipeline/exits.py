@@ -1,0 +1,84 @@
+"""How a command ends: kbroker's exit codes, and one line on stderr for each error that is foreseen.
+
+Errors of data sources come wrapped in tracebacks of Spark's worker processes; the line that says what to do is taken out of these.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+import click
+from click.exceptions import NoArgsIsHelpError
+
+from kbroker.errors import OperatorError
+from kbroker_spark.errors import SourceError
+
+_SOURCE_ERROR = re.compile(r"^(?:[\w.]+\.)?(?:SourceError|DataLoss|OperatorError|CorruptBatch|CommandFailed): (.+)$", re.MULTILINE)
+
+
+class Exit(IntEnum):
+    """As docs/exit-codes.md has them."""
+
+    OK = 0
+    REFUSED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    DATA_DIRECTORY = 4
+    INTERRUPTED = 130
+
+
+class CommandFailed(Exception):
+    """A command ends with this exit code and one line on stderr."""
+
+    def __init__(self, message: str, exit_code: Exit = Exit.REFUSED) -> None:
+        super().__init__(" ".join(message.split()))
+        self.exit_code = exit_code
+
+
+def say(message: str) -> None:
+    """One line for the person at the terminal, on stderr: stdout belongs to results."""
+    click.echo("kbroker-pipeline: " + " ".join(message.split()), err=True)
+
+
+def end_of(error: BaseException) -> Exit:
+    """Print the one line that an error deserves and return the exit code; what nobody foresaw is raised again."""
+    match error:
+        case NoArgsIsHelpError():
+            error.show()
+            return Exit.USAGE
+        case click.UsageError():
+            command = error.ctx.command_path if error.ctx is not None else "kbroker-pipeline"
+            say(f"{error.format_message()} (see {command} --help)")
+            return Exit.USAGE
+        case CommandFailed():
+            say(str(error))
+            return error.exit_code
+        case click.ClickException():
+            say(error.format_message())
+            return Exit.REFUSED
+        case KeyboardInterrupt() | click.Abort():
+            return Exit.INTERRUPTED
+        case SourceError() | OperatorError():
+            say(str(error))
+            return Exit.DATA_DIRECTORY
+        case OSError():
+            say(str(error))
+            return Exit.REFUSED
+    return _end_of_spark(error)
+
+
+def _end_of_spark(error: BaseException) -> Exit:
+    line = line_of(error)
+    if line is None:
+        raise error
+    say(line)
+    return Exit.DATA_DIRECTORY
+
+
+def line_of(error: BaseException) -> str | None:
+    """What a data source said, out of an exception of Spark; None if it was not one of them."""
+    if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+        return None
+    found = _SOURCE_ERROR.findall(str(error))
+    return str(found[0]) if found else None

@@ -1,0 +1,206 @@
+"""`queue-health`: one snapshot of all share groups per run, and what the snapshots say together.
+
+A run that finds nothing changed since the last snapshot writes nothing. Otherwise one commit holds the snapshot (`queue_health`), its
+delivery counts (`delivery_counts`) and worst records (`worst_records`), the records that were given up since the last one (`given_up`), and
+where to go on in the dead letter topics. This module must not know HTML nor the terminal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from kbroker_pipeline import health, letters, sources
+from kbroker_pipeline.frames import empty, read_table, rows_of, table_of
+from kbroker_pipeline.health_page import CountRow, Health, Point, ShareRow, Stuck, WorstRow
+from kbroker_pipeline.lookup import Found, Place, look_up
+from kbroker_pipeline.report import excerpt
+from kbroker_pipeline.sources import Directory, Part
+from kbroker_pipeline.store import Store, write_arrow
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SHARES, COUNTS, WORST, GIVEN_UP = "queue_health", "delivery_counts", "worst_records", "given_up"
+GIVEN_UP_SCHEMA: Final = (
+    "group string, topic_id string, partition int, offset bigint, topic string, delivery_count int, dead_letter boolean, seen timestamp"
+)
+_LETTERS_SCHEMA: Final = (
+    "group string, source_topic string, source_topic_id string, source_partition int, source_offset bigint, delivery_count int"
+)
+_MOST_POINTS: Final = 500
+_MOST_WORST: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`stuck_after_s`: how long a start offset must have stood still. `history`: records that were given up and forgotten between two runs
+    are looked for in the state's history, too."""
+
+    stuck_after_s: float = 60.0
+    history: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What a run found: rows as the tables have them, but for the moment."""
+
+    shares: list[dict[str, Any]]
+    counts: list[dict[str, Any]]
+    worst: list[dict[str, Any]]
+    given_up: list[dict[str, Any]]
+    cursor: Mapping[str, int]
+    problems: list[str]
+
+    def fingerprint(self) -> str:
+        told = json.dumps([self.shares, self.counts, [row["offset"] for row in self.worst], dict(self.cursor)], sort_keys=True, default=str)
+        return hashlib.sha256(told.encode()).hexdigest()
+
+
+def queue_health(
+    spark: SparkSession, store: Store, directory: Directory, settings: Settings, now_ms: int, tell: Callable[[str], None]
+) -> Health:
+    """Takes a snapshot, commits it if it says anything new, and returns what the page shows."""
+    last = store.last()
+    picture = take(spark, store, directory, settings, tell)
+    changed = last is None or last.facts["fingerprint"] != picture.fingerprint()
+    moment_ms = now_ms if changed or last is None else int(last.facts["taken_ms"])
+    if changed:
+        tell("writing the snapshot")
+        _commit(store, picture, moment_ms)
+    tell("comparing with earlier snapshots")
+    history = read_table(spark, store.table(SHARES))
+    if history is None:
+        return Health(str(directory.path), directory.engines, now_ms, changed, len(store.names()), (), (), (), (), (), picture.problems)
+    history = _in_ms(history)
+    current = history.where(history["taken_ms"] == moment_ms)
+    shares = {_key(row): row for row in rows_of(current.orderBy("group", "topic", "partition"))}
+    stuck = [
+        Stuck(_share_row(shares[_key(row)]), row["since_ms"], bool(row["ahead_moves"]))
+        for row in rows_of(health.standing(history, current))
+        if row["since_ms"] <= now_ms - settings.stuck_after_s * 1000
+    ]
+    return Health(
+        data_dir=str(directory.path),
+        engine=directory.engines,
+        now_ms=now_ms,
+        changed=changed,
+        runs=len(store.names()),
+        shares=[_share_row(row) for row in shares.values()],
+        points=[Point(**row) for row in rows_of(health.points(history, _MOST_POINTS))],
+        stuck=sorted(stuck, key=lambda each: each.since_ms),
+        counts=_counts_of(picture.counts),
+        worst=[_worst_row(row) for row in picture.worst],
+        problems=picture.problems,
+    )
+
+
+def take(spark: SparkSession, store: Store, directory: Directory, settings: Settings, tell: Callable[[str], None]) -> Picture:
+    """Reads the state first and the logs behind it, so that no log ends before what its state says."""
+    tell("reading share-group state")
+    batches = sources.state(spark, directory.path, "batches")
+    problems = [f"state of group {row['group']} on {row['topic'] or row['topic_id']}-{row['partition']}: {row['problem']}"
+                for row in rows_of(batches.where(batches["problem"].isNotNull()))]  # fmt: skip
+    shares_view = sources.state(spark, directory.path, "share-partitions")
+    last = store.last()
+    parts = sources.parts(directory.path)
+    of_letters = [part for part in parts if letters.ENABLED in part.topic.config and part.topic.config[letters.ENABLED] == "true"]
+    tell("reading dead letters")
+    given_up = newly_given_up(spark, store, directory, batches, parts, of_letters, last.facts["cursor"] if last else {}, settings.history)
+    new = rows_of(given_up)
+    new_frame = spark.createDataFrame([tuple(row.values()) for row in new], given_up.schema) if new else given_up.limit(0)
+    known = read_table(spark, store.table(GIVEN_UP))
+    columns = [name.split()[0] for name in GIVEN_UP_SCHEMA.split(", ")][:-1]
+    every = new_frame.select(*columns) if known is None else known.select(*columns).unionByName(new_frame.select(*columns))
+    tell("adding up")
+    shares = rows_of(health.shares(health.windows(batches), shares_view, health.oldest_unfinished(batches), every))
+    counts = rows_of(health.delivery_counts(batches, new_frame).orderBy("group", "topic", "partition", "delivery_count"))
+    worst = rows_of(health.worst(batches, new_frame, _MOST_WORST))
+    tell("looking up records")
+    _look_up(directory, shares, worst)
+    return Picture(shares, counts, worst, new, sources.advanced(of_letters), problems)
+
+
+def newly_given_up(
+    spark: SparkSession, store: Store, directory: Directory, batches: DataFrame, parts: Sequence[Part], of_letters: Sequence[Part],
+    cursor: sources.Cursor, history: bool,
+) -> DataFrame:  # fmt: skip
+    """Records given up that no run before has seen: from the state, its history, and new dead letters."""
+    from pyspark.sql import functions as F
+
+    ids = {part.topic.name: str(part.topic.topic_id) for part in parts}
+    records = sources.records(spark, directory.path, sources.pieces(of_letters, cursor), headers=True)
+    found = empty(spark, _LETTERS_SCHEMA)
+    if records is not None and ids:
+        named = spark.createDataFrame(sorted(ids.items()), "source_topic string, source_topic_id string")
+        found = letters.parse(records).join(named, "source_topic").select(*found.columns)
+    stored = batches.select(*health.KEY, "topic", "first_offset", "last_offset", "state", "delivery_count")
+    if history:
+        steps = sources.state(spark, directory.path, "history").where(F.col("batches").isNotNull())
+        each = steps.select(*health.KEY, "topic", F.explode("batches").alias("batch")).select(*health.KEY, "topic", "batch.*")
+        stored = stored.unionByName(each)
+    now = health.given_up_now(stored, found)
+    known = read_table(spark, store.table(GIVEN_UP))
+    new = now if known is None else health.newly_given_up(now, known)
+    return new.select("group", "topic_id", "partition", "offset", "topic", "delivery_count", "dead_letter")
+
+
+def _look_up(directory: Directory, shares: list[dict[str, Any]], worst: list[dict[str, Any]]) -> None:
+    """Adds what only the records know: when the oldest unfinished ones were produced, and what the worst ones hold."""
+    heads = [_place(row, "oldest_offset") for row in shares if row["oldest_offset"] is not None]
+    found = look_up(directory.path, [*heads, *(_place(row, "offset") for row in worst)])
+    nothing = Found(None, None, None)
+    for row in shares:
+        row["oldest_ms"] = found.get(_place(row, "oldest_offset"), nothing).timestamp_ms if row["oldest_offset"] is not None else None
+    for row in worst:
+        record = found.get(_place(row, "offset"), nothing)
+        row.update(timestamp_ms=record.timestamp_ms, key=excerpt(record.key), value=excerpt(record.value))
+
+
+def _place(row: Mapping[str, Any], offset: str) -> Place:
+    return Place(row["topic_id"], row["partition"], row[offset])
+
+
+def _commit(store: Store, picture: Picture, moment_ms: int) -> None:
+    name = store.next_name()
+    folder = store.stage(name)
+    taken = datetime.fromtimestamp(moment_ms / 1000, UTC)
+    of_day = {"date": taken.strftime("%Y-%m-%d"), "taken": taken}
+    for table, rows in ((SHARES, picture.shares), (COUNTS, picture.counts), (WORST, picture.worst)):
+        if rows:
+            write_arrow(table_of([{**of_day, **row} for row in rows]), folder / table)
+    if picture.given_up:
+        rows = [{"date": of_day["date"], **row, "topic": row["topic"] or "", "seen": taken} for row in picture.given_up]
+        write_arrow(table_of(rows), folder / GIVEN_UP)
+    facts = {"taken_ms": moment_ms, "fingerprint": picture.fingerprint(), "cursor": dict(picture.cursor)}
+    store.decide(name, facts)
+
+
+def _in_ms(history: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return history.withColumn("taken_ms", F.unix_millis("taken"))
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in health.KEY)
+
+
+def _share_row(row: Mapping[str, Any]) -> ShareRow:
+    return ShareRow(**{name: row[name] for name in ShareRow._fields})
+
+
+def _worst_row(row: Mapping[str, Any]) -> WorstRow:
+    return WorstRow(**{name: row[name] for name in WorstRow._fields})
+
+
+def _counts_of(rows: Sequence[Mapping[str, Any]]) -> list[CountRow]:
+    sums: dict[tuple[str, int], int] = {}
+    for row in rows:
+        key = (row["group"], row["delivery_count"])
+        sums[key] = sums.get(key, 0) + row["records"]
+    return [CountRow(group, count, records) for (group, count), records in sorted(sums.items())]

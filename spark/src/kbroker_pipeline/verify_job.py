@@ -1,0 +1,114 @@
+"""`verify`: reads a whole data directory and tells what is wrong in it; findings that are new become a commit.
+
+The order of reading matters beside a live broker: dead letters first, then state, then where the logs end. So a record has its dead letter
+before its state is looked at, and no state is ahead of a log. This module must not know HTML nor the terminal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from kbroker_pipeline import checks, letters, sources
+from kbroker_pipeline.frames import empty, rows_of, table_of
+from kbroker_pipeline.sources import Directory, Part
+from kbroker_pipeline.store import Store, write_arrow
+from kbroker_pipeline.verify_page import FindingRow, LogRow, Verified
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TABLE: Final = "findings"
+MOST_FINDINGS: Final = 10_000
+_LETTERS_SCHEMA: Final = (
+    "group string, source_topic string, source_topic_id string, source_partition int, source_offset bigint, timestamp timestamp"
+)
+
+
+def verify(spark: SparkSession, store: Store, directory: Directory, now_ms: int, tell: Callable[[str], None]) -> Verified:
+    """Reads everything, commits findings if they are not those of the last run, and returns what the page shows."""
+    tell("reading dead letters")
+    parts = sources.parts(directory.path)
+    found_letters = _letters(spark, directory, parts).cache()
+    letter_count = found_letters.count()
+    tell("reading share-group state")
+    state = sources.state(spark, directory.path, "batches")
+    shares = state.select(*checks.SHARE).distinct().count()
+    parts = sources.parts(directory.path)
+    logs = _logs(spark, parts)
+    batches = sources.batches(spark, directory.path)
+    tell("reading all batches and checking their CRCs")
+    sizes = rows_of(_sizes(batches))
+    tell("checking")
+    every = checks.of_batches(batches, logs).unionByName(checks.of_state(state, logs)).unionByName(checks.of_letters(found_letters, state))
+    ordered = every.orderBy("severity", "check", "topic", "partition", "group", "first_offset")
+    findings = [FindingRow(**{name: row[name] for name in FindingRow._fields}) for row in rows_of(ordered.limit(MOST_FINDINGS))]
+    ids = {(str(part.topic.topic_id), part.partition): part for part in parts}
+    changed = _commit_if_new(store, findings, now_ms)
+    return Verified(
+        data_dir=str(directory.path),
+        engines=directory.engines,
+        now_ms=now_ms,
+        changed=changed,
+        checks=[(each.name, each.about, each.meaning) for each in checks.CHECKS],
+        findings=findings,
+        logs=[_log_row(row, ids.get((row["topic_id"], row["partition"]))) for row in sizes],
+        share_partitions=shares,
+        letters=letter_count,
+    )
+
+
+def _letters(spark: SparkSession, directory: Directory, parts: Sequence[Part]) -> DataFrame:
+    watched = [part for part in parts if part.topic.config.get(letters.ENABLED) == "true"]
+    records = sources.records(spark, directory.path, sources.pieces(watched, {}), headers=True)
+    nothing = empty(spark, _LETTERS_SCHEMA)
+    if records is None:
+        return nothing
+    ids = sorted({(part.topic.name, str(part.topic.topic_id)) for part in parts})
+    named = spark.createDataFrame(ids, "source_topic string, source_topic_id string")
+    return letters.parse(records).join(named, "source_topic").select(*nothing.columns)
+
+
+def _logs(spark: SparkSession, parts: Sequence[Part]) -> DataFrame:
+    rows = [(str(part.topic.topic_id), part.partition, part.topic.name, part.start, part.end) for part in parts]
+    return spark.createDataFrame(rows, "topic_id string, partition int, topic string, log_start bigint, log_end bigint")
+
+
+def _sizes(batches: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return (
+        batches.groupBy("topic", "topic_id", "partition")
+        .agg(
+            F.count("*").alias("batches"),
+            F.coalesce(F.sum("record_count"), F.lit(0)).cast("bigint").alias("records"),
+            F.coalesce(F.sum("size_bytes"), F.lit(0)).cast("bigint").alias("size_bytes"),
+            F.min("base_offset").alias("first"),
+            F.max("last_offset").alias("last"),
+        )
+        .orderBy("topic", "partition")
+    )
+
+
+def _log_row(row: dict[str, Any], part: Part | None) -> LogRow:
+    name = row["topic"] or row["topic_id"]
+    start, end = (part.start, part.end) if part is not None else (row["first"] or 0, (row["last"] or 0) + 1)
+    return LogRow(name, row["partition"], start, end, row["batches"], row["records"], row["size_bytes"])
+
+
+def _commit_if_new(store: Store, findings: Sequence[FindingRow], now_ms: int) -> bool:
+    told = hashlib.sha256(json.dumps(findings).encode()).hexdigest()
+    last = store.last()
+    if last is not None and last.facts["fingerprint"] == told:
+        return False
+    name = store.next_name()
+    folder = store.stage(name)
+    seen = datetime.fromtimestamp(now_ms / 1000, UTC)
+    if findings:
+        day = {"date": seen.strftime("%Y-%m-%d"), "seen": seen}
+        write_arrow(table_of([{**day, **row._asdict(), "topic": row.topic or row.topic_id or ""} for row in findings]), folder / TABLE)
+    store.decide(name, {"fingerprint": told, "taken_ms": now_ms, "findings": len(findings)})
+    return True

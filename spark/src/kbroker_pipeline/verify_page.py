@@ -1,0 +1,162 @@
+"""The page of verify: what was read, what was looked for, and what was found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kbroker_pipeline import figures
+from kbroker_pipeline.report import Cell, Figure, Headline, Notice, Page, Section, Table, Tagged, human_bytes, human_count, human_time
+
+_MOST_BARS = 40
+_MOST_ROWS = 500
+_MOST_MARKS = 500
+
+
+class FindingRow(NamedTuple):
+    """One thing that is wrong, or (`note`) that may be. `topic` None: of a topic that does not exist."""
+
+    check: str
+    severity: str
+    topic: str | None
+    topic_id: str | None
+    partition: int
+    group: str | None
+    first_offset: int | None
+    last_offset: int | None
+    detail: str
+
+    @property
+    def log(self) -> str:
+        return f"{self.topic or self.topic_id}-{self.partition}"
+
+
+class LogRow(NamedTuple):
+    """A log as it was read; `start` and `end` are what clients see."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    batches: int
+    records: int
+    size_bytes: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Verified(NamedTuple):
+    """All that the page shows. `checks`: name, what it is about, what it makes sure of. `changed`: the findings are not the last run's."""
+
+    data_dir: str
+    engines: str
+    now_ms: int
+    changed: bool
+    checks: Sequence[tuple[str, str, str]]
+    findings: Sequence[FindingRow]
+    logs: Sequence[LogRow]
+    share_partitions: int
+    letters: int
+
+    @property
+    def errors(self) -> int:
+        return sum(finding.severity == "error" for finding in self.findings)
+
+
+def page(found: Verified) -> Page:
+    errors, notes = found.errors, len(found.findings) - found.errors
+    if errors:
+        status = Tagged(f"{errors:,} errors", "bad")
+    else:
+        status = Tagged(f"{notes:,} notes", "warn") if notes else Tagged("all checks passed", "good")
+    return Page(
+        title="Verification",
+        summary=f"{len(found.checks)} checks on every record batch, all share-group state and all dead letters.",
+        status=status,
+        facts=(
+            ("Data directory", found.data_dir),
+            ("Engines", found.engines),
+            ("Run", human_time(found.now_ms)),
+            ("Findings", "those of the last run" if not found.changed else "new since the last run" if found.findings else "none"),
+        ),
+        headlines=_headlines(found, errors, notes),
+        notices=[Notice(_where(each), f"{each.check}: {each.detail}", "bad") for each in found.findings if each.severity == "error"][:5],
+        sections=(
+            Section("Checks", "", [_check_table(found)], wide=True),
+            Section("Logs", "", [_map(found), _sizes(found)]),
+            Section("Findings", "", [_finding_table(found)], wide=True),
+            Section("What was read", "", [_log_table(found)], wide=True),
+        ),
+    )
+
+
+def _where(finding: FindingRow) -> str:
+    return finding.log if finding.group is None else f"{finding.group} · {finding.log}"
+
+
+def _headlines(found: Verified, errors: int, notes: int) -> list[Headline]:
+    return [
+        Headline("Errors", human_count(errors), "damage, or what cannot be", "bad" if errors else "good"),
+        Headline("Notes", human_count(notes), "may be all right", "warn" if notes else "good"),
+        Headline("Batches", human_count(sum(log.batches for log in found.logs)), "read, CRCs checked"),
+        Headline("Records", human_count(sum(log.records for log in found.logs)), human_bytes(sum(log.size_bytes for log in found.logs))),
+        Headline("Share-partitions", human_count(found.share_partitions), "with state"),
+        Headline("Dead letters", human_count(found.letters), "compared with the state"),
+    ]
+
+
+def _check_table(found: Verified) -> Table:
+    counted = Counter(finding.check for finding in found.findings)
+    bad = {finding.check for finding in found.findings if finding.severity == "error"}
+
+    def result(name: str) -> Tagged:
+        if not counted[name]:
+            return Tagged("passed", "good")
+        return Tagged(f"{counted[name]:,} found", "bad" if name in bad else "warn")
+
+    rows = [(name, meaning, about, result(name)) for name, about, meaning in found.checks]
+    return Table("", [("Check", "left"), ("What must hold", "left"), ("Of", "left"), ("Result", "left")], rows)
+
+
+def _map(found: Verified) -> Figure:
+    marked = {finding.log for finding in found.findings}
+    ordered = sorted(found.logs, key=lambda log: (log.name not in marked, -log.records))[:_MOST_BARS]
+    bars = {"log": [(log.name, log.start, log.end) for log in sorted(ordered, key=lambda log: (log.topic, log.partition))]}
+    shown = {log.name for log in ordered}
+    marks = [
+        (each.log, each.first_offset or 0, each.check if each.group is None else f"{each.check}, group {each.group}")
+        for each in found.findings
+        if each.log in shown
+    ][:_MOST_MARKS]
+    return figures.spans("Offsets and findings", "Where in each log something was found.", bars, marks=marks)
+
+
+def _sizes(found: Verified) -> Figure:
+    largest = sorted(found.logs, key=lambda log: -log.size_bytes)[:_MOST_BARS]
+    points = [(log.name, round(log.size_bytes / 2**20, 3)) for log in largest]
+    return figures.rows("Size", "Of the record batches of each log.", {"size": points}, unit="MiB", colours={"size": "@teal"})
+
+
+def _finding_table(found: Verified) -> Table:
+    def cells(row: FindingRow) -> tuple[Cell, ...]:
+        level = Tagged(row.severity, "bad" if row.severity == "error" else "warn")
+        return level, row.check, row.topic or row.topic_id, row.partition, row.group, row.first_offset, row.last_offset, row.detail
+
+    titles = ("", "Check", "Topic", "Partition", "Group", "First offset", "Last offset", "Detail")
+    note = f"The first {_MOST_ROWS} of {len(found.findings):,}." if len(found.findings) > _MOST_ROWS else ""
+    return Table(
+        "",
+        [(name, "right" if name in ("Partition", "First offset", "Last offset") else "left") for name in titles],
+        [cells(row) for row in found.findings[:_MOST_ROWS]],
+        note=note,
+        empty="Nothing was found.",
+    )
+
+
+def _log_table(found: Verified) -> Table:
+    titles = ("Topic", "Partition", "Log start", "Log end", "Batches", "Records", "Size")
+    rows = [(log.topic, log.partition, log.start, log.end, log.batches, log.records, human_bytes(log.size_bytes)) for log in found.logs]
+    return Table("", [(name, "left" if name == "Topic" else "right") for name in titles], rows, empty="There are no logs.")
