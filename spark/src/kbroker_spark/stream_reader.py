@@ -13,7 +13,6 @@ Needs pyspark 4.2, the first with admission control for sources in Python.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -21,12 +20,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from kbroker_spark.batch_reader import RangePartition, finder, rows
+from kbroker_spark.batch_reader import RangePartition, finder, lose, rows
 from kbroker_spark.data import reading
 from kbroker_spark.errors import SourceError
 from kbroker_spark.limits import Patience, proportional_ends
 from kbroker_spark.lookup import Partition, look
-from kbroker_spark.offsets import LATEST, Edge, Offsets, TopicPartition, data_loss, resolve, split, to_json
+from kbroker_spark.offsets import LATEST, Edge, Offsets, TopicPartition, resolve, split, to_json
 from kbroker_spark.options import parse
 from kbroker_spark.schema import checked
 from kbroker_spark.stream_plan import Available, LogState, Picture, StreamJson, StreamOffset, available, offset_at, ranges
@@ -41,7 +40,6 @@ except ImportError as error:
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_log = logging.getLogger(__name__)
 _REST = 4
 """Spark asks for the latest offset every 10 ms while nothing is new. A look at the disk may cost more than that (RocksDB: a snapshot by
 hard links), so the next one comes only after this many times as long as the last one took."""
@@ -183,10 +181,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _report(self, losses: Iterable[str]) -> None:
         """Raises DataLoss, or warns of each loss once."""
         new = [line for line in losses if line not in self._told]
-        if new and self._options.fail_on_data_loss:
-            raise data_loss("; ".join(new))
-        for line in new:
-            _log.warning("Some data may have been lost: %s. The query goes on, as failOnDataLoss is false", line)
+        if new:
+            lose("; ".join(new), fail=self._options.fail_on_data_loss)
         self._told.update(new)
 
 
