@@ -33,7 +33,7 @@ def damage(path: Path) -> list[tuple[int, int]]:
     """As a process sees it that has not looked before."""
     DataDir.open(path).close()
     with reading(path) as directory:
-        return list(look(directory, Subscribe(("t",)))[T].damage)
+        return list(look(directory, Subscribe(("t",)), with_damage=True)[T].damage)
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ class BatchReader(DataSourceReader):
 def plan(options: ReadOptions) -> list[Range]:
     """The ranges of a batch query as of now. SourceError; DataLoss where offsets that were given are not there and must be."""
     with reading(options.path) as directory:
-        found = look(directory, options.selection)
+        found = look(directory, options.selection, with_damage=True)
         bounds = {partition: each.bounds for partition, each in found.items()}
         find = finder(directory, found)
         starts = resolve(options.starting, bounds, find, option=options.starting_option, no_match=options.starting_no_match)

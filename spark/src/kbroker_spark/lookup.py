@@ -33,14 +33,18 @@ class Partition:
     """Offsets [first, end) that its files prove to have been there, where they cannot be read."""
 
 
-def look(directory: DataDir, selection: Selection, *, missing_ok: bool = False) -> dict[TopicPartition, Partition]:
-    """The partitions that `selection` names, with their bounds now; in order of topic and number.
+def look(
+    directory: DataDir, selection: Selection, *, missing_ok: bool = False, with_damage: bool = False
+) -> dict[TopicPartition, Partition]:
+    """The partitions that `selection` names, with their bounds now; in order of topic and number. `with_damage` costs a look at the
+    newest segments of each log.
 
     SourceError: a topic or partition that was named is not there (unless `missing_ok`), or its log is missing. Topics that are deleted
     during the call are left out.
     """
     state, logs = directory.state(), directory.logs()
-    damage, starts = _damage_of(directory), log_starts(state)
+    starts = log_starts(state)
+    damage = _damage_of(directory) if with_damage else _no_damage
     found: dict[TopicPartition, Partition] = {}
     for topic, numbers in _selected(topics(state), selection, directory, missing_ok):
         for number in numbers:
@@ -62,9 +66,13 @@ def look(directory: DataDir, selection: Selection, *, missing_ok: bool = False) 
 def _damage_of(directory: DataDir) -> Callable[[LogId], tuple[tuple[int, int], ...]]:
     """Other engines' databases check themselves."""
     if directory.description.log_engine != "segment":
-        return lambda _: ()
+        return _no_damage
     saved = saved_indexes(directory.log_path)
     return lambda log: tuple(missing(directory.log_path, saved, log, directory.logs()))
+
+
+def _no_damage(_: LogId) -> tuple[tuple[int, int], ...]:
+    return ()
 
 
 def _is_live(directory: DataDir, topic: TopicInfo) -> bool:
