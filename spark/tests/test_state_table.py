@@ -106,6 +106,24 @@ def test_share_partitions_without_batches_have_a_row(broker: RunningBroker, name
 
 
 @every_way
+def test_lag_behind_a_log_start_that_moved(broker: RunningBroker, name: str) -> None:
+    """DeleteRecords takes records away that the group has done, and some that it has not: these are lag until its next write, as in Kafka,
+    and none with control records."""
+    prepare(broker, name, partitions=2, count=60)
+    work(broker, name, mixed, count=60)
+    send(broker, name, range(60, 90), partitions=2)
+    for offset in (12, 25, 35):
+        with broker.connect() as connection:
+            rows = [{"name": name, "partitions": [{"partition_index": number, "offset": offset} for number in (0, 1)]}]
+            connection.call("delete_records", topics=rows, timeout=30_000)
+        check(broker, name)
+    _, share_partitions = answers(broker.data_dir, name)
+    assert [row["log_start_offset"] for row in share_partitions] == [35, 35]
+    work(broker, name, accepted, count=1)
+    check(broker, name)
+
+
+@every_way
 def test_under_load_it_lies_between_two_answers(broker: RunningBroker, name: str) -> None:
     """What is done stays done, so what the broker says before, what is on disk, and what it says then only rises. ReadShareGroupState waits
     for what is being saved, which a reader of the disk may see a little earlier."""
