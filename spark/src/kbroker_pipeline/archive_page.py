@@ -16,6 +16,7 @@ from kbroker_pipeline.report import (
     Section,
     Table,
     Tagged,
+    counted,
     human_bytes,
     human_count,
     human_duration,
@@ -81,10 +82,10 @@ def part_rows(totals: Totals, parts: Sequence[Part]) -> list[PartRow]:
 def page(archived: Archived) -> Page:
     rows, totals = part_rows(archived.totals, archived.parts), archived.totals
     behind = sum(row.behind or 0 for row in rows)
-    status = Tagged(f"{human_count(archived.added)} records added", "good") if archived.added else Tagged("nothing new", "neutral")
+    status = Tagged(f"{counted(archived.added, 'record')} added", "good") if archived.added else Tagged("nothing new", "neutral")
     return Page(
         title="Archive",
-        summary=f"{human_count(totals.rows)} records of {len(totals.spans)} topics as Parquet, each one once.",
+        summary=f"{counted(totals.rows, 'record')} of {counted(len(totals.spans), 'topic')} as Parquet, each one once.",
         status=status,
         facts=(
             ("Data directory", archived.data_dir),

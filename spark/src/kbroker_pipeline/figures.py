@@ -59,7 +59,6 @@ def over_time(
         data.append(trace)
     layout = {
         "hovermode": "x unified",
-        "showlegend": len(series) > 1,
         "xaxis": {"type": "date"},
         "yaxis": {"title": {"text": unit}, "rangemode": "tozero"},
     }
@@ -90,12 +89,13 @@ def columns(
         }
         for number, (name, points) in enumerate(series.items())
     ]
+    places = {x for points in series.values() for x, _ in points if isinstance(x, str)}
+    named = {"type": "category", "categoryarray": sorted(places, key=lambda place: (len(place), place))} if places else {}
     layout: dict[str, Any] = {
         "barmode": "stack" if stacked and not log else "group",
         "hovermode": "x unified",
         "bargap": 0.25,
-        "showlegend": len(series) > 1,
-        "xaxis": {"title": {"text": x_title}, **({"type": "date"} if time else {})},
+        "xaxis": {"title": {"text": x_title}, **({"type": "date"} if time else named)},
         "yaxis": {"title": {"text": unit}, **({"type": "log", "dtick": 1} if log else {"rangemode": "tozero"})},
     }
     return Figure(title, note, data, layout)
@@ -127,11 +127,10 @@ def rows(
         "barmode": "stack",
         "hovermode": "y unified",
         "bargap": 0.35,
-        "showlegend": len(series) > 1,
         "xaxis": {"title": {"text": unit}, "rangemode": "tozero"},
         "yaxis": {"type": "category", "categoryorder": "array", "categoryarray": [label(name) for name in names], "autorange": "reversed"},
     }
-    return Figure(title, note, data, layout, height_px=max(220, 130 + 30 * len(names)))
+    return Figure(title, note, data, layout, height_px=max(170, 70 + 30 * len(names)), stretch=False)
 
 
 def spans(
@@ -176,11 +175,10 @@ def spans(
         "barmode": "overlay",
         "hovermode": "closest",
         "bargap": 0.45,
-        "showlegend": len(data) > 1,
         "xaxis": {"title": {"text": unit}, "rangemode": "tozero"},
         "yaxis": {"type": "category", "categoryorder": "array", "categoryarray": [label(name) for name in names], "autorange": "reversed"},
     }
-    return Figure(title, note, data, layout, height_px=max(220, 130 + 30 * len(names)))
+    return Figure(title, note, data, layout, height_px=max(170, 70 + 30 * len(names)), stretch=False)
 
 
 def buckets(first_ms: int, last_ms: int, most: int = 48) -> int:

@@ -82,7 +82,7 @@ def queue_health(
     stuck = [
         Stuck(_share_row(shares[_key(row)]), row["since_ms"], bool(row["ahead_moves"]))
         for row in rows_of(health.standing(history, current))
-        if row["since_ms"] <= now_ms - settings.stuck_after_s * 1000
+        if row["since_ms"] < now_ms and row["since_ms"] <= now_ms - settings.stuck_after_s * 1000
     ]
     return Health(
         data_dir=str(directory.path),

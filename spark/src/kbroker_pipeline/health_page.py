@@ -17,6 +17,7 @@ from kbroker_pipeline.report import (
     Table,
     Tagged,
     Tone,
+    counted,
     human_count,
     human_duration,
     human_share,
@@ -129,10 +130,10 @@ class Health(NamedTuple):
 
 def page(health: Health) -> Page:
     status = Tagged("needs attention", "warn") if _notices(health) else Tagged("healthy", "good")
-    groups = {row.group for row in health.shares}
+    groups, topics = {row.group for row in health.shares}, {row.topic for row in health.shares}
     return Page(
         title="Queue health",
-        summary=f"{len(groups)} share groups on {len({row.topic for row in health.shares})} topics: how far each has come, what waits, "
+        summary=f"{counted(len(groups), 'share group')} on {counted(len(topics), 'topic')}: how far each has come, what waits, "
         "and what keeps coming back.",
         status=status,
         facts=(

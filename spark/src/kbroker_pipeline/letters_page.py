@@ -17,6 +17,7 @@ from kbroker_pipeline.report import (
     Table,
     Tagged,
     Tone,
+    counted,
     human_count,
     human_duration,
     human_share,
@@ -101,7 +102,7 @@ def page(found: Letters) -> Page:
     differing = [row for row in found.newest if row.original == "differs"]
     return Page(
         title="Dead letters",
-        summary=f"{human_count(found.letters)} records that {len(groups)} share groups gave up, of {len(topics)} topics."
+        summary=f"{counted(found.letters, 'record')} of {counted(len(topics), 'topic')}, given up by {counted(len(groups), 'share group')}."
         if found.letters
         else "No group has given up a record into a dead letter topic.",
         status=Tagged(f"{human_count(found.added)} new", "warn") if found.added else Tagged("nothing new", "good"),

@@ -51,13 +51,15 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A plot: `data` and `layout` as Plotly has them; colours are names of the page's (`@blue`), which follow light and dark."""
+    """A plot: `data` and `layout` as Plotly has them; colours are names of the page's (`@blue`), which follow light and dark.
+    `stretch`: it becomes as high as the plot beside it."""
 
     title: str
     note: str
     data: Sequence[Mapping[str, Any]]
     layout: Mapping[str, Any]
     height_px: int = 320
+    stretch: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,11 @@ def human_count(value: float) -> str:
         if abs(value) >= limit:
             return f"{value / divisor:.2f}{unit}"
     return f"{value:,.0f}"
+
+
+def counted(count: int, word: str) -> str:
+    """`1 topic`, `2 topics`."""
+    return f"{human_count(count)} {word}" + ("" if count == 1 else "s")
 
 
 def human_bytes(size: float) -> str:

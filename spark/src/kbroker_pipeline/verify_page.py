@@ -7,7 +7,20 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kbroker_pipeline import figures
-from kbroker_pipeline.report import Cell, Figure, Headline, Notice, Page, Section, Table, Tagged, human_bytes, human_count, human_time
+from kbroker_pipeline.report import (
+    Cell,
+    Figure,
+    Headline,
+    Notice,
+    Page,
+    Section,
+    Table,
+    Tagged,
+    counted,
+    human_bytes,
+    human_count,
+    human_time,
+)
 
 _MOST_BARS = 40
 _MOST_ROWS = 500
@@ -69,9 +82,9 @@ class Verified(NamedTuple):
 def page(found: Verified) -> Page:
     errors, notes = found.errors, len(found.findings) - found.errors
     if errors:
-        status = Tagged(f"{errors:,} errors", "bad")
+        status = Tagged(counted(errors, "error"), "bad")
     else:
-        status = Tagged(f"{notes:,} notes", "warn") if notes else Tagged("all checks passed", "good")
+        status = Tagged(counted(notes, "note"), "warn") if notes else Tagged("all checks passed", "good")
     return Page(
         title="Verification",
         summary=f"{len(found.checks)} checks on every record batch, all share-group state and all dead letters.",

@@ -27,19 +27,42 @@
     font: { family: "system-ui, -apple-system, Segoe UI, Roboto, Noto Sans, Liberation Sans, sans-serif", size: 12.5, color: "@ink" },
     margin: { l: 8, r: 12, t: 10, b: 8 }, separators: ".,",
     hoverlabel: { bgcolor: "@card", bordercolor: "@line", font: { color: "@ink", size: 12.5 }, namelength: -1, align: "left" },
-    legend: { orientation: "h", xref: "container", x: 0, y: 1.02, xanchor: "left", yanchor: "bottom", traceorder: "normal", font: { color: "@soft" } },
-    ...own, xaxis: axis(own.xaxis), yaxis: axis(own.yaxis),
+
+    ...own, showlegend: false, xaxis: axis(own.xaxis), yaxis: axis(own.yaxis),
   });
 
   const draw = () => {
     const style = getComputedStyle(document.documentElement);
     figures.forEach((figure, number) => {
       const options = { responsive: true, displayModeBar: false, doubleClick: "reset" };
-      Plotly.react(`plot-${number}`, paint(figure.data, style), paint(layoutOf(figure.layout), style), options);
+      const isEmpty = figure.data.every((trace) => !trace.x.length);
+      const nothing = { annotations: [{ text: "Nothing to show yet", showarrow: false, font: { color: "@faint", size: 14 } }],
+        xaxis: { visible: false }, yaxis: { visible: false } };
+      Plotly.react(`plot-${number}`, paint(figure.data, style), paint(layoutOf(isEmpty ? nothing : figure.layout), style), options);
     });
   };
+  // A plot's legend is text of the page: it wraps, and a click hides or shows a series.
+  const legend = (figure, number) => {
+    const place = document.getElementById(`legend-${number}`);
+    if (!place) return;
+    figure.data.forEach((trace, index) => {
+      const button = document.createElement("button");
+      const mark = document.createElement("i");
+      const own = trace.line || trace.marker;
+      mark.style.background = `var(--${own.color.slice(1)})`;
+      button.append(mark, trace.name.replace(/&lt;/g, "<").replace(/&gt;/g, ">").replace(/&amp;/g, "&"));
+      button.addEventListener("click", () => {
+        const hidden = button.classList.toggle("hidden");
+        trace.visible = hidden ? false : true;
+        Plotly.restyle(`plot-${number}`, { visible: trace.visible }, [index]);
+      });
+      place.append(button);
+    });
+  };
+
   if (figures.length) {
     draw();
+    figures.forEach(legend);
     dark.addEventListener("change", draw);
     window.addEventListener("beforeprint", draw);
     window.addEventListener("afterprint", draw);

@@ -1,0 +1,206 @@
+"""The sums and checks of the pipeline as DataFrame functions, on made-up state, letters and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kbroker.share.dead_letter import HEADER_NAMES, MESSAGES
+from kbroker_pipeline import checks, health, letters
+from kbroker_pipeline.frames import rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+STATE = (
+    "group string, topic string, topic_id string, partition int, state_epoch int, start_offset bigint, delivery_complete_count int, "
+    "first_offset bigint, last_offset bigint, state string, delivery_count int, created timestamp, problem string"
+)
+LETTERS = (
+    "group string, source_topic string, source_topic_id string, source_partition int, source_offset bigint, delivery_count int, "
+    "timestamp timestamp"
+)
+EARLY, LATE = datetime(2026, 3, 1, 12, tzinfo=UTC), datetime(2026, 3, 1, 13, tzinfo=UTC)
+
+
+def state_row(
+    partition: int, start: int, *batch: Any, done: int = 0, group: str = "g", topic: str | None = "t", problem: str | None = None
+) -> Any:
+    first, last, name, count = batch or (None, None, None, None)
+    return (group, topic, "id", partition, 1, start, done, first, last, name, count, EARLY, problem)
+
+
+@pytest.fixture(scope="module")
+def state(spark: SparkSession) -> DataFrame:
+    """Partition 0: finished ones touch the start; 1: a head that came back, others finished; 2: nothing stored; 3: cannot be read."""
+    rows = [
+        state_row(0, 100, 100, 104, "acknowledged", 1, done=8),
+        state_row(0, 100, 105, 107, "archived", 5, done=8),
+        state_row(0, 100, 110, 110, "available", 3, done=8),
+        state_row(1, 50, 50, 50, "available", 4, done=3),
+        state_row(1, 50, 51, 53, "acknowledged", 2, done=3),
+        state_row(1, 50, 54, 55, "archiving", 5, done=3),
+        state_row(2, 7),
+        state_row(3, 0, problem="it cannot be read"),
+    ]
+    return spark.createDataFrame(rows, STATE)
+
+
+def letters_of(spark: SparkSession, *places: tuple[int, int], at: datetime = LATE) -> DataFrame:
+    return spark.createDataFrame([("g", "t", "id", partition, offset, 5, at) for partition, offset in places], LETTERS)
+
+
+def by_partition(frame: DataFrame, *columns: str) -> dict[int, tuple[Any, ...]]:
+    return {row["partition"]: tuple(row[column] for column in columns) for row in rows_of(frame)}
+
+
+def test_windows(state: DataFrame) -> None:
+    windows = health.windows(state)
+    counts = by_partition(
+        windows, "finished_ahead", "waiting_again", "archiving", "delivered", "redelivered", "deliveries", "max_deliveries"
+    )
+    assert counts == {0: (8, 1, 0, 9, 4, 5 + 15 + 3, 5), 1: (3, 1, 2, 6, 6, 4 + 6 + 10, 5), 2: (0, 0, 0, 0, 0, 0, 0)}
+    heads = by_partition(windows, "head_state", "head_deliveries")
+    assert heads == {0: ("acknowledged", 1), 1: ("available", 4), 2: ("not delivered", 0)}
+
+
+def test_oldest_unfinished_passes_what_is_finished_at_the_head(state: DataFrame) -> None:
+    assert by_partition(health.oldest_unfinished(state), "oldest_offset") == {0: (108,), 1: (50,), 2: (7,)}
+
+
+def test_given_up_once_however_it_is_known(spark: SparkSession, state: DataFrame) -> None:
+    now = health.given_up_now(state, letters_of(spark, (0, 106), (1, 54), (2, 3))).cache()
+    found = {(row["partition"], row["offset"]): row["dead_letter"] for row in rows_of(now)}
+    assert found == {(0, 105): False, (0, 106): True, (0, 107): False, (1, 54): True, (2, 3): True}
+    new = health.newly_given_up(now, now.where("partition = 0"))
+    assert sorted((row["partition"], row["offset"]) for row in rows_of(new)) == [(1, 54), (2, 3)]
+
+
+def test_shares(spark: SparkSession, state: DataFrame) -> None:
+    bounds = [("g", "id", 0, 0, 120, 12), ("g", "id", 1, 20, 60, 7), ("g", "id", 2, 0, 7, 0)]
+    parts = spark.createDataFrame(
+        bounds, "group string, topic_id string, partition int, log_start_offset bigint, log_end_offset bigint, lag bigint"
+    )
+    given_up = health.given_up_now(state, letters_of(spark, (0, 20)))
+    shares = health.shares(health.windows(state), parts, health.oldest_unfinished(state), given_up)
+    found = by_partition(shares, "finished", "archived", "acknowledged", "dead_lettered", "backlog", "oldest_offset", "produced")
+    assert found == {0: (108, 4, 104, 1, 12, 108, 120), 1: (53, 0, 53, 0, 7, 50, 60), 2: (7, 0, 7, 0, 0, None, 7)}
+
+
+def test_delivery_counts_and_worst(spark: SparkSession, state: DataFrame) -> None:
+    new = health.given_up_now(state, letters_of(spark, (0, 20)))
+    counts = {(row["partition"], row["delivery_count"]): row["records"] for row in rows_of(health.delivery_counts(state, new))}
+    assert counts == {(0, 1): 5, (0, 3): 1, (0, 5): 4, (1, 2): 3, (1, 4): 1, (1, 5): 2}
+    worst = [(row["delivery_count"], row["partition"], row["offset"], row["state"]) for row in rows_of(health.worst(state, new, 7))]
+    assert worst == [
+        (5, 0, 20, "archived"), (5, 0, 105, "archived"), (5, 0, 106, "archived"), (5, 0, 107, "archived"), (5, 1, 54, "archiving"),
+        (5, 1, 55, "archiving"), (4, 1, 50, "available"),
+    ]  # fmt: skip
+
+
+def snapshots(spark: SparkSession, rows: Sequence[tuple[int, int, int, int, int]]) -> DataFrame:
+    """(partition, taken_ms, start_offset, backlog, finished_ahead)"""
+    columns = (
+        "group string, topic_id string, partition int, taken_ms bigint, start_offset bigint, backlog bigint, finished_ahead bigint, "
+        "state_epoch int"
+    )
+    return spark.createDataFrame([("g", "id", *row, 1) for row in rows], columns)
+
+
+def test_standing_heads(spark: SparkSession) -> None:
+    """0 stands since the second snapshot, and others pass it; 1 had no backlog until the last one; 2 moves; 3 stands, and nothing moves."""
+    rows = [(0, 1, 5, 9, 0), (0, 2, 6, 9, 0), (0, 3, 6, 9, 4), (0, 4, 6, 9, 5)]
+    rows += [(1, 1, 5, 3, 0), (1, 2, 5, 0, 0), (1, 3, 5, 0, 0), (1, 4, 5, 1, 0)]
+    rows += [(2, taken, taken, 9, 0) for taken in range(1, 5)] + [(3, taken, 0, 9, 2) for taken in range(1, 5)]
+    history = snapshots(spark, rows)
+    found = by_partition(health.standing(history, history.where("taken_ms = 4")), "since_ms", "ahead_moves")
+    assert found == {0: (2, True), 1: (4, False), 2: (4, False), 3: (1, False)}
+
+
+def headers(*values: object) -> list[tuple[str, bytes | None]]:
+    return [(name, str(value).encode()) for name, value in zip(HEADER_NAMES, values, strict=False)]
+
+
+def test_letters_are_parsed(spark: SparkSession) -> None:
+    rejected, exhausted = MESSAGES.values()
+    twice = [*headers("t", 1, 8, "g", 5, exhausted), *headers("first", 0, 0, "g", 1, rejected)]
+    rows = [
+        headers("t", 0, 7, "g", 1, rejected),
+        twice,
+        headers("t", 0, "x", "g", 1, rejected),
+        headers("t", 0, 7),
+        None,
+        headers("t", 0, 9, "g", 2, "!"),
+    ]
+    records = [("dlq", 0, number, LATE, b"k", b"v", each) for number, each in enumerate(rows)]
+    columns = (
+        "topic string, partition int, offset bigint, timestamp timestamp, key binary, value binary, "
+        "headers array<struct<key: string, value: binary>>"
+    )
+    found = rows_of(letters.parse(spark.createDataFrame(records, columns)))
+    assert [tuple(row) for row in found] == [letters.COLUMNS] * 3
+    told = sorted((row["offset"], row["source_topic"], row["source_partition"], row["source_offset"], row["cause"]) for row in found)
+    assert told == [(0, "t", 0, 7, "rejected"), (1, "t", 1, 8, "exhausted"), (5, "t", 0, 9, "other")]
+
+
+BATCHES = (
+    "topic string, topic_id string, partition int, base_offset bigint, last_offset bigint, record_count int, crc_ok boolean, problem string"
+)
+LOGS = "topic_id string, partition int, topic string, log_start bigint, log_end bigint"
+
+
+def found_by(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted((row["check"], row["severity"], row["partition"], row["first_offset"]) for row in rows_of(frame))
+
+
+def test_checks_of_batches(spark: SparkSession) -> None:
+    good = [("t", "id", 0, 10 * number, 10 * number + 9, 10, True, None) for number in range(4)] + [("t", "id", 3, 0, 9, 4, True, None)]
+    bad = [
+        ("t", "id", 1, 0, 9, 10, False, None),
+        ("t", "id", 1, 10, 30, None, None, "no batch can be found"),
+        ("t", "id", 2, 0, 9, 10, True, None),
+        ("t", "id", 2, 8, 12, 5, True, None),
+        ("t", "id", 2, 13, 14, 7, True, None),
+        ("t", "id", 2, 30, 20, 0, True, None),
+        ("t", "id", 2, 40, 50, 11, True, None),
+    ]
+    logs = spark.createDataFrame([("id", partition, "t", 0, 45 if partition == 2 else 40) for partition in range(4)], LOGS)
+    assert found_by(checks.of_batches(spark.createDataFrame(good, BATCHES), logs)) == []
+    damaged, impossible, overlapping = (check.name for check in checks.CHECKS[:3])
+    assert found_by(checks.of_batches(spark.createDataFrame(good + bad, BATCHES), logs)) == [
+        (damaged, "error", 1, 0), (damaged, "error", 1, 10), (impossible, "error", 2, 13), (impossible, "error", 2, 30),
+        (impossible, "error", 2, 40), (overlapping, "error", 2, 8),
+    ]  # fmt: skip
+
+
+def test_checks_of_state(spark: SparkSession, state: DataFrame) -> None:
+    logs = spark.createDataFrame([("id", partition, "t", 0, 120) for partition in range(9)], LOGS)
+    unreadable, homeless, impossible, overlapping, beyond = (check.name for check in checks.CHECKS[3:8])
+    assert found_by(checks.of_state(state, logs)) == [(unreadable, "error", 3, None)]
+    bad = [
+        state_row(4, 0, 10, 5, "available", 1),
+        state_row(5, 10, 5, 20, "available", 1),
+        state_row(5, 10, 20, 21, "state 9", 1),
+        state_row(6, 0, 119, 120, "acknowledged", 1),
+        state_row(7, 121),
+        state_row(8, 0, 3, 4, "acknowledged", 1, topic=None),
+    ]
+    assert found_by(checks.of_state(spark.createDataFrame(bad, STATE), logs)) == [
+        (impossible, "error", 4, 10), (impossible, "error", 5, 5), (impossible, "error", 5, 20), (overlapping, "error", 5, 20),
+        (beyond, "error", 6, 119), (beyond, "error", 7, 121), (homeless, "note", 8, 3),
+    ]  # fmt: skip
+
+
+def test_checks_of_letters(spark: SparkSession, state: DataFrame) -> None:
+    fine = letters_of(spark, (0, 99), (0, 105), (1, 54), (3, 0))
+    assert found_by(checks.of_letters(fine, state)) == []
+    live, twice = checks.CHECKS[8].name, checks.CHECKS[9].name
+    bad = letters_of(spark, (0, 100), (0, 110), (2, 7), (0, 99), (0, 99))
+    assert found_by(checks.of_letters(bad, state)) == [
+        (live, "error", 0, 100), (live, "error", 0, 110), (live, "error", 2, 7), (twice, "note", 0, 99),
+    ]  # fmt: skip
+    earlier = letters_of(spark, (0, 110), at=datetime(2026, 3, 1, 11, tzinfo=UTC))
+    assert found_by(checks.of_letters(earlier, state)) == [(live, "note", 0, 110)]
