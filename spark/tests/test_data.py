@@ -187,6 +187,24 @@ def test_a_state_that_holds_nonsense(tmp_path: Path) -> None:
     assert f"the state's key {key.hex()} cannot be read" in refusal(tmp_path)
 
 
+@pytest.mark.parametrize("offset", [0, 9, 25, 1 << 40, -5])
+@pytest.mark.parametrize("number", [1, 3])
+def test_an_offset_that_is_not_under_the_crc(tmp_path: Path, number: int, offset: int) -> None:
+    with writing(tmp_path) as data:
+        topic = fill(data)
+        data.append(topic.topic_id, 0, *(batch(records(100), offset) for offset in range(100, 1000, 100)))
+    file = tmp_path / "log-segment" / f"{topic.topic_id}-0" / f"{0:020}" / "data.ninja"
+    content = bytearray(file.read_bytes())
+    at = number * (12 + int.from_bytes(content[8:12], "big"))
+    assert content[at : at + 8] == (number * 10).to_bytes(8, "big")
+    content[at : at + 8] = offset.to_bytes(8, "big", signed=True)
+    file.write_bytes(content)
+    with reading(tmp_path) as found:
+        chunks = read_range(found.logs(), topic.topic_id, 0, 0, 1000, name="t-0")
+        with pytest.raises(SourceError, match=r"^t-0 is damaged: behind offset \d+ there is a record batch of a wrong length or offset"):
+            list(chunks)
+
+
 def as_somebody_else(work: Callable[[], str]) -> str:
     """What `work` gives in a process without root's rights, or of the user who runs the tests."""
     reads, writes = os.pipe()

@@ -30,9 +30,10 @@ _FOLLOWING: Final = frozenset({"segment", "lmdb"})
 """Engines whose readers show what is there at each call and hold no copy: these stay open."""
 _KEEPS_NOTHING: Final = "memory"
 READ_BYTES: Final = 4 << 20
-_LENGTH = struct.Struct(">i")
 _OFFSET = struct.Struct(">q")
-_DELTA = struct.Struct(">i")
+_HEAD = struct.Struct(">qi11xi")
+"""Of a record batch: base offset, length behind this field, last offset delta."""
+_LEAST_LENGTH = 49
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,10 @@ def one_line(path: str | os.PathLike[str]) -> Iterator[None]:
         raise SourceError(f"cannot read {error.filename or path} (permission denied): give this user read access") from error
     except OSError as error:
         raise SourceError(f"cannot read {error.filename or path}: {error.strerror or error}") from error
+    except Exception as error:
+        if type(error) is not Exception:
+            raise
+        raise SourceError(f"cannot read {path}: {error}") from error  # rocksdict has no class of its own
 
 
 def _opened(factory: Any, path: Path) -> Any:  # noqa: ANN401 - an engine's reader of either kind
@@ -236,8 +241,8 @@ def read_range(
             raise data_loss(f"{name} is gone, with its offsets {offset} to {end - 1}") from error
         if not views:
             return
+        offset = _next_offset(views, name, offset, end)
         yield views
-        offset = _next_offset(views, name, offset)
 
 
 def _check_hole(name: str, offset: int, end: int, start: int, log_end: int, found: int | None) -> None:
@@ -256,18 +261,25 @@ def _first_offset(views: Sequence[memoryview]) -> int | None:
     return int(offset)
 
 
-def _next_offset(views: Sequence[memoryview], name: str, offset: int) -> int:
-    """Behind the last batch."""
-    view, position, last = views[-1], 0, -1
-    while position < len(view):
-        last = position
-        (length,) = _LENGTH.unpack_from(view, position + 8)
-        position += length + 12
-        if length < 49:
-            break
-    if position != len(view) or last < 0:
-        raise SourceError(f"{name} is damaged behind offset {offset}: a batch's length is wrong; look with kbroker storage inspect --check")
-    following = int(_OFFSET.unpack_from(view, last)[0]) + int(_DELTA.unpack_from(view, last + 23)[0]) + 1
-    if following <= offset:
-        raise SourceError(f"{name} is damaged behind offset {offset}: offsets do not rise; look with kbroker storage inspect --check")
+def _next_offset(views: Sequence[memoryview], name: str, offset: int, end: int) -> int:
+    """Behind the last batch. A batch's offset is not under its CRC: a wrong one would move its records out of the range, unnoticed."""
+    following, last = offset, -1
+    for view in views:
+        position, size = 0, len(view)
+        while position + _HEAD.size <= size:
+            base_offset, length, delta = _HEAD.unpack_from(view, position)
+            if base_offset <= last or not 0 <= base_offset < end or length < _LEAST_LENGTH:
+                raise _damaged(name, base_offset, following)
+            last = base_offset + delta
+            position += length + 12
+        if position != size or last < following:
+            raise _damaged(name, last, following)
+        following = last + 1
     return following
+
+
+def _damaged(name: str, found: int, offset: int) -> SourceError:
+    return SourceError(
+        f"{name} is damaged: behind offset {offset} there is a record batch of a wrong length or offset (it says {found}); "
+        "look with kbroker storage inspect --check"
+    )
