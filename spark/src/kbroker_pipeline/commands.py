@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -17,10 +18,21 @@ def _common(options: dict[str, Any]) -> Common:
     return Common(**{**chosen, "settings": dict(chosen["settings"])})
 
 
+def _pattern(context: click.Context, param: click.Parameter, text: str | None) -> str | None:
+    try:
+        re.compile(text or "")
+    except re.error as error:
+        raise click.BadParameter(f"{text!r} is no regular expression: {error}") from error
+    return text
+
+
 @click.command()
 @job_options
 @click.option(
-    "--topics", metavar="REGEX", help="Which topics, as a regular expression. Default: all but those that begin with two underscores."
+    "--topics",
+    metavar="REGEX",
+    callback=_pattern,
+    help="Which topics, as a regular expression. Default: all but those that begin with two underscores.",
 )
 @click.option("--continuous", is_flag=True, help="Go on until Ctrl-C as records arrive, instead of ending with what is there.")
 @click.option(

@@ -102,7 +102,7 @@ def queue_health(
 def take(spark: SparkSession, store: Store, directory: Directory, settings: Settings, tell: Callable[[str], None]) -> Picture:
     """Reads the state first and the logs behind it, so that no log ends before what its state says."""
     tell("reading share-group state")
-    batches = sources.state(spark, directory.path, "batches")
+    batches = sources.state(spark, directory.path, "batches").cache()
     problems = [f"state of group {row['group']} on {row['topic'] or row['topic_id']}-{row['partition']}: {row['problem']}"
                 for row in rows_of(batches.where(batches["problem"].isNotNull()))]  # fmt: skip
     shares_view = sources.state(spark, directory.path, "share-partitions")
@@ -110,9 +110,9 @@ def take(spark: SparkSession, store: Store, directory: Directory, settings: Sett
     parts = sources.parts(directory.path)
     of_letters = [part for part in parts if letters.ENABLED in part.topic.config and part.topic.config[letters.ENABLED] == "true"]
     tell("reading dead letters")
-    given_up = newly_given_up(spark, store, directory, batches, parts, of_letters, last.facts["cursor"] if last else {}, settings.history)
-    new = rows_of(given_up)
-    new_frame = spark.createDataFrame([tuple(row.values()) for row in new], given_up.schema) if new else given_up.limit(0)
+    new_frame = newly_given_up(spark, store, directory, batches, parts, of_letters, last.facts["cursor"] if last else {}, settings.history)
+    new_frame = new_frame.cache()
+    new = rows_of(new_frame)
     known = read_table(spark, store.table(GIVEN_UP))
     columns = [name.split()[0] for name in GIVEN_UP_SCHEMA.split(", ")][:-1]
     every = new_frame.select(*columns) if known is None else known.select(*columns).unionByName(new_frame.select(*columns))
@@ -122,6 +122,8 @@ def take(spark: SparkSession, store: Store, directory: Directory, settings: Sett
     worst = rows_of(health.worst(batches, new_frame, _MOST_WORST))
     tell("looking up records")
     _look_up(directory, shares, worst)
+    new_frame.unpersist()
+    batches.unpersist()
     return Picture(shares, counts, worst, new, sources.advanced(of_letters), problems)
 
 

@@ -1,0 +1,105 @@
+"""What the command line refuses: one line on stderr and kbroker's exit codes, before Spark is started."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker.testing.broker import open_test_broker
+from kbroker_pipeline.cli import run
+from kbroker_pipeline.exits import Exit, end_of, line_of
+
+
+@pytest.fixture(scope="module")
+def data_dir() -> Iterator[Path]:
+    """Of a broker that is there no more."""
+    with open_test_broker() as broker:
+        broker.create_topic("orders")
+        broker.stop()
+        yield broker.data_dir
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Exit code and the line."""
+    code = run(arguments)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert line.startswith("kbroker-pipeline: ")
+    return code, line
+
+
+@pytest.mark.parametrize("job", ["archive", "queue-health", "dead-letter-report", "verify"])
+def test_bad_data_directories(job: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    newer = tmp_path / "newer"
+    newer.mkdir()
+    about = {"format_version": 99, "cluster_id": "c", "log_engine": "segment", "state_engine": "segment"}
+    (newer / "kbroker.json").write_text(json.dumps(about))
+    unknown = tmp_path / "unknown"
+    unknown.mkdir()
+    (unknown / "kbroker.json").write_text(json.dumps({**about, "format_version": 1, "log_engine": "floppy"}))
+    for name in ("missing", "empty", "newer", "unknown"):
+        code, line = refused([job, str(tmp_path / name), "--out", str(tmp_path / "out")], capsys)
+        assert code == Exit.DATA_DIRECTORY
+        assert name in line or "floppy" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_options(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter").write_text("dear")
+    place = ["--out", str(tmp_path / "out")]
+    for arguments, text in (
+        (["archive", str(data_dir), *place, "--topics", "("], "no regular expression"),
+        (["archive", str(data_dir), *place, "--batch-records", "0"], "--batch-records"),
+        (["verify", str(data_dir), *place, "--as-of", "yesterday"], "no time such as"),
+        (["verify", str(data_dir), *place, "--conf", "cores=3"], "spark.NAME=VALUE"),
+        (["verify", str(data_dir), "--out", str(data_dir / "tables")], "lies in the broker's data directory"),
+        (["verify", str(data_dir), "--out", str(tmp_path / "mine")], "holds other things"),
+        (["verify"], "Missing argument"),
+        (["vrefiy"], "No such command"),
+        (["demo", "--storage", "memory"], "memory"),
+        (["demo", "--storage", "floppy"], "floppy"),
+        (["demo", "--home", str(data_dir.parent)], "choose another --home"),
+    ):
+        code, line = refused(arguments, capsys)
+        assert (code, text in line) == (Exit.USAGE, True), line
+
+
+def test_help_is_quick() -> None:
+    """Nothing of Spark, Arrow or Plotly is imported for it."""
+    program = (
+        "import sys; from kbroker_pipeline.cli import run; run(['archive', '--help']); "
+        "print(sorted({'pyspark', 'pyarrow', 'plotly'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "--batch-records" in done.stdout
+
+
+def test_spark_submit_runs_the_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "kbroker_pipeline", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("kbroker-pipeline, version")
+
+
+class SparkError(Exception):
+    """As Spark's own look: their text is a traceback of a worker, with the source's line in it."""
+
+
+SparkError.__module__ = "pyspark.errors.exceptions.captured"
+
+
+def test_the_line_of_a_source_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "[PYTHON_DATA_SOURCE_ERROR] Traceback:\n  File ...\nkbroker_spark.errors.DataLoss: offsets 0 to 4 of t-0 are gone\n"
+    assert line_of(SparkError(text)) == "offsets 0 to 4 of t-0 are gone"
+    assert line_of(ValueError(text)) is None
+    assert end_of(SparkError(text)) == Exit.DATA_DIRECTORY
+    assert capsys.readouterr().err == "kbroker-pipeline: offsets 0 to 4 of t-0 are gone\n"
+    with pytest.raises(SparkError):
+        end_of(SparkError("something else"))
