@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -10,7 +11,10 @@ from kbroker.control_records import ControlType, ShareControl, build_control_bat
 from kbroker.coordinator_records import ShareSnapshot, StateBatchRecord, encode_share_update
 from kbroker.records import stamp
 from kbroker.state_records import PERSISTER, ControlChain, ControlHint, ControlHintKey, PersisterName
+from kbroker.storage.spi import LogId
 from kbroker_spark import state_table
+from kbroker_spark.offsets import Bounds
+from kbroker_spark.share_states import LogView
 from spark.tests.share_work import table
 from spark.tests.stored import Stored, batch, records, writing
 
@@ -158,6 +162,22 @@ def test_history_of_control_records_goes_back_to_where_the_log_begins(tmp_path: 
         ("update", 1, 7, True),
     ]
     assert [[each["first_offset"] for each in row["batches"]] for row in rows] == [[0], [2], [1], [3]]
+
+
+def test_control_offsets_are_counted_from_anywhere(tmp_path: Path) -> None:
+    """Each group asks from its own start, which may lie within a batch; in any order."""
+    with writing(tmp_path) as data:
+        log = Log(data)
+        for _ in range(3):
+            controls = bytearray(build_control_batch([ShareControl(DELTA, "a", update(0), 0)] * 4))
+            stamp(controls, base_offset=log.end, leader_epoch=0)
+            data.append(log.topic, 0, bytes(controls))
+            log.end += 4
+            log.plain(2)
+        expected = {0: 12, 5: 11, 6: 10, 9: 8, 20: 0}
+        for order in permutations(expected):
+            view = LogView(data.logs, LogId(log.topic, 0), Bounds(0, log.end), has_controls=True)
+            assert {start: view.controls_from(start) for start in order} == expected
 
 
 def test_state_of_a_topic_that_is_gone(tmp_path: Path) -> None:

@@ -73,11 +73,6 @@ def controls(logs: LogReader, log: LogId, start: int, end: int) -> Iterator[tupl
             raise ValueError(str(error)) from error
 
 
-def count_control_offsets(logs: LogReader, log: LogId, start: int, end: int) -> int:
-    """How many offsets of [start, end) are those of control records: nobody's records, so no lag. Raises ValueError for damage."""
-    return sum(min(header.last_offset + 1, end) - max(header.base_offset, start) for _, _, header in control_batches(logs, log, start, end))
-
-
 def _chains(logs: LogReader, log: LogId, hint: ControlHint, bounds: LogBounds) -> ControlChains:
     chains = ControlChains(hint.groups)
     if hint.is_open:

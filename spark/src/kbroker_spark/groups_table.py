@@ -246,12 +246,16 @@ def offset_rows(
     logs: LogReader, state: StateReader, types: Mapping[str, str], named: Topics, names: frozenset[str] | None
 ) -> Iterator[Row]:
     """`types` of the wanted groups; `names` of the wanted topics, None: of all."""
+    ends: dict[tuple[UUID, int], int | None] = {}
     for key, value in read_entries(state.scan(GroupOffsetKey.namespace)):
         assert isinstance(key, GroupOffsetKey), "that is its namespace"
         topic = _name(key.topic_id, named)
         if key.group_id not in types or (names is not None and topic not in names):
             continue
-        offset, end = cast(AnyGroupOffset, value), _end(logs, state, key, named)
+        place = (key.topic_id, key.partition)
+        if place not in ends:
+            ends[place] = _end(logs, state, key, named)
+        offset, end = cast(AnyGroupOffset, value), ends[place]
         yield (
             key.group_id,
             types[key.group_id],

@@ -5,7 +5,7 @@ One state that cannot be read is a row with a problem and disturbs no other. Mus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -25,7 +25,7 @@ from kbroker.state_records import (
     share_state_number,
 )
 from kbroker.storage.spi import LogId, LogReader, StateReader
-from kbroker_spark.control_log import count_control_offsets, read_groups
+from kbroker_spark.control_log import control_batches, read_groups
 from kbroker_spark.errors import SourceError
 from kbroker_spark.offsets import Bounds
 
@@ -69,14 +69,8 @@ def keeps_control_records(state: StateReader) -> bool:
     return persister_of(state) == _CONTROL_RECORDS
 
 
-def load_all(logs: LogReader, state: StateReader, wanted: Wanted) -> Iterator[SharePartition]:
-    """By topic id, partition and group. `state`: one moment; logs are read behind it."""
-    if not keeps_control_records(state):
-        return _from_entries(state, wanted)
-    return _from_logs(logs, state, wanted)
-
-
-def _from_entries(state: StateReader, wanted: Wanted) -> Iterator[SharePartition]:
+def from_entries(state: StateReader, wanted: Wanted) -> Iterator[SharePartition]:
+    """What the default persister keeps, by topic id, partition and group."""
     for key, entries in share_entries(state, wanted):
         yield _loaded(key.group_id, LogId(key.topic_id, key.partition), entries)
 
@@ -99,17 +93,18 @@ def hints(state: StateReader, wanted: Wanted) -> Iterator[tuple[LogId, ControlHi
             yield LogId(parsed.topic_id, parsed.partition), ControlHint.decode(value)
 
 
-def _from_logs(logs: LogReader, state: StateReader, wanted: Wanted) -> Iterator[SharePartition]:
-    for log, hint in hints(state, wanted):
+def from_logs(logs: LogReader, found: Iterable[tuple[LogId, ControlHint]], wanted: Wanted) -> Iterator[SharePartition]:
+    """What is in control records, by topic id, partition and group; `found` are the hints of one moment."""
+    for log, hint in found:
         try:
-            found = read_groups(logs, log, hint)
+            groups = read_groups(logs, log, hint)
         except KeyError:
             continue  # The topic was deleted meanwhile.
         except ValueError as error:
-            groups = [group for group in sorted(hint.groups) if wanted.has(group, log.topic_id)]
-            yield from (SharePartition(group, log, None, (), f"its control records cannot be looked for: {error}") for group in groups)
+            names = [group for group in sorted(hint.groups) if wanted.has(group, log.topic_id)]
+            yield from (SharePartition(group, log, None, (), f"its control records cannot be looked for: {error}") for group in names)
             continue
-        for group, entries, problem in found:
+        for group, entries, problem in groups:
             if wanted.has(group, log.topic_id):
                 if problem is not None:
                     yield SharePartition(group, log, None, (), problem)
@@ -126,30 +121,43 @@ def _loaded(group: str, log: LogId, entries: Iterable[tuple[bytes, bytes]]) -> S
     return SharePartition(group, log, state, state.merged_batches(), None)
 
 
-def lag_of(found: SharePartition, part: Bounds | None, control_offsets: Callable[[int], int] | None) -> int | None:
-    """As DescribeShareGroupOffsets answers it; None where that says -1, and without a log. `control_offsets` is given where the persister
-    has records of its own in the log: how many there are from an offset on.
+class LogView:
+    """One log, to tell lag by: its bounds, and with control records where these are. None is looked for twice."""
 
-    With the default persister it is not clamped: what retention took away counts until the group's next write, as in Kafka.
-    """
-    state = found.state
-    if state is None or part is None or state.start_offset == NOT_DECIDED or state.delivery_complete_count == UNKNOWN_COUNT:
-        return None
-    done = state.delivery_complete_count
-    if control_offsets is not None and state.start_offset >= 0:
-        start = max(state.start_offset, part.start)
-        if start > state.start_offset:
-            done = start - state.start_offset + min(done, _done_from(found.batches, start))
-        done += control_offsets(start)
-    return part.end - state.start_offset - done
+    def __init__(self, logs: LogReader, log: LogId, bounds: Bounds, *, has_controls: bool) -> None:
+        self.bounds, self._logs, self._log = bounds, logs, log
+        self._known_from = bounds.end
+        self._runs: list[tuple[int, int]] = []
+        """First offset, and the one behind the last."""
+        self.has_controls = has_controls
+
+    def controls_from(self, start: int) -> int:
+        """How many offsets from there on are those of control records: nobody's records, so no lag. Raises ValueError for damage."""
+        if start < self._known_from:
+            batches = control_batches(self._logs, self._log, start, self._known_from)
+            self._runs += [(max(header.base_offset, start), min(header.last_offset + 1, self._known_from)) for _, _, header in batches]
+            self._known_from = start
+        return sum(end - max(first, start) for first, end in self._runs if end > start)
+
+    def lag_of(self, found: SharePartition) -> int | None:
+        """As DescribeShareGroupOffsets answers it; None where that says -1. Raises ValueError for damage, KeyError for a log that is gone.
+
+        With the default persister it is not clamped: what retention took away counts until the group's next write, as in Kafka.
+        """
+        state = found.state
+        if state is None or state.start_offset == NOT_DECIDED or state.delivery_complete_count == UNKNOWN_COUNT:
+            return None
+        done = state.delivery_complete_count
+        if self.has_controls and state.start_offset >= 0:
+            start = max(state.start_offset, self.bounds.start)
+            if start > state.start_offset:
+                done = start - state.start_offset + min(done, _done_from(found.batches, start))
+            done += self.controls_from(start)
+        return self.bounds.end - state.start_offset - done
 
 
 def _done_from(batches: Iterable[StateBatch], offset: int) -> int:
     return sum(batch.last_offset + 1 - batch.first_offset for batch in clip(batches, offset) if batch.state in TERMINAL)
-
-
-def control_offsets_of(logs: LogReader, log: LogId, end: int) -> Callable[[int], int]:
-    return lambda start: count_control_offsets(logs, log, start, end)
 
 
 def state_name(number: int) -> str:

@@ -21,21 +21,21 @@ from pyspark.sql.types import StructType
 
 from kbroker.coordinator_records import UNCHANGED_OFFSET, UNKNOWN_COUNT, UNKNOWN_EPOCH, ShareSnapshot, StateBatchRecord
 from kbroker.share.record_state import RecordState
+from kbroker.state_records import ControlHint
 from kbroker.storage import segment_store
 from kbroker.storage.data_dir import DataDirectory
 from kbroker.storage.spi import LogId, LogReader, StateReader
 from kbroker_spark.control_log import controls
 from kbroker_spark.data import DataDir, TopicInfo, bounds, topics
-from kbroker_spark.offsets import Bounds
 from kbroker_spark.share_history import Histories, SharePartitionId, Step, add_entries, from_controls, from_state_log, history
 from kbroker_spark.share_states import (
+    LogView,
     SharePartition,
     Wanted,
-    control_offsets_of,
+    from_entries,
+    from_logs,
     hints,
     keeps_control_records,
-    lag_of,
-    load_all,
     state_name,
 )
 from kbroker_spark.table_source import FrozenReader
@@ -89,20 +89,43 @@ def reader(options: Mapping[str, str], wanted: StructType) -> FrozenReader:
 
 
 def rows(data: DataDir, options: Mapping[str, str]) -> Iterator[Row]:
-    """All rows, of one moment of the state. Raises SourceError."""
+    """All rows, of one moment of the state, which is not held while logs are read: that may take long. Raises SourceError."""
     view, logs = view_of(options), data.logs()
     with data.state().snapshot() as moment:
         named = {topic.topic_id: topic for topic in topics(moment)}
-        wanted = wanted_by(options, named)
-        in_logs = keeps_control_records(moment)
-        if view == BATCHES:
-            yield from batch_rows(load_all(logs, moment, wanted), named)
-        elif view == SHARE_PARTITIONS:
-            yield from share_partition_rows(logs, moment, wanted, named)
-        elif in_logs:
-            yield from history_rows(control_histories(logs, moment, wanted), named)
-    if view == HISTORY and not in_logs:
-        yield from history_rows(stored_histories(data, wanted), named)
+        wanted, in_logs = wanted_by(options, named), keeps_control_records(moment)
+        found_hints = list(hints(moment, wanted)) if in_logs else []
+        entries = [] if in_logs or view == HISTORY else list(from_entries(moment, wanted))
+    if view == HISTORY:
+        yield from history_rows(control_histories(logs, found_hints, wanted) if in_logs else stored_histories(data, wanted), named)
+        return
+    states = from_logs(logs, found_hints, wanted) if in_logs else entries
+    if view == BATCHES:
+        yield from batch_rows(states, named)
+    else:
+        yield from share_partition_rows(states, LogViews(logs, data.state(), named, in_logs), named)
+
+
+class LogViews:
+    """The logs of share-partitions, each looked at once."""
+
+    def __init__(self, logs: LogReader, state: StateReader, named: Topics, has_controls: bool) -> None:
+        self._logs, self._state, self._named, self._has_controls = logs, state, named, has_controls
+        self._known: dict[LogId, LogView | None] = {}
+
+    def get(self, log: LogId) -> LogView | None:
+        """None for a topic that is not there any more."""
+        if log not in self._known:
+            self._known[log] = self._look(log)
+        return self._known[log]
+
+    def _look(self, log: LogId) -> LogView | None:
+        topic = self._named.get(log.topic_id)
+        try:
+            found = None if topic is None else bounds(self._logs, self._state, topic, log.partition)
+        except KeyError:
+            return None
+        return None if found is None else LogView(self._logs, log, found, has_controls=self._has_controls)
 
 
 def wanted_by(options: Mapping[str, str], named: Topics) -> Wanted:
@@ -144,25 +167,15 @@ def batch_rows(states: Iterable[SharePartition], named: Topics) -> Iterator[Row]
             yield *head, None, None, None, None, *tail
 
 
-def share_partition_rows(logs: LogReader, state: StateReader, wanted: Wanted, named: Topics) -> Iterator[Row]:
-    counts_controls = keeps_control_records(state)
-    for found in load_all(logs, state, wanted):
-        part, problem, lag = _bounds(logs, state, found.log, named), found.problem, None
-        own = control_offsets_of(logs, found.log, part.end) if part is not None and counts_controls else None
+def share_partition_rows(states: Iterable[SharePartition], views: LogViews, named: Topics) -> Iterator[Row]:
+    for found in states:
+        log, problem, lag = views.get(found.log), found.problem, None
         try:
-            lag = lag_of(found, part, own)
+            lag = None if log is None else log.lag_of(found)
         except (KeyError, ValueError) as error:
             problem = problem or f"its lag is not known: {error}"
-        yield *_key(found.group, found.log, named), *_stands(found), *(part or (None, None)), lag, *_counts(found), *_times(found), problem
-
-
-def _bounds(logs: LogReader, state: StateReader, log: LogId, named: Topics) -> Bounds | None:
-    """None for a topic that is not there any more."""
-    topic = named.get(log.topic_id)
-    try:
-        return None if topic is None else bounds(logs, state, topic, log.partition)
-    except KeyError:
-        return None
+        ends = (None, None) if log is None else log.bounds
+        yield *_key(found.group, found.log, named), *_stands(found), *ends, lag, *_counts(found), *_times(found), problem
 
 
 def _counts(found: SharePartition) -> Row:
@@ -179,9 +192,9 @@ def _counts(found: SharePartition) -> Row:
 # --- history ---
 
 
-def control_histories(logs: LogReader, state: StateReader, wanted: Wanted) -> Histories:
+def control_histories(logs: LogReader, found_hints: Iterable[tuple[LogId, ControlHint]], wanted: Wanted) -> Histories:
     found: Histories = {}
-    for log, _ in hints(state, wanted):
+    for log, _ in found_hints:
         try:
             bounds = logs.bounds(log)
             by_group = from_controls(controls(logs, log, bounds.start_offset, bounds.end_offset))
