@@ -12,6 +12,13 @@ import click
 from kbroker_pipeline.cli import load_commands, spark_session
 from kbroker_pipeline.exits import CommandFailed, Exit, say
 
+QUICK = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+}
+"""For many small queries: compiling them well would take longer than they do."""
+
 
 @click.command()
 @click.option(
@@ -41,7 +48,7 @@ def demo(home: Path | None, storage: str, count: int, rounds: int) -> None:
     if data_dir.exists():
         raise CommandFailed(f"{data_dir} is there already: choose another --home", Exit.USAGE)
     home.mkdir(parents=True, exist_ok=True)
-    with spark_session(), demo_work.broker(data_dir, storage) as bootstrap:
+    with spark_session(settings=QUICK), demo_work.broker(data_dir, storage) as bootstrap:
         say(f"a broker runs at {bootstrap} on {data_dir}")
         demo_work.prepare(bootstrap)
         each = count // rounds

@@ -31,14 +31,15 @@
     ...own, showlegend: false, xaxis: axis(own.xaxis), yaxis: axis(own.yaxis),
   });
 
-  const draw = () => {
+  const PAPER_PX = 1000;
+  const draw = (size = { autosize: true }) => {
     const style = getComputedStyle(document.documentElement);
     figures.forEach((figure, number) => {
       const options = { responsive: true, displayModeBar: false, doubleClick: "reset" };
       const isEmpty = figure.data.every((trace) => !trace.x.length);
       const nothing = { annotations: [{ text: "Nothing to show yet", showarrow: false, font: { color: "@faint", size: 14 } }],
         xaxis: { visible: false }, yaxis: { visible: false } };
-      Plotly.react(`plot-${number}`, paint(figure.data, style), paint(layoutOf(isEmpty ? nothing : figure.layout), style), options);
+      Plotly.react(`plot-${number}`, paint(figure.data, style), paint(layoutOf(isEmpty ? { ...size, ...nothing } : { ...size, ...figure.layout }), style), options);
     });
   };
   // A plot's legend is text of the page: it wraps, and a click hides or shows a series.
@@ -63,9 +64,9 @@
   if (figures.length) {
     draw();
     figures.forEach(legend);
-    dark.addEventListener("change", draw);
-    window.addEventListener("beforeprint", draw);
-    window.addEventListener("afterprint", draw);
+    dark.addEventListener("change", () => draw());
+    window.addEventListener("beforeprint", () => draw({ width: PAPER_PX }));
+    window.addEventListener("afterprint", () => draw());
   }
 
   // A click on a column's head sorts by it: as numbers where both cells are numbers.
