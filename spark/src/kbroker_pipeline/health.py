@@ -79,7 +79,7 @@ def given_up_now(batches: DataFrame, letters: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     columns = ("group", "topic", "topic_id", "partition", "offset", "delivery_count", "dead_letter")
-    archived = batches.where(F.col("state") == "archived").select(
+    archived = batches.where((F.col("state") == "archived") & (_size() > 0)).select(
         "group", "topic", "topic_id", "partition", F.explode(F.sequence("first_offset", "last_offset")).alias("offset"), "delivery_count",
         F.lit(False).alias("dead_letter"),
     )  # fmt: skip
@@ -165,7 +165,11 @@ def worst(batches: DataFrame, new_given_up: DataFrame, most: int) -> DataFrame:
 
     last = F.least(F.col("last_offset"), F.col("first_offset") + WORST_EACH - 1)
     columns = (*KEY, "topic", "offset", "state", "delivery_count")
-    stored = batches.where((F.col("delivery_count") > 1) & F.col("topic").isNotNull()).orderBy(F.desc("delivery_count")).limit(most)
+    stored = (
+        batches.where((F.col("delivery_count") > 1) & (_size() > 0) & F.col("topic").isNotNull())
+        .orderBy(F.desc("delivery_count"))
+        .limit(most)
+    )
     stored = stored.withColumn("offset", F.explode(F.sequence(F.col("first_offset"), last))).select(*columns)
     gone = new_given_up.where(F.col("topic").isNotNull() & (F.col("delivery_count") > 1)).withColumn("state", F.lit("archived"))
     gone = gone.join(stored.select(*KEY, "offset"), [*KEY, "offset"], "left_anti")

@@ -44,7 +44,7 @@ def parse(records: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     def header(name: str) -> Column:
-        return F.filter("headers", lambda each: each["key"] == name)[0]["value"].cast("string")
+        return F.get(F.filter("headers", lambda each: each["key"] == name), F.lit(0))["value"].cast("string")
 
     topic, partition, offset, group, count, message = (header(name) for name in HEADER_NAMES)
     cause = F.lit(OTHER_CAUSE)
