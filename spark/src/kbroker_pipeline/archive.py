@@ -111,7 +111,7 @@ def archive(spark: SparkSession, store: Store, settings: Settings, written: Call
     if settings.every_s is None:
         query = stream.trigger(availableNow=True).start()
     else:
-        query = stream.trigger(processingTime=f"{settings.every_s} seconds").start()
+        query = stream.trigger(processingTime=f"{round(settings.every_s * 1000)} milliseconds").start()
     _wait(query)
     store.forget(KEPT_COMMITS)
     return Totals.of(store.last()).rows - before

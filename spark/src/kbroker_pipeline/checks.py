@@ -136,15 +136,12 @@ def of_letters(letters: DataFrame, state: DataFrame) -> DataFrame:
     heads = state.where(F.col("problem").isNull()).groupBy(*SHARE).agg(
         F.first("start_offset").alias("start_offset"), F.first("created").alias("created")
     )  # fmt: skip
-    behind = named.join(heads, list(SHARE)).where(F.col("offset") >= F.col("start_offset"))
-    held = state.where(F.col("problem").isNull()).select(*SHARE, "first_offset", "last_offset", "state")
-    inside = (
-        (behind["group"] == held["group"])
-        & (behind["topic_id"] == held["topic_id"])
-        & (behind["partition"] == held["partition"])
-        & behind["offset"].between(held["first_offset"], held["last_offset"])
-    )
-    joined = behind.join(held, inside, "left").select(*(behind[name] for name in behind.columns), held["state"])
+    behind = named.join(heads, list(SHARE)).where(F.col("offset") >= F.col("start_offset")).alias("letter")
+    held = state.where(F.col("problem").isNull()).select(*SHARE, "first_offset", "last_offset", "state").alias("held")
+    inside = F.col("letter.offset").between(F.col("held.first_offset"), F.col("held.last_offset"))
+    for name in SHARE:
+        inside = inside & (F.col(f"letter.{name}") == F.col(f"held.{name}"))
+    joined = behind.join(held, inside, "left").select("letter.*", "held.state")
     wrong = joined.where(F.coalesce(F.col("state"), F.lit("not delivered")).isin("not delivered", "available", "acknowledged"))
     severity = F.when(F.col("timestamp") < F.col("created"), NOTE).otherwise(ERROR)
     detail = F.concat(

@@ -11,8 +11,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TEXT_PARTITIONS: Final = "spark.sql.sources.partitionColumnTypeInference.enabled"
-SETTINGS: Final[Mapping[str, str]] = {"spark.sql.session.timeZone": "UTC", TEXT_PARTITIONS: "false"}
-"""What the jobs need of a session: days are UTC's, and a topic named 007 is no number."""
+SETTINGS: Final[Mapping[str, str]] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    TEXT_PARTITIONS: "false",
+}
+"""What the jobs need of a session: days are UTC's, timestamps are such as all readers of Parquet know, a topic named 007 is no number."""
 INTEGERS: Final = frozenset(
     {"partition", "state_epoch", "delivery_count", "source_partition", "max_deliveries", "head_deliveries", "last_partition"}
 )

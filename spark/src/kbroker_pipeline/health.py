@@ -142,20 +142,15 @@ def shares(windows: DataFrame, parts: DataFrame, oldest: DataFrame, given_up: Da
 
 def delivery_counts(batches: DataFrame, new_given_up: DataFrame) -> DataFrame:
     """How many records of a group, topic and partition were delivered how often: those with a state, and those given up since the last run
-    whose state has gone already."""
+    that have none any more, as the start offset has passed them."""
     from pyspark.sql import functions as F
 
     stored = batches.where((F.col("delivery_count") > 0) & F.col("topic").isNotNull())
     counted = stored.groupBy(*KEY, "topic", "delivery_count").agg(F.sum(_size()).cast("bigint").alias("records"))
-    gone = new_given_up.join(stored.select(*KEY, "first_offset", "last_offset"), list(KEY), "left")
-    covered = gone.withColumn("covered", F.col("offset").between(F.col("first_offset"), F.col("last_offset")))
-    lost = covered.groupBy(*KEY, "topic", "offset", "delivery_count").agg(F.max(F.coalesce("covered", F.lit(False))).alias("covered"))
-    lost = (
-        lost.where(~F.col("covered") & F.col("topic").isNotNull())
-        .groupBy(*KEY, "topic", "delivery_count")
-        .agg(F.count("*").alias("records"))
-    )
-    both = counted.unionByName(lost)
+    starts = batches.groupBy(*KEY).agg(F.first("start_offset").alias("start_offset"))
+    passed = new_given_up.join(starts, list(KEY)).where((F.col("offset") < F.col("start_offset")) & F.col("topic").isNotNull())
+    gone = passed.groupBy(*KEY, "topic", "delivery_count").agg(F.count("*").alias("records"))
+    both = counted.unionByName(gone)
     return both.groupBy("group", "topic", "partition", "delivery_count").agg(F.sum("records").cast("bigint").alias("records"))
 
 

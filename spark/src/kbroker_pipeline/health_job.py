@@ -57,7 +57,8 @@ class Picture:
     problems: list[str]
 
     def fingerprint(self) -> str:
-        told = json.dumps([self.shares, self.counts, [row["offset"] for row in self.worst], dict(self.cursor)], sort_keys=True, default=str)
+        """Of what tells that something happened: the others hold what is new since the last run, which is nothing when it comes again."""
+        told = json.dumps([self.shares, dict(self.cursor)], sort_keys=True, default=str)
         return hashlib.sha256(told.encode()).hexdigest()
 
 
@@ -93,8 +94,8 @@ def queue_health(
         shares=[_share_row(row) for row in shares.values()],
         points=[Point(**row) for row in rows_of(health.points(history, _MOST_POINTS))],
         stuck=sorted(stuck, key=lambda each: each.since_ms),
-        counts=_counts_of(picture.counts),
-        worst=[_worst_row(row) for row in picture.worst],
+        counts=_counts_of(picture.counts if changed else store.rows_of_last(COUNTS)),
+        worst=[_worst_row(row) for row in (picture.worst if changed else store.rows_of_last(WORST))],
         problems=picture.problems,
     )
 
@@ -176,7 +177,7 @@ def _commit(store: Store, picture: Picture, moment_ms: int) -> None:
         if rows:
             write_arrow(table_of([{**of_day, **row} for row in rows]), folder / table)
     if picture.given_up:
-        rows = [{"date": of_day["date"], **row, "topic": row["topic"] or "", "seen": taken} for row in picture.given_up]
+        rows = [{"date": of_day["date"], **row, "topic": row["topic"] or row["topic_id"], "seen": taken} for row in picture.given_up]
         write_arrow(table_of(rows), folder / GIVEN_UP)
     facts = {"taken_ms": moment_ms, "fingerprint": picture.fingerprint(), "cursor": dict(picture.cursor)}
     store.decide(name, facts)

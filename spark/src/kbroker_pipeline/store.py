@@ -86,6 +86,17 @@ class Store:
         names = self.names()
         return self.commit(names[-1]) if names else None
 
+    def rows_of_last(self, table: str) -> list[dict[str, Any]]:
+        """What the last commit added to a table, with `date` and `topic`: for tables that are small."""
+        import pyarrow.parquet as pq
+
+        last, found = self.last(), []
+        for file in last.files.get(table, ()) if last is not None else ():
+            path = self.table(table) / file
+            date, topic = partition_of(path)
+            found += [{"date": date, "topic": topic, **row} for row in pq.ParquetFile(path).read().to_pylist()]
+        return found
+
     def next_name(self) -> str:
         last = self.last()
         return number_name(int(last.name) + 1 if last else 0)

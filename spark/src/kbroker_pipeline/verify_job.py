@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker_pipeline import checks, letters, sources
+from kbroker_pipeline.exits import line_of
 from kbroker_pipeline.frames import empty, rows_of, table_of
 from kbroker_pipeline.sources import Directory, Part
 from kbroker_pipeline.store import Store, write_arrow
@@ -32,8 +33,7 @@ def verify(spark: SparkSession, store: Store, directory: Directory, now_ms: int,
     """Reads everything, commits findings if they are not those of the last run, and returns what the page shows."""
     tell("reading dead letters")
     parts = sources.parts(directory.path)
-    found_letters = _letters(spark, directory, parts).cache()
-    letter_count = found_letters.count()
+    found_letters, letter_count, unread = _read(_letters(spark, directory, parts).cache(), tell)
     tell("reading share-group state")
     state = sources.state(spark, directory.path, "batches")
     shares = state.select(*checks.SHARE).distinct().count()
@@ -58,7 +58,20 @@ def verify(spark: SparkSession, store: Store, directory: Directory, now_ms: int,
         logs=[_log_row(row, ids.get((row["topic_id"], row["partition"]))) for row in sizes],
         share_partitions=shares,
         letters=letter_count,
+        unread=unread,
     )
+
+
+def _read(found: DataFrame, tell: Callable[[str], None]) -> tuple[DataFrame, int, str | None]:
+    """The letters, how many there are, and why there are none where their topics cannot be read: the damage is for other checks to tell."""
+    try:
+        return found, found.count(), None
+    except Exception as error:
+        line = line_of(error)
+        if line is None:
+            raise
+        tell(f"dead letters cannot be read: {line}")
+        return found.sparkSession.createDataFrame([], found.schema), 0, line
 
 
 def _letters(spark: SparkSession, directory: Directory, parts: Sequence[Part]) -> DataFrame:

@@ -62,7 +62,8 @@ class LogRow(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """All that the page shows. `checks`: name, what it is about, what it makes sure of. `changed`: the findings are not the last run's."""
+    """All that the page shows. `checks`: name, what it is about, what it makes sure of. `changed`: the findings are not the last run's.
+    `unread`: why dead letters could not be read, and were not checked."""
 
     data_dir: str
     engines: str
@@ -73,6 +74,7 @@ class Verified(NamedTuple):
     logs: Sequence[LogRow]
     share_partitions: int
     letters: int
+    unread: str | None = None
 
     @property
     def errors(self) -> int:
@@ -96,7 +98,7 @@ def page(found: Verified) -> Page:
             ("Findings", "those of the last run" if not found.changed else "new since the last run" if found.findings else "none"),
         ),
         headlines=_headlines(found, errors, notes),
-        notices=[Notice(_where(each), f"{each.check}: {each.detail}", "bad") for each in found.findings if each.severity == "error"][:5],
+        notices=_notices(found),
         sections=(
             Section("Checks", "", [_check_table(found)], wide=True),
             Section("Logs", "", [_map(found), _sizes(found)]),
@@ -104,6 +106,11 @@ def page(found: Verified) -> Page:
             Section("What was read", "", [_log_table(found)], wide=True),
         ),
     )
+
+
+def _notices(found: Verified) -> list[Notice]:
+    notices = [Notice(_where(each), f"{each.check}: {each.detail}", "bad") for each in found.findings if each.severity == "error"][:5]
+    return notices if found.unread is None else [Notice("Dead letters were not checked", found.unread, "bad"), *notices]
 
 
 def _where(finding: FindingRow) -> str:
@@ -125,12 +132,14 @@ def _check_table(found: Verified) -> Table:
     counted = Counter(finding.check for finding in found.findings)
     bad = {finding.check for finding in found.findings if finding.severity == "error"}
 
-    def result(name: str) -> Tagged:
+    def result(name: str, about: str) -> Tagged:
+        if about == "letters" and found.unread is not None:
+            return Tagged("not done", "bad")
         if not counted[name]:
             return Tagged("passed", "good")
         return Tagged(f"{counted[name]:,} found", "bad" if name in bad else "warn")
 
-    rows = [(name, meaning, about, result(name)) for name, about, meaning in found.checks]
+    rows = [(name, meaning, about, result(name, about)) for name, about, meaning in found.checks]
     return Table("", [("Check", "left"), ("What must hold", "left"), ("Of", "left"), ("Result", "left")], rows)
 
 
