@@ -74,30 +74,40 @@ def queue_health(
         tell("writing the snapshot")
         _commit(store, picture, moment_ms)
     tell("comparing with earlier snapshots")
-    history = read_table(spark, store.table(SHARES))
-    if history is None:
-        return Health(str(directory.path), directory.engines, now_ms, changed, len(store.names()), (), (), (), (), (), picture.problems)
-    history = _in_ms(history)
-    current = history.where(history["taken_ms"] == moment_ms)
-    shares = {_key(row): row for row in rows_of(current.orderBy("group", "topic", "partition"))}
-    stuck = [
-        Stuck(_share_row(shares[_key(row)]), row["since_ms"], bool(row["ahead_moves"]))
-        for row in rows_of(health.standing(history, current))
-        if row["since_ms"] < now_ms and row["since_ms"] <= now_ms - settings.stuck_after_s * 1000
-    ]
+    stuck, points = _over_runs(spark, store, picture, settings, moment_ms, now_ms)
     return Health(
         data_dir=str(directory.path),
         engine=directory.engines,
         now_ms=now_ms,
         changed=changed,
         runs=len(store.names()),
-        shares=[_share_row(row) for row in shares.values()],
-        points=[Point(**row) for row in rows_of(health.points(history, _MOST_POINTS))],
-        stuck=sorted(stuck, key=lambda each: each.since_ms),
+        shares=[_share_row(row, moment_ms) for row in picture.shares],
+        points=points,
+        stuck=stuck,
         counts=_counts_of(picture.counts if changed else store.rows_of_last(COUNTS)),
         worst=[_worst_row(row) for row in (picture.worst if changed else store.rows_of_last(WORST))],
         problems=picture.problems,
     )
+
+
+def _over_runs(
+    spark: SparkSession, store: Store, picture: Picture, settings: Settings, moment_ms: int, now_ms: int
+) -> tuple[list[Stuck], list[Point]]:
+    """What the snapshots say together, the last one among them."""
+    from pyspark.sql import functions as F
+
+    table = read_table(spark, store.table(SHARES))
+    if table is None:
+        return [], []
+    history = table.withColumn("taken_ms", F.unix_millis("taken"))
+    shares = {_key(row): row for row in picture.shares}
+    since = rows_of(health.standing(history, history.where(F.col("taken_ms") == moment_ms)))
+    stuck = [
+        Stuck(_share_row(shares[_key(row)], moment_ms), row["since_ms"], bool(row["ahead_moves"]))
+        for row in since
+        if row["since_ms"] < now_ms and row["since_ms"] <= now_ms - settings.stuck_after_s * 1000
+    ]
+    return sorted(stuck, key=lambda each: each.since_ms), [Point(**row) for row in rows_of(health.points(history, _MOST_POINTS))]
 
 
 def take(spark: SparkSession, store: Store, directory: Directory, settings: Settings, tell: Callable[[str], None]) -> Picture:
@@ -183,18 +193,12 @@ def _commit(store: Store, picture: Picture, moment_ms: int) -> None:
     store.decide(name, facts)
 
 
-def _in_ms(history: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    return history.withColumn("taken_ms", F.unix_millis("taken"))
-
-
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in health.KEY)
 
 
-def _share_row(row: Mapping[str, Any]) -> ShareRow:
-    return ShareRow(**{name: row[name] for name in ShareRow._fields})
+def _share_row(row: Mapping[str, Any], taken_ms: int) -> ShareRow:
+    return ShareRow(**{name: row[name] for name in ShareRow._fields if name != "taken_ms"}, taken_ms=taken_ms)
 
 
 def _worst_row(row: Mapping[str, Any]) -> WorstRow:
