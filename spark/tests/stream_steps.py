@@ -21,13 +21,20 @@ class Seen(NamedTuple):
 
 
 class Clock:
-    """Stands still unless it is told."""
+    """Stands still unless it is told, or asked: `step` is what a question takes."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self.step = 0.0
+        self.slept = 0.0
 
     def __call__(self) -> float:
+        self.seconds += self.step
         return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+        self.seconds += seconds
 
 
 class Checkpoint:
@@ -58,7 +65,7 @@ class Run:
     def __init__(self, checkpoint: Checkpoint, path: object, *, available_now: bool = False, **options: object) -> None:
         self.clock = Clock()
         texts = {name: str(value) for name, value in {"path": path, **options}.items()}
-        self.reader = StreamReader(texts, full_schema(include_headers=False), self.clock)
+        self.reader = StreamReader(texts, full_schema(include_headers=False), self.clock, self.clock.sleep)
         self._worker: StreamReader = pickle.loads(pickle.dumps(self.reader))
         self._checkpoint = checkpoint
         if available_now:

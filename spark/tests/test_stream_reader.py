@@ -238,24 +238,22 @@ def test_progress_says_what_there_is(checkpoint: Checkpoint, stored: StoredTopic
     assert query.reader.reportLatestOffset() == {"t": {"0": 10}}
 
 
-def test_a_look_that_takes_long_is_not_repeated_at_every_question(checkpoint: Checkpoint, stored: StoredTopics) -> None:
+def test_between_looks_there_is_rest(checkpoint: Checkpoint, stored: StoredTopics) -> None:
     query = run(checkpoint, stored)
-    looks = []
-
-    def slow_clock() -> float:
-        looks.append(query.clock.seconds)
-        query.clock.seconds += 0.05
-        return query.clock.seconds
-
-    query.reader._clock = slow_clock
     query.batch()
+    query.clock.step = 0.05
+    for _ in range(20):
+        assert not query.batch()
+    assert query.clock.slept > 0.6 * query.clock.seconds  # questions for the time take some as well
     stored.append("t", 5)
-    asked = 0
-    while not query.batch():
-        asked += 1
-        assert asked < 100, "what is new is never seen"
-    assert asked >= 2
-    assert checkpoint.seen("t") == [*range(15)]
+    assert query.batch(), "what is there when Spark asks is found"
+
+
+def test_available_now_does_not_rest(checkpoint: Checkpoint, stored: StoredTopics) -> None:
+    query = run(checkpoint, stored, available_now=True, maxOffsetsPerTrigger=1)
+    query.clock.step = 0.05
+    assert query.all_batches() == 10
+    assert query.clock.slept == 0
 
 
 # --- topics and partitions that come and go ---

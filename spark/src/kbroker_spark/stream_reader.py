@@ -40,21 +40,28 @@ except ImportError as error:
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_REST = 4
+_REST = 9
 """Spark asks for the latest offset every 10 ms while nothing is new. A look at the disk may cost more than that (RocksDB: a snapshot by
-hard links), so the next one comes only after this many times as long as the last one took."""
+hard links), so before the next one there is a rest of this many times as long as the last one took."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the head of this file. `clock` counts seconds and never goes back.
+    """See the head of this file. `clock` counts seconds and never goes back; `sleep` lets some pass.
 
     All methods raise SourceError: a directory that cannot be read, or, with failOnDataLoss, records that are gone (DataLoss).
     """
 
-    def __init__(self, options: Mapping[str, str], schema: StructType, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        schema: StructType,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._options = parse(options, streaming=True)
         self._schema = checked(schema)
         self._clock = clock
+        self._sleep = sleep
         self._picture: Picture | None = None
         self._look_again_at = 0.0
         self._initial: StreamOffset | None = None
@@ -88,7 +95,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = StreamOffset.from_json(start)
         if self._pins(begin):
             return start
-        picture = self._recent_look()
+        picture = self._rested_look()
         found = available(begin, picture, self._target)
         self._report(found.losses)
         if isinstance(limit, ReadMinRows) and self._waits(found):
@@ -165,9 +172,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- the disk ---
 
-    def _recent_look(self) -> Picture:
-        if self._picture is not None and self._clock() < self._look_again_at:
-            return self._picture
+    def _rested_look(self) -> Picture:
+        """With Trigger.AvailableNow the end is known already, so any look will do."""
+        rest = self._look_again_at - self._clock()
+        if rest > 0:
+            if self._target is not None and self._picture is not None:
+                return self._picture
+            self._sleep(rest)
         return self._look()
 
     def _look(self) -> Picture:
