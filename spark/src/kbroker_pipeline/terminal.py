@@ -41,7 +41,8 @@ class Progress:
         self.end()
 
     def end(self) -> None:
-        self._bars.stop()
+        if self._console.is_terminal:
+            self._bars.stop()
 
     def tell(self, text: str, total: int = 0) -> None:
         """A new step; `total`: how many records it has, where that is known."""

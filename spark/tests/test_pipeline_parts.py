@@ -1,0 +1,143 @@
+"""Parts of the pipeline that need no Spark: single records, what an archive adds up to, cursors, the terminal, the demo's orders."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import AcknowledgeType
+from rich.console import Console
+
+from kbroker.testing.broker import RunningBroker, open_test_broker
+from kbroker_pipeline import demo_work, sources, terminal
+from kbroker_pipeline.archive import Span, Totals, spans_of, waiting
+from kbroker_pipeline.archive_page import part_rows
+from kbroker_pipeline.lookup import Found, Place, look_up
+from kbroker_pipeline.sources import Part, Piece
+from kbroker_pipeline.store import Commit
+from kbroker_spark.data import TopicInfo
+from spark.tests.filling import consume, numbered, produce
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RunningBroker]:
+    with open_test_broker() as running:
+        running.create_topic("orders", partitions=2)
+        produce(running.bootstrap, "orders", numbered(3000, partitions=2), batch_num_messages=50, codec="zstd")
+        yield running
+
+
+def test_single_records(broker: RunningBroker) -> None:
+    """Alone and as neighbours; what was never there is not found, and disturbs nobody."""
+    (topic_id,) = {str(part.topic.topic_id) for part in sources.parts(broker.data_dir, ["orders"])}
+    rows = {(row.partition, row.offset): row for row in consume(broker.bootstrap, "orders", partitions=2)}
+    known = [(0, 0), (0, 1), (0, 2), (0, 700), (1, 3), (1, 1499)]
+    missing = [Place(topic_id, 0, 1500), Place(topic_id, 1, 999_999), Place(topic_id, 7, 0), Place(str(uuid4()), 0, 0)]
+    found = look_up(broker.data_dir, [*(Place(topic_id, *each) for each in known), *missing, Place(topic_id, 0, 0)])
+    expected = {Place(topic_id, *each): Found(rows[each].timestamp_ms, rows[each].key, rows[each].value) for each in known}
+    assert found == expected
+    assert look_up(broker.data_dir, []) == {}
+
+
+def test_what_is_there(broker: RunningBroker) -> None:
+    assert [(part.name, part.start, part.end) for part in sources.parts(broker.data_dir)] == [("orders-0", 0, 1500), ("orders-1", 0, 1500)]
+    assert sources.look(broker.data_dir).engines == "log segment, state segment"
+
+
+def part(topic: str, partition: int, start: int, end: int) -> Part:
+    return Part(TopicInfo(topic, TOPIC_ID, 3, 0, {}), partition, start, end)
+
+
+TOPIC_ID = uuid4()
+
+
+def test_cursors() -> None:
+    """New, partly read, read, passed by the log's start, and a log that ends before the cursor."""
+    parts = [part("t", 0, 5, 9), part("t", 1, 0, 9), part("t", 2, 0, 9), part("t", 3, 7, 9), part("t", 4, 0, 9)]
+    cursor = {parts[1].key: 4, parts[2].key: 9, parts[3].key: 2, parts[4].key: 50}
+    assert sources.pieces(parts, cursor) == [Piece(parts[0], 5, 9), Piece(parts[1], 4, 9), Piece(parts[3], 7, 9)]
+    assert sources.pieces(parts, sources.advanced(parts)) == []
+
+
+def test_totals_of_an_archive(tmp_path: Path) -> None:
+    totals = Totals()
+    span = totals.spans.setdefault("orders", {}).setdefault("0", Span())
+    span.add(10, 5, 20)
+    span.add(3, 21, 23)
+    again = Totals.of(Commit("0", {}, json.loads(json.dumps({"totals": {
+        "spans": {"orders": {"0": {"rows": 13, "first": 5, "last": 23}}}, "days": {}, "size_bytes": 0, "files": 0,
+    }}))))  # fmt: skip
+    assert again == totals
+    assert Totals.of(None).rows == 0
+    logs = [part("orders", 0, 8, 30), part("orders", 1, 0, 4), part("__internal", 0, 0, 9)]
+    assert waiting(totals, logs, "orders") == (30 - 24) + 4
+    (row,) = part_rows(totals, logs)
+    assert (row.records, row.behind, row.only_here) == (13, 6, 3)
+    (gone,) = part_rows(totals, ())
+    assert (gone.behind, gone.only_here) == (None, 19)
+    pq.write_table(pa.table({"partition": [0, 1, 0], "offset": [7, 1, 9]}), tmp_path / "rows.parquet")
+    assert sorted(spans_of(tmp_path / "rows.parquet")) == [(0, 2, 7, 9), (1, 1, 1, 1)]
+
+
+def test_results_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {"worst": [{"value": "[red]\x1b[31m", "count": 12_000, "nothing": None}], "none": []}
+    terminal.print_result("Title", {"records": 1234, "changed": True}, rows, tmp_path / "page.html", as_json=False)
+    text = capsys.readouterr().out
+    for expected in ("Title", "records: 1,234", "changed: yes", "[red]\\x1b[31m", "12,000", "-", (tmp_path / "page.html").as_uri()):
+        assert expected in text
+    terminal.print_result("Title", {"records": 1234}, rows, tmp_path / "page.html", as_json=True)
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == {"records": 1234, **rows, "report": str(tmp_path / "page.html")}
+
+
+def test_progress_without_a_terminal() -> None:
+    """A line for each step; records are told now and then only."""
+    told = io.StringIO()
+    with terminal.Progress(Console(file=told)) as progress:
+        progress.tell("archiving", 500)
+        for _ in range(10):
+            progress.add(50)
+        progress.tell("writing [the] page")
+    assert told.getvalue().splitlines() == ["kbroker-pipeline: archiving", "kbroker-pipeline: writing [the] page"]
+
+
+class Delivery:
+    """As much of a message as the demo's consumers look at."""
+
+    def __init__(self, value: bytes, count: int, offset: int = 1) -> None:
+        self._value, self._count, self._offset = value, count, offset
+
+    def value(self) -> bytes:
+        return self._value
+
+    def delivery_count(self) -> int:
+        return self._count
+
+    def offset(self) -> int:
+        return self._offset
+
+
+def test_orders_of_the_demo() -> None:
+    """The same in every run, in whatever pieces they are made, and each kind is among them."""
+    orders = list(demo_work.orders(0, 4000))
+    assert orders == [*demo_work.orders(0, 100), *demo_work.orders(100, 3900)]
+    first = [demo_work.worker(Delivery(value, 1)) for _, value in orders]  # type: ignore[arg-type]
+    later = [demo_work.worker(Delivery(value, 4)) for _, value in orders]  # type: ignore[arg-type]
+    kinds = Counter(zip(first, later, strict=True))
+    assert set(kinds) == {
+        (AcknowledgeType.ACCEPT, AcknowledgeType.ACCEPT),
+        (AcknowledgeType.RELEASE, AcknowledgeType.ACCEPT),
+        (AcknowledgeType.RELEASE, AcknowledgeType.RELEASE),
+        (AcknowledgeType.REJECT, AcknowledgeType.REJECT),
+    }
+    hopeless = Counter(key for (key, _), verdict in zip(orders, later, strict=True) if verdict is AcknowledgeType.RELEASE)
+    assert len(hopeless) <= 3
+    assert demo_work.mailer(Delivery(b"", 1, 25)) is AcknowledgeType.RELEASE  # type: ignore[arg-type]
+    assert demo_work.mailer(Delivery(b"", 3, 25)) is AcknowledgeType.ACCEPT  # type: ignore[arg-type]
