@@ -118,7 +118,7 @@ def test_the_environment_says_what_auto_means(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("rounds", [2_000, pytest.param(200_000, marks=pytest.mark.full)])
 def test_decoders_agree_on_changed_bytes(rounds: int) -> None:
-    ends = decode_fuzz.fuzz(rounds, rounds, choose("c"))
+    ends = decode_fuzz.fuzz(rounds, rounds, choose("numpy"), choose("c"))
     assert min(ends["rows"], ends["complaints"]) > rounds // 10
 
 
