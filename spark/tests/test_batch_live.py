@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 import pytest
@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from kbroker_spark.batch_reader import BatchReader, RangePartition
+from kbroker_spark.errors import DataLoss
 from kbroker_spark.schema import full_schema
 from spark.tests.filling import Row, consume, delete_before, numbered, produce
 from spark.tests.share_work import CONTROL_RECORDS, mixed, prepare, work
@@ -24,7 +25,11 @@ def reader(broker: RunningBroker, topic: str, options: Mapping[str, str] | None 
 
 
 def rows(found: BatchReader) -> list[Row]:
-    batches = [each for partition in found.partitions() for each in found.read(partition)]
+    return rows_of_batches(each for partition in found.partitions() for each in found.read(partition))
+
+
+def rows_of_batches(found: Iterable[pa.RecordBatch]) -> list[Row]:
+    batches = list(found)
     if not batches:
         return []
     table = pa.Table.from_batches(batches)
@@ -111,3 +116,26 @@ def test_share_state_among_the_records_is_left_out() -> None:
         assert rows(reader(broker, "t", {"minPartitions": "9"})) == expected
         broker.stop()
         assert rows(reader(broker, "t")) == expected
+
+
+@ENGINES
+def test_retention_goes_on_under_queries(engine: str) -> None:
+    """Offsets are numbers of records here, so that each row says whether it is the right one; retention runs between plan and reading."""
+    limits = {"internal.segment.bytes": str(100_000), "retention.bytes": str(300_000), "retention.ms": "-1"}
+    with open_test_broker(storage=engine, config={"log.retention.check.interval.ms": "20"}) as broker:
+        broker.create_topic("t", config=limits)
+        produce(broker.bootstrap, "t", numbered(900, value_bytes=400), batch_num_messages=50)
+        losses = 0
+        for sent in range(900, 9900, 900):
+            strict, lenient = (reader(broker, "t", {"failOnDataLoss": fail}) for fail in ("true", "false"))
+            ((planned,), _) = strict.partitions(), lenient.partitions()
+            produce(broker.bootstrap, "t", numbered(900, first=sent, value_bytes=400), batch_num_messages=50)
+            kept = rows_of_batches(lenient.read(planned))
+            right = [row.offset for row in kept if (row.value or b"").startswith(b"%d " % row.offset)]
+            assert right == list(range(planned.range.end - len(kept), planned.range.end))
+            try:
+                assert rows_of_batches(strict.read(planned)) == kept
+                assert len(kept) == planned.range.size
+            except DataLoss:
+                losses += 1
+        assert losses
