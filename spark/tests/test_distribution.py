@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -85,6 +86,15 @@ def test_register_makes_all_formats_known(spark: SparkSession, broker: RunningBr
     assert topics.where("topic = 'registered'").count() > 0
 
 
+def copied(project: Path, place: Path, package: str) -> Path:
+    """What a wheel is made of, where making it leaves nothing between the sources."""
+    shutil.copytree(project / package, place / package, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so"))
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(project / name, place)
+    shutil.copy(SPARK.parent / "LICENSE", place)
+    return place
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment that has the two wheels, not linked to the sources, beside what this environment has installed."""
@@ -92,7 +102,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-m", "venv", folder / "env"], check=True)
     python = folder / "env" / "bin" / "python"
     quiet = ["--quiet", "--no-input", "--disable-pip-version-check", "--no-deps"]
-    subprocess.run([python, "-m", "pip", "wheel", *quiet, "-w", folder, SPARK.parent, SPARK], check=True)
+    projects = [copied(SPARK.parent, folder / "kbroker", "kbroker"), copied(SPARK, folder / "spark", "src")]
+    subprocess.run([python, "-m", "pip", "wheel", *quiet, "-w", folder, *projects], check=True)
     subprocess.run([python, "-m", "pip", "install", *quiet, *folder.glob("*.whl")], check=True)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     others = next(path for path in sys.path if path.endswith(f"{version}/site-packages"))
