@@ -37,6 +37,8 @@ _HEADER = np.dtype(
     ]
 )  # fmt: skip
 _LENGTH = struct.Struct(">i")
+_LENGTH_START = 8
+_LEAST_LENGTH = HEADER_SIZE - LENGTH_END
 _CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
 _MIN_RECORD_BYTES = 7
@@ -85,7 +87,8 @@ def groups(chunks: Sequence[memoryview], *, first: int, end: int, check_crc: boo
         _check(headers)
         begins, counts, is_control = headers["base_offset"], headers["record_count"], (headers["attributes"] & CONTROL) != 0
         is_wanted = (begins + headers["last_offset_delta"] >= first) & (begins < end) & (counts > 0) & ~is_control
-        positions, headers = positions[is_wanted], headers[is_wanted]
+        if not is_wanted.all():
+            positions, headers = positions[is_wanted], headers[is_wanted]
         if check_crc:
             _check_crc(data, positions, headers)
         if (headers["attributes"] & _CODEC_MASK).any():
@@ -130,23 +133,30 @@ def _coalesced(chunks: Sequence[memoryview]) -> Iterator[memoryview]:
 
 def _walk(data: memoryview) -> tuple[Integers, Headers]:
     """Where the batches begin, and their headers. CorruptBatch where a length leads nowhere."""
-    positions = []
+    positions: list[int] = []
     size, at = len(data), 0
-    length_at = _LENGTH.unpack_from
-    while at < size:
-        if at + HEADER_SIZE > size:
-            raise CorruptBatch(int.from_bytes(data[at : at + 8], "big", signed=True), f"{size - at} bytes are too few for a batch")
-        positions.append(at)
-        (length,) = length_at(data, at + 8)
+    append, length_at = positions.append, _LENGTH.unpack_from  # this loop is most of the work for batches of one record
+    while at + HEADER_SIZE <= size:
+        append(at)
+        (length,) = length_at(data, at + _LENGTH_START)
+        if length < _LEAST_LENGTH:
+            break
         at += length + LENGTH_END
-        if length < HEADER_SIZE - LENGTH_END or at > size:
-            offset = int.from_bytes(data[positions[-1] : positions[-1] + 8], "big", signed=True)
-            raise CorruptBatch(offset, f"its length {length} cannot be, {size - positions[-1]} bytes are left")
+    if at != size:
+        raise _leads_nowhere(data, at if at < size else positions[-1])
     where = np.array(positions, np.int64)
     if not positions:
         return where, np.empty(0, _HEADER)
     # A view in which every byte begins a header: one gather copies all of them out.
     return where, np.ndarray((size - HEADER_SIZE + 1,), _HEADER, data, strides=(1,))[where]
+
+
+def _leads_nowhere(data: memoryview, at: int) -> CorruptBatch:
+    offset, left = int.from_bytes(data[at : at + _LENGTH_START], "big", signed=True), len(data) - at
+    if left < HEADER_SIZE:
+        return CorruptBatch(offset, f"{left} bytes are too few for a batch")
+    (length,) = _LENGTH.unpack_from(data, at + _LENGTH_START)
+    return CorruptBatch(offset, f"its length {length} cannot be, {left} bytes are left")
 
 
 def _check(headers: Headers) -> None:
