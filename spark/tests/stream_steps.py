@@ -55,6 +55,12 @@ class Checkpoint:
         return [row.offset for row in self.rows if row[:2] == (topic, partition)]
 
     @property
+    def pinned(self) -> dict[tuple[str, int], int]:
+        """Where the first batch ended."""
+        topics = json.loads(self.offsets[0]).items()
+        return {(topic, int(partition)): offset for topic, offsets in topics for partition, offset in offsets.items()}
+
+    @property
     def end(self) -> Any:
         return json.loads(self.offsets[-1])
 
