@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pytest
 
 from kbroker.testing.broker import RunningBroker, open_test_broker
+from spark.tests.filling import KEPT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +54,7 @@ def broker_of() -> Iterator[BrokerOf]:
 
         def running(engine: str) -> RunningBroker:
             if engine not in brokers:
-                brokers[engine] = stack.enter_context(open_test_broker(storage=engine))
+                brokers[engine] = stack.enter_context(open_test_broker(storage=engine, config=KEPT))
             return brokers[engine]
 
         yield running

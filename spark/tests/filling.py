@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PATIENCE_S = 120.0
+KEPT = {"log.retention.ms": "-1"}
+"""For brokers: the times of `numbered` are years ago, and retention would delete such records after five minutes."""
 
 
 class Record(NamedTuple):

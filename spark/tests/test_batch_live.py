@@ -13,7 +13,7 @@ from kbroker.testing.broker import RunningBroker, open_test_broker
 from kbroker_spark.batch_reader import BatchReader, RangePartition
 from kbroker_spark.errors import DataLoss
 from kbroker_spark.schema import full_schema
-from spark.tests.filling import Row, consume, delete_before, numbered, produce
+from spark.tests.filling import KEPT, Row, consume, delete_before, numbered, produce
 from spark.tests.share_work import CONTROL_RECORDS, mixed, prepare, work
 
 ENGINES = pytest.mark.parametrize("engine", ["segment", "lmdb", "rocksdb", "sqlite"])
@@ -105,7 +105,7 @@ def test_the_brokers_time(broker: RunningBroker, name: str) -> None:
 
 
 def test_share_state_among_the_records_is_left_out() -> None:
-    with open_test_broker(config=CONTROL_RECORDS) as broker:
+    with open_test_broker(config={**KEPT, **CONTROL_RECORDS}) as broker:
         prepare(broker, "t", count=200)
         work(broker, "t", mixed, count=200)
         produce(broker.bootstrap, "t", numbered(50))

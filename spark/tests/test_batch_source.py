@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import AnalysisException, PySparkException
 
 from kbroker.testing.broker import RunningBroker, open_test_broker
-from spark.tests.filling import consume, delete_before, numbered, produce, rows_of, without_headers
+from spark.tests.filling import KEPT, consume, delete_before, numbered, produce, rows_of, without_headers
 from spark.tests.stored import batch, records, writing
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def cut(table: pa.Table, like: pa.Table) -> pa.Table:
 
 
 def test_a_million_records_live_and_offline(spark: SparkSession) -> None:
-    with open_test_broker() as broker:
+    with open_test_broker(config=KEPT) as broker:
         broker.create_topic("million", partitions=4, config={"segment.bytes": str(8 << 20)})
         produce_in_all_codecs(broker, "million", 1_000_000, 4)
         expected = consumed(broker, "million", 4)
@@ -122,7 +122,7 @@ def test_a_million_records_live_and_offline(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("storage", ["lmdb", "rocksdb", "sqlite"])
 def test_other_engines_live_and_offline(spark: SparkSession, storage: str) -> None:
-    with open_test_broker(storage=storage) as broker:
+    with open_test_broker(storage=storage, config=KEPT) as broker:
         broker.create_topic("t", partitions=2, config={"segment.bytes": str(1 << 20)})
         produce_in_all_codecs(broker, "t", 50_000, 2)
         with being_written(broker, "t", 2):
