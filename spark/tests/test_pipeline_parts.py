@@ -6,6 +6,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,6 +20,7 @@ from kbroker.testing.broker import RunningBroker, open_test_broker
 from kbroker_pipeline import demo_work, sources, terminal
 from kbroker_pipeline.archive import Span, Totals, spans_of, waiting
 from kbroker_pipeline.archive_page import part_rows
+from kbroker_pipeline.letters_job import add_originals
 from kbroker_pipeline.lookup import Found, Place, look_up
 from kbroker_pipeline.sources import Part, Piece
 from kbroker_pipeline.store import Commit
@@ -44,6 +46,26 @@ def test_single_records(broker: RunningBroker) -> None:
     expected = {Place(topic_id, *each): Found(rows[each].timestamp_ms, rows[each].key, rows[each].value) for each in known}
     assert found == expected
     assert look_up(broker.data_dir, []) == {}
+
+
+def test_originals_of_dead_letters(broker: RunningBroker) -> None:
+    """What a worker of Spark does: of topics that are gone, and of offsets that are, there is no original."""
+    (topic_id,) = {str(part.topic.topic_id) for part in sources.parts(broker.data_dir, ["orders"])}
+    row = consume(broker.bootstrap, "orders", partitions=2)[8]
+    letters = pa.RecordBatch.from_pydict(
+        {
+            "source_topic_id": pa.array([topic_id, None, topic_id]),
+            "source_partition": pa.array([row.partition, 0, 1], pa.int32()),
+            "source_offset": pa.array([row.offset, 0, 99_999]),
+        }
+    )
+    (found,) = add_originals(str(broker.data_dir), [letters])
+    assert found.select(letters.schema.names) == letters
+    told = [tuple(each.values())[3:] for each in found.to_pylist()]
+    moment = datetime.fromtimestamp(row.timestamp_ms / 1000, UTC)
+    assert told == [(True, moment, row.key, row.value), (False, None, None, None), (False, None, None, None)]
+    columns = [f"{field.name} {field.type}" for field in found.schema][3:]
+    assert columns == ["original bool", "original_timestamp timestamp[us, tz=UTC]", "original_key binary", "original_value binary"]
 
 
 def test_what_is_there(broker: RunningBroker) -> None:
