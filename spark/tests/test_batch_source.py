@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+OTHER_ENGINES = ("lmdb", "rocksdb", "sqlite")
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 
 
@@ -109,8 +110,9 @@ def cut(table: pa.Table, like: pa.Table) -> pa.Table:
     return table.filter(pc.less_equal(table["offset"], ends)).combine_chunks()
 
 
-def test_a_million_records_live_and_offline(spark: SparkSession) -> None:
-    with open_test_broker(config=KEPT) as broker:
+@pytest.mark.parametrize("storage", ["segment", *(pytest.param(each, marks=pytest.mark.full) for each in OTHER_ENGINES)])
+def test_a_million_records_live_and_offline(spark: SparkSession, storage: str) -> None:
+    with open_test_broker(storage=storage, config=KEPT) as broker:
         broker.create_topic("million", partitions=4, config={"segment.bytes": str(8 << 20)})
         produce_in_all_codecs(broker, "million", 1_000_000, 4)
         expected = consumed(broker, "million", 4)
@@ -120,7 +122,7 @@ def test_a_million_records_live_and_offline(spark: SparkSession) -> None:
         assert read(frame(spark, broker.data_dir, "million", includeHeaders=True, minPartitions=9)).equals(expected)
 
 
-@pytest.mark.parametrize("storage", ["lmdb", "rocksdb", "sqlite"])
+@pytest.mark.parametrize("storage", OTHER_ENGINES)
 def test_other_engines_live_and_offline(spark: SparkSession, storage: str) -> None:
     with open_test_broker(storage=storage, config=KEPT) as broker:
         broker.create_topic("t", partitions=2, config={"segment.bytes": str(1 << 20)})
