@@ -35,11 +35,11 @@ def verify(spark: SparkSession, store: Store, directory: Directory, now_ms: int,
     parts = sources.parts(directory.path)
     found_letters, letter_count, unread = _read(_letters(spark, directory, parts).cache(), tell)
     tell("reading share-group state")
-    state = sources.state(spark, directory.path, "batches")
+    state = sources.state(spark, directory.path, "batches").cache()
     shares = state.select(*checks.SHARE).distinct().count()
     parts = sources.parts(directory.path)
     logs = _logs(spark, parts)
-    batches = sources.batches(spark, directory.path)
+    batches = sources.batches(spark, directory.path).cache()  # Several checks go over it, and reading all logs takes long.
     tell("reading all batches and checking their CRCs")
     sizes = rows_of(_sizes(batches))
     tell("checking")
