@@ -17,7 +17,7 @@ from confluent_kafka import AcknowledgeType, Message
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from kbroker_pipeline.cli import run
 from kbroker_pipeline.store import Store
-from spark.tests.filling import PATIENCE_S, Record, Row, consume, numbered, produce, rows_of
+from spark.tests.filling import KEPT, PATIENCE_S, Record, Row, consume, numbered, produce, rows_of
 from spark.tests.share_work import described, work
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def verdict(message: Message) -> AcknowledgeType:
 @pytest.fixture(scope="module")
 def live(spark: SparkSession) -> Iterator[RunningBroker]:
     """A broker whose group has done what it can: every order is finished, and a fifth of them have dead letters."""
-    with open_test_broker() as broker:
+    with open_test_broker(config=KEPT) as broker:
         broker.create_topic(ORDERS, partitions=2)
         broker.create_topic(LETTERS, config={"errors.deadletterqueue.group.enable": "true"})
         broker.set_group_config(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.testing.broker import open_test_broker
-from spark.tests.filling import Row, consume, numbered, produce
+from spark.tests.filling import KEPT, Row, consume, numbered, produce
 from spark.tests.test_pipeline_jobs import archived
 
 pytestmark = pytest.mark.full
@@ -29,7 +29,7 @@ def command(data_dir: Path, out: Path) -> subprocess.Popen[bytes]:
 
 def test_archive_is_killed_again_and_again(tmp_path: Path) -> None:
     chance, out = random.Random(932), tmp_path / "out"
-    with open_test_broker() as broker:
+    with open_test_broker(config=KEPT) as broker:
         broker.create_topic("numbers", partitions=PARTITIONS)
         produce(broker.bootstrap, "numbers", numbered(RECORDS, partitions=PARTITIONS), batch_num_messages=200)
         expected: list[Row] = consume(broker.bootstrap, "numbers", partitions=PARTITIONS)

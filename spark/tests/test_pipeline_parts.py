@@ -25,12 +25,12 @@ from kbroker_pipeline.lookup import Found, Place, look_up
 from kbroker_pipeline.sources import Part, Piece
 from kbroker_pipeline.store import Commit
 from kbroker_spark.data import TopicInfo
-from spark.tests.filling import consume, numbered, produce
+from spark.tests.filling import KEPT, consume, numbered, produce
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[RunningBroker]:
-    with open_test_broker() as running:
+    with open_test_broker(config=KEPT) as running:
         running.create_topic("orders", partitions=2)
         produce(running.bootstrap, "orders", numbered(3000, partitions=2), batch_num_messages=50, codec="zstd")
         yield running
