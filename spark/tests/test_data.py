@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -84,6 +85,22 @@ def test_readers_are_kept_until_the_directory_is_another_one(tmp_path: Path) -> 
     with reading(f"file://{tmp_path}/a") as found:
         assert found.logs() is not logs
         assert found.logs().bounds(topic.log(0)) == (0, 100)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_backup_that_was_put_in_place(tmp_path: Path, engine: str) -> None:
+    place, backup = tmp_path / "data", tmp_path / "backup"
+    with writing(place, engine) as data:
+        topic = fill(data)
+    shutil.copytree(place, backup)
+    with writing(place, engine) as data:
+        data.append(topic.topic_id, 0, batch(records(10), 100))
+    with reading(place) as found:
+        assert bounds(found.logs(), found.state(), topic, 0) == Bounds(0, 110)
+    shutil.rmtree(place)
+    backup.rename(place)
+    with reading(place) as found:
+        assert bounds(found.logs(), found.state(), topic, 0) == Bounds(0, 100)
 
 
 def test_holes_are_no_loss(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ class DataDir:
         self.state_path = state_path
         self._logs: LogReader | None = None
         self._state: StateReader | None = None
+        self._inodes = _inodes(log_path, state_path)
         self.users = 0
 
     @classmethod
@@ -75,12 +76,15 @@ class DataDir:
                 raise SourceError(f"{path} belongs to the engine memory, which keeps nothing on disk: use another --storage")
             key = (os.getpid(), os.path.realpath(found.path))
             known = _open_directories.get(key)
-            if known is not None and known.description != description:
+            if known is not None and not known._is_still(description):
                 known.close()
                 known = None
             if known is None:
                 known = _open_directories[key] = cls(found.path, description, log_path, state_path)
             return known
+
+    def _is_still(self, description: DataDescription) -> bool:
+        return self.description == description and self._inodes == _inodes(self.log_path, self.state_path)
 
     def logs(self) -> LogReader:
         """Its errors are the engine's: use it inside `one_line`."""
@@ -114,6 +118,19 @@ class DataDir:
 
 
 _open_directories: dict[tuple[int, str], DataDir] = {}
+
+
+def _inodes(*directories: Path) -> list[tuple[int, int] | None]:
+    """Others where a backup was put in place; LMDB would go on showing its old file, which is the one that it keeps open."""
+    found: list[tuple[int, int] | None] = []
+    for path in (each for directory in directories for each in (directory, directory / "data.mdb")):
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            found.append(None)
+        else:
+            found.append((status.st_dev, status.st_ino))
+    return found
 
 
 @contextmanager
