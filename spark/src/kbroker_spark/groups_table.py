@@ -30,8 +30,9 @@ from kbroker.consumer_group_records import (
 from kbroker.coordinator_records import SHARE_GROUP_VALUES, RecordType, ShareGroupMember
 from kbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL, read_assignment, read_subscription
 from kbroker.state_records import Config, ConfigKey, GroupKey, GroupOffsetKey, ResourceType, read_entries
-from kbroker.storage.spi import LogReader, StateReader
-from kbroker_spark.data import DataDir, TopicInfo, bounds, topics
+from kbroker.storage.spi import LogId, StateReader
+from kbroker_spark.data import DataDir, TopicInfo, topics
+from kbroker_spark.log_ends import LogEnds
 from kbroker_spark.table_source import FrozenReader
 from kbroker_spark.tables import BIGINT, INT, STRING, STRING_MAP, STRINGS, TIMESTAMP, Row, array_of, chosen, columns, listed, micros
 
@@ -115,7 +116,8 @@ def rows(data: DataDir, options: Mapping[str, str]) -> Iterator[Row]:
             for group in found:
                 yield from member_rows(group, named)
         else:
-            yield from offset_rows(data.logs(), moment, {group.group: group.type for group in found}, named, listed(options, "topics"))
+            ends, types = LogEnds(data.logs(), moment, named.values()), {group.group: group.type for group in found}
+            yield from offset_rows(ends, moment, types, named, listed(options, "topics"))
 
 
 def read_groups(state: StateReader) -> list[Group]:
@@ -242,20 +244,14 @@ def _name(topic_id: UUID, named: Topics) -> str | None:
 # --- offsets ---
 
 
-def offset_rows(
-    logs: LogReader, state: StateReader, types: Mapping[str, str], named: Topics, names: frozenset[str] | None
-) -> Iterator[Row]:
+def offset_rows(ends: LogEnds, state: StateReader, types: Mapping[str, str], named: Topics, names: frozenset[str] | None) -> Iterator[Row]:
     """`types` of the wanted groups; `names` of the wanted topics, None: of all."""
-    ends: dict[tuple[UUID, int], int | None] = {}
     for key, value in read_entries(state.scan(GroupOffsetKey.namespace)):
         assert isinstance(key, GroupOffsetKey), "that is its namespace"
         topic = _name(key.topic_id, named)
         if key.group_id not in types or (names is not None and topic not in names):
             continue
-        place = (key.topic_id, key.partition)
-        if place not in ends:
-            ends[place] = _end(logs, state, key, named)
-        offset, end = cast(AnyGroupOffset, value), ends[place]
+        offset, bounds = cast(AnyGroupOffset, value), ends.get(LogId(key.topic_id, key.partition))
         yield (
             key.group_id,
             types[key.group_id],
@@ -267,14 +263,6 @@ def offset_rows(
             offset.metadata,
             micros(offset.commit_timestamp),
             micros(offset.expire_timestamp) if isinstance(offset, ExpiringGroupOffset) else None,
-            end,
-            None if end is None else max(0, end - offset.offset),
+            None if bounds is None else bounds.end,
+            None if bounds is None else max(0, bounds.end - offset.offset),
         )
-
-
-def _end(logs: LogReader, state: StateReader, key: GroupOffsetKey, named: Topics) -> int | None:
-    topic = named.get(key.topic_id)
-    try:
-        return None if topic is None else bounds(logs, state, topic, key.partition).end
-    except KeyError:
-        return None

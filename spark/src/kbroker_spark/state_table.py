@@ -24,9 +24,10 @@ from kbroker.share.record_state import RecordState
 from kbroker.state_records import ControlHint
 from kbroker.storage import segment_store
 from kbroker.storage.data_dir import DataDirectory
-from kbroker.storage.spi import LogId, LogReader, StateReader
+from kbroker.storage.spi import LogId, LogReader
 from kbroker_spark.control_log import controls
-from kbroker_spark.data import DataDir, TopicInfo, bounds, topics
+from kbroker_spark.data import DataDir, TopicInfo, topics
+from kbroker_spark.log_ends import LogEnds
 from kbroker_spark.share_history import Histories, SharePartitionId, Step, add_entries, from_controls, from_state_log, history
 from kbroker_spark.share_states import (
     LogView,
@@ -94,6 +95,7 @@ def rows(data: DataDir, options: Mapping[str, str]) -> Iterator[Row]:
     with data.state().snapshot() as moment:
         named = {topic.topic_id: topic for topic in topics(moment)}
         wanted, in_logs = wanted_by(options, named), keeps_control_records(moment)
+        ends = LogEnds(logs, moment, named.values())
         found_hints = list(hints(moment, wanted)) if in_logs else []
         entries = [] if in_logs or view == HISTORY else list(from_entries(moment, wanted))
     if view == HISTORY:
@@ -103,29 +105,22 @@ def rows(data: DataDir, options: Mapping[str, str]) -> Iterator[Row]:
     if view == BATCHES:
         yield from batch_rows(states, named)
     else:
-        yield from share_partition_rows(states, LogViews(logs, data.state(), named, in_logs), named)
+        yield from share_partition_rows(states, LogViews(logs, ends, in_logs), named)
 
 
 class LogViews:
     """The logs of share-partitions, each looked at once."""
 
-    def __init__(self, logs: LogReader, state: StateReader, named: Topics, has_controls: bool) -> None:
-        self._logs, self._state, self._named, self._has_controls = logs, state, named, has_controls
+    def __init__(self, logs: LogReader, ends: LogEnds, has_controls: bool) -> None:
+        self._logs, self._ends, self._has_controls = logs, ends, has_controls
         self._known: dict[LogId, LogView | None] = {}
 
     def get(self, log: LogId) -> LogView | None:
         """None for a topic that is not there any more."""
         if log not in self._known:
-            self._known[log] = self._look(log)
+            found = self._ends.get(log)
+            self._known[log] = None if found is None else LogView(self._logs, log, found, has_controls=self._has_controls)
         return self._known[log]
-
-    def _look(self, log: LogId) -> LogView | None:
-        topic = self._named.get(log.topic_id)
-        try:
-            found = None if topic is None else bounds(self._logs, self._state, topic, log.partition)
-        except KeyError:
-            return None
-        return None if found is None else LogView(self._logs, log, found, has_controls=self._has_controls)
 
 
 def wanted_by(options: Mapping[str, str], named: Topics) -> Wanted:

@@ -10,8 +10,9 @@ from typing import Final
 
 from pyspark.sql.types import StructType
 
-from kbroker.storage.spi import LogReader, StateReader
-from kbroker_spark.data import DataDir, TopicInfo, bounds, topics
+from kbroker.storage.spi import LogId, LogReader
+from kbroker_spark.data import DataDir, topics
+from kbroker_spark.log_ends import LogEnds
 from kbroker_spark.table_source import FrozenReader
 from kbroker_spark.tables import BIGINT, INT, STRING, STRING_MAP, TIMESTAMP, Row, columns, listed, micros
 
@@ -41,25 +42,24 @@ def reader(options: Mapping[str, str], wanted: StructType) -> FrozenReader:
 
 
 def rows(data: DataDir, options: Mapping[str, str]) -> Iterator[Row]:
-    names, logs, state = listed(options, "topics"), data.logs(), data.state()
-    for topic in topics(state):
+    names, logs = listed(options, "topics"), data.logs()
+    with data.state().snapshot() as moment:
+        found = topics(moment)
+        ends = LogEnds(logs, moment, found)
+    for topic in found:
         if names is None or topic.name in names:
             for partition in range(topic.partitions):
-                yield (
-                    topic.name,
-                    str(topic.topic_id),
-                    partition,
-                    micros(topic.created_ms),
-                    *_log(logs, state, topic, partition),
-                    list(topic.config.items()),
-                )
+                key = (topic.name, str(topic.topic_id), partition, micros(topic.created_ms))
+                yield *key, *_log(logs, ends, topic.log(partition)), list(topic.config.items())
 
 
-def _log(logs: LogReader, state: StateReader, topic: TopicInfo, partition: int) -> Row:
-    try:
-        start, end = bounds(logs, state, topic, partition)
-        segments = logs.segments(topic.log(partition))
-    except KeyError:
+def _log(logs: LogReader, ends: LogEnds, log: LogId) -> Row:
+    bounds = ends.get(log)
+    if bounds is None:
         return _NO_LOG
+    try:
+        segments = logs.segments(log)
+    except KeyError:
+        return _NO_LOG  # The topic was deleted meanwhile.
     size = sum(segment.size_bytes for segment in segments)
-    return start, end, size, len(segments), micros(max(segment.max_timestamp_ms for segment in segments))
+    return *bounds, size, len(segments), micros(max(segment.max_timestamp_ms for segment in segments))
