@@ -187,3 +187,27 @@ def test_a_view_by_groups_and_topics(broker: RunningBroker, name: str) -> None:
 
 def places(rows: list[dict[str, object]]) -> set[tuple[object, object]]:
     return {(row["group"], row["topic"]) for row in rows}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("engine", "persister"), [("segment", "control-records"), ("lmdb", "control-records")])
+def test_state_while_segments_go(broker: RunningBroker, name: str) -> None:
+    """Checkpoints are written anew and their old segments removed while this reads: it never sees a chain that is broken."""
+    broker.create_topic(name, config={"internal.segment.bytes": "2000"})
+    prepare_group(broker, name)
+    looks = 0
+    for first in range(0, 600, 30):
+        send(broker, name, range(first, first + 30))
+        working = threading.Thread(target=lambda: work(broker, name, accepted, count=30))
+        working.start()
+        while working.is_alive() or not looks:
+            table(state_table, broker.data_dir, view="history", groups=name)
+            assert {row["problem"] for row in table(state_table, broker.data_dir, groups=name)} <= {None}
+            looks += 1
+        working.join(PATIENCE_S)
+        (row,) = table(state_table, broker.data_dir, view="share-partitions", groups=name)
+        with broker.connect() as connection:
+            partitions = [{"partition_index": 0, "offset": row["log_end_offset"] - 2}]
+            connection.call("delete_records", topics=[{"name": name, "partitions": partitions}], timeout=30_000)
+        check(broker, name)
+    assert row["log_start_offset"] > 500
