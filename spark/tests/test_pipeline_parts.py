@@ -73,6 +73,19 @@ def test_what_is_there(broker: RunningBroker) -> None:
     assert sources.look(broker.data_dir).engines == "log segment, state segment"
 
 
+def test_offsets_that_are_gone(broker: RunningBroker, tmp_path: Path) -> None:
+    """Nothing is missing beside the live broker; of a stopped one's segment the beginning is overwritten in a copy."""
+    assert sources.missing(broker.data_dir) == []
+    with open_test_broker(data_dir=tmp_path / "data", config=KEPT) as other:
+        other.create_topic("cut")
+        produce(other.bootstrap, "cut", numbered(100), batch_num_messages=10)
+        other.stop()
+        segment = next(path for path in sorted(other.data_dir.glob("log-segment/**/*")) if path.is_file() and b"....." in path.read_bytes())
+        segment.write_bytes(bytes(segment.stat().st_size))
+        ((topic, partition, first, end),) = sources.missing(other.data_dir)
+    assert (topic.name, partition, first, end) == ("cut", 0, 0, 100)
+
+
 def part(topic: str, partition: int, start: int, end: int) -> Part:
     return Part(TopicInfo(topic, TOPIC_ID, 3, 0, {}), partition, start, end)
 

@@ -47,6 +47,7 @@ CHECKS: Final = (
     Check("state beyond the log", "state", "No state is about offsets that were never written."),
     Check("live and dead-lettered", "letters", "No record that has a dead letter is delivered again, or was acknowledged."),
     Check("dead letter twice", "letters", "No record has two dead letters of one group."),
+    Check("missing batches", "logs", "Offsets that are known to have been written are there, or before the log's start."),
 )
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from kbroker_spark.data import TopicInfo, bounds, reading, topics
+from kbroker_spark.lookup import look as look_for
+from kbroker_spark.options import SubscribePattern
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,6 +76,14 @@ def parts(path: Path, wanted: Iterable[str] | None = None) -> list[Part]:
                     continue  # Deleted since it was listed.
                 found.append(Part(topic, partition, start, end))
     return found
+
+
+def missing(path: Path) -> list[tuple[TopicInfo, int, int, int]]:
+    """Offsets that the engine knows to have been written, and that are gone though nobody removed them: topic, partition, first, end.
+    Raises SourceError where the log of a topic is missing as a whole."""
+    with reading(path) as directory:
+        found = look_for(directory, SubscribePattern(".*"), with_damage=True)
+        return [(each.topic, each.number, first, end) for each in found.values() for first, end in each.damage]
 
 
 def pieces(found: Iterable[Part], cursor: Cursor) -> list[Piece]:

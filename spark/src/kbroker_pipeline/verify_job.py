@@ -18,6 +18,7 @@ from kbroker_pipeline.frames import empty, rows_of, table_of
 from kbroker_pipeline.sources import Directory, Part
 from kbroker_pipeline.store import Store, write_arrow
 from kbroker_pipeline.verify_page import FindingRow, LogRow, Verified
+from kbroker_spark.data import TopicInfo
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,6 +47,7 @@ def verify(spark: SparkSession, store: Store, directory: Directory, now_ms: int,
     every = checks.of_batches(batches, logs).unionByName(checks.of_state(state, logs)).unionByName(checks.of_letters(found_letters, state))
     ordered = every.orderBy("severity", "check", "topic", "partition", "group", "first_offset")
     findings = [FindingRow(**{name: row[name] for name in FindingRow._fields}) for row in rows_of(ordered.limit(MOST_FINDINGS))]
+    findings += [_missing(*each) for each in sources.missing(directory.path)]
     ids = {(str(part.topic.topic_id), part.partition): part for part in parts}
     changed = _commit_if_new(store, findings, now_ms)
     return Verified(
@@ -110,6 +112,11 @@ def _log_row(row: dict[str, Any], part: Part | None) -> LogRow:
     name = row["topic"] or row["topic_id"]
     start, end = (part.start, part.end) if part is not None else (row["first"] or 0, (row["last"] or 0) + 1)
     return LogRow(name, row["partition"], start, end, row["batches"], row["records"], row["size_bytes"])
+
+
+def _missing(topic: TopicInfo, partition: int, first: int, end: int) -> FindingRow:
+    check = checks.CHECKS[-1].name
+    return FindingRow(check, checks.ERROR, topic.name, str(topic.topic_id), partition, None, first, end - 1, "were written, and are gone")
 
 
 def _commit_if_new(store: Store, findings: Sequence[FindingRow], now_ms: int) -> bool:
