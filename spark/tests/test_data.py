@@ -87,6 +87,16 @@ def test_readers_are_kept_until_the_directory_is_another_one(tmp_path: Path) -> 
         assert found.logs().bounds(topic.log(0)) == (0, 100)
 
 
+@pytest.mark.parametrize("engine", ["lmdb", "segment"])
+def test_few_directories_stay_open(tmp_path: Path, engine: str) -> None:
+    for number in range(12):
+        path = tmp_path / str(number)
+        with writing(path, engine) as data:
+            topic = fill(data)
+        with reading(path) as found:
+            assert bounds(found.logs(), found.state(), topic, 0) == Bounds(0, 100)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_backup_that_was_put_in_place(tmp_path: Path, engine: str) -> None:
     place, backup = tmp_path / "data", tmp_path / "backup"

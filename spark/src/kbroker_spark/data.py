@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from kbroker import plugins
@@ -28,6 +28,7 @@ from kbroker_spark.offsets import Bounds, data_loss
 
 _FOLLOWING: Final = frozenset({"segment", "lmdb"})
 """Engines whose readers show what is there at each call and hold no copy: these stay open."""
+_MOST_OPEN: Final = 2
 _KEEPS_NOTHING: Final = "memory"
 READ_BYTES: Final = 4 << 20
 _OFFSET = struct.Struct(">q")
@@ -80,7 +81,8 @@ class DataDir:
                 known.close()
                 known = None
             if known is None:
-                known = _open_directories[key] = cls(found.path, description, log_path, state_path)
+                known = cls(found.path, description, log_path, state_path)
+            _keep(key, known)
             return known
 
     def _is_still(self, description: DataDescription) -> bool:
@@ -117,7 +119,18 @@ class DataDir:
         self._logs = self._state = None
 
 
-_open_directories: dict[tuple[int, str], DataDir] = {}
+_Key: TypeAlias = tuple[int, str]
+_open_directories: dict[_Key, DataDir] = {}
+"""By process and real path, the one that was asked for last comes last."""
+
+
+def _keep(key: _Key, directory: DataDir) -> None:
+    """And close those that have waited longest: LMDB takes 17 TiB of addresses for a directory, and a process has 128."""
+    _open_directories.pop(key, None)
+    idle = [other for other, each in _open_directories.items() if other[0] == key[0] and not each.users]
+    for other in idle[: max(0, len(idle) + 1 - _MOST_OPEN)]:
+        _open_directories.pop(other).close()
+    _open_directories[key] = directory
 
 
 def _inodes(*directories: Path) -> list[tuple[int, int] | None]:
