@@ -7,7 +7,9 @@ same rows as Parquet, written by Spark from the topic with default settings (all
 all rows into Spark's sink `noop`. One Spark session on all CPUs of this machine, one broker beside it, which only the Kafka source asks.
 
 Every round goes through all four in turns, so that other work on the machine meets all alike, and ratios are made of each round's
-readings before their median is taken. CPU is that of all processes, JVM, Python workers and broker, for a row.
+readings before their median is taken. CPU is that of all processes, JVM, Python workers and broker, for a row. Rows enough for seconds of reading
+are needed, since planning a query takes some tenths of a second whatever it reads; and a quiet machine, since sources that keep more
+processes busy get more of a crowded one.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ class Reading(NamedTuple):
 
 
 @click.command()
-@click.option("--rows", default=2_000_000, show_default=True)
+@click.option("--rows", default=5_000_000, show_default=True)
+@click.option("--warm", default=2, show_default=True, help="Rounds before the ones that count: the JVM compiles what it runs often.")
 @click.option("--rounds", default=7, show_default=True)
 @click.option("--codec", default="none", show_default=True, help="Of the producer's batches.")
 @click.option(
@@ -63,7 +66,7 @@ class Reading(NamedTuple):
 )
 @click.option("--name", default="spark-read", show_default=True, help="Of the files in perf/results.")
 @click.option("--write", "is_written", is_flag=True, help="Put the result into perf/results.")
-def main(rows: int, rounds: int, codec: str, kafka_jars: Path | None, name: str, is_written: bool) -> None:
+def main(rows: int, warm: int, rounds: int, codec: str, kafka_jars: Path | None, name: str, is_written: bool) -> None:
     """Reading rates in Spark."""
     with tempfile.TemporaryDirectory(prefix="kbroker-perf-") as place:
         home = Path(place)
@@ -77,7 +80,7 @@ def main(rows: int, rounds: int, codec: str, kafka_jars: Path | None, name: str,
             spark = session(
                 "perf", **{"spark.driver.memory": "3g", "spark.jars": ",".join(map(str, jars)), "spark.local.dir": home / "spark"}
             )
-            readings, parquet_bytes = _measured(spark, broker, home / "parquet", rows, rounds)
+            readings, parquet_bytes = _measured(spark, broker, home / "parquet", rows, range(-warm, rounds))
             spark.stop()
         finally:
             broker.kill()
@@ -122,7 +125,7 @@ def _fill(bootstrap: str, rows: int, codec: str) -> None:
         raise click.ClickException(f"{left} records were not answered by the broker")
 
 
-def _measured(spark: SparkSession, broker: RunningBroker, parquet: Path, rows: int, rounds: int) -> tuple[dict[str, list[Reading]], int]:
+def _measured(spark: SparkSession, broker: RunningBroker, parquet: Path, rows: int, rounds: range) -> tuple[dict[str, list[Reading]], int]:
     stored = spark.read.format("kbroker").option("subscribe", TOPIC).load(str(broker.data_dir))
     stored.write.parquet(str(parquet))
     options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": TOPIC, "startingOffsets": "earliest"}
@@ -137,11 +140,11 @@ def _measured(spark: SparkSession, broker: RunningBroker, parquet: Path, rows: i
         found = load().count()
         if found != rows:
             raise click.ClickException(f"{source} reads {found} rows of {rows}")
-    for number in range(rounds + 1):
+    for number in rounds:
         for source, load in sources.items():
             reading = _read(load, rows)
             print(f"{number} {source:18} {reading.million_rows_per_s:6.2f} million rows/s, {reading.cpu_us:6.2f} us of CPU", flush=True)
-            if number:  # the first round makes everything warm
+            if number >= 0:
                 readings[source].append(reading)
     return readings, sum(file.stat().st_size for file in parquet.glob("*.parquet"))
 
