@@ -7,9 +7,10 @@ same rows as Parquet, written by Spark from the topic with default settings (all
 all rows into Spark's sink `noop`. One Spark session on all CPUs of this machine, one broker beside it, which only the Kafka source asks.
 
 Every round goes through all four in turns, so that other work on the machine meets all alike, and ratios are made of each round's
-readings before their median is taken. CPU is that of all processes, JVM, Python workers and broker, for a row. Rows enough for seconds of reading
-are needed, since planning a query takes some tenths of a second whatever it reads; and a quiet machine, since sources that keep more
-processes busy get more of a crowded one.
+readings before their median is taken. CPU is that of all processes, JVM, Python workers and broker, for a row.
+
+Rows enough for seconds of reading are needed, since planning a query takes some tenths of a second whatever it reads; and a quiet machine,
+since sources that keep more processes busy get more of a crowded one.
 """
 
 from __future__ import annotations
