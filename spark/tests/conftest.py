@@ -15,7 +15,6 @@ import pytest
 
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from spark.tests.filling import KEPT
-from spark.tests.filling import KEPT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
