@@ -200,7 +200,7 @@ def test_checks_of_letters(spark: SparkSession, state: DataFrame) -> None:
     live, twice = checks.CHECKS[8].name, checks.CHECKS[9].name
     bad = letters_of(spark, (0, 100), (0, 110), (2, 7), (0, 99), (0, 99))
     assert found_by(checks.of_letters(bad, state)) == [
-        (live, "error", 0, 100), (live, "error", 0, 110), (live, "error", 2, 7), (twice, "note", 0, 99),
+        (twice, "note", 0, 99), (live, "error", 0, 100), (live, "error", 0, 110), (live, "error", 2, 7),
     ]  # fmt: skip
     earlier = letters_of(spark, (0, 110), at=datetime(2026, 3, 1, 11, tzinfo=UTC))
     assert found_by(checks.of_letters(earlier, state)) == [(live, "note", 0, 110)]
