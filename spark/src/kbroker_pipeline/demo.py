@@ -80,6 +80,8 @@ def _job(job: str, data_dir: Path, out: Path, *, quiet: bool = False) -> None:
     arguments = [job, str(data_dir), "--out", str(out)]
     if job == "queue-health":
         arguments += ["--stuck-after", "0"]
+    if job == "archive":
+        arguments += ["--batch-records", "2500"]
     say("kbroker-pipeline " + " ".join(arguments))
     with redirect_stdout(StringIO()) if quiet else nullcontext():
         code = load_commands().main(arguments, prog_name="kbroker-pipeline", standalone_mode=False)

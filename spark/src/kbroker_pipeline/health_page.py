@@ -247,7 +247,7 @@ def _over_time(health: Health) -> list[Figure]:
         ),
         figures.over_time(
             "Produced and finished",
-            "All groups and topics together. The gap between produced and acknowledged is the backlog.",
+            "Of all groups together: a record counts once for each group that reads it.",
             flow,
             unit="records",
             colours={"produced": "@blue", "acknowledged": "@green", "given up": "@red"},
