@@ -329,15 +329,17 @@ KNOWN: Sequence[Difference] = (
     ),
     Difference(
         "DIF-75",
-        r"^[56]\.heartbeat\.error_code$",
+        r"^[356]\.heartbeat\.error_code$",
         values("illegal_generation", "rebalance_in_progress"),
-        "group_upgrades_members.more_members_than_a_classic_group_may_have group_upgrades_members.upgraded_and_downgraded_again",
+        "group_upgrades_members.more_members_than_a_classic_group_may_have group_upgrades_members.upgraded_and_downgraded_again "
+        "group_downgrades.leaving_before_anything_has_settled",
     ),
     Difference(
         "DIF-76",
-        r"^2\.consumer_group_heartbeat\.error_code$",
+        r"^(2|9|16)\.consumer_group_heartbeat\.error_code$",
         values("group_id_not_found", "unknown_member_id"),
-        "group_upgrades_members.a_native_member_after_the_downgrade",
+        "group_upgrades_members.a_native_member_after_the_downgrade "
+        "group_downgrades.an_empty_consumer_group group_downgrades.the_last_consumer_member_leaves",
     ),
     Difference(
         "DIF-73",
