@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import AnalysisException, PySparkException
 
 from kbroker.testing.broker import RunningBroker, open_test_broker
-from spark.tests.filling import KEPT, consume, delete_before, numbered, produce, rows_of, without_headers
+from spark.tests.filling import KEPT, PATIENCE_S, consume, delete_before, numbered, produce, rows_of, without_headers
 from spark.tests.stored import batch, records, writing
 
 if TYPE_CHECKING:
@@ -52,9 +53,11 @@ def consumed(broker: RunningBroker, topic: str, partitions: int) -> pa.Table:
     try:
         wanted = sum(high - low for low, high in (consumer.get_watermark_offsets(place, timeout=60) for place in places))
         consumer.assign(places)
+        deadline = time.monotonic() + PATIENCE_S
         while len(messages) < wanted:
-            more = consumer.consume(20_000, timeout=60)
-            assert more
+            assert time.monotonic() < deadline, f"{len(messages)} of {wanted} records came"
+            if more := consumer.consume(20_000, timeout=0.2):
+                deadline = time.monotonic() + PATIENCE_S
             assert not any(message.error() for message in more)
             messages += more
     finally:

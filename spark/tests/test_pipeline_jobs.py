@@ -158,6 +158,7 @@ def test_queue_health(live: RunningBroker, tmp_path: Path, capsys: pytest.Captur
     assert files(out) == before
 
 
+@pytest.mark.full
 def test_a_stuck_head(live: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One record is taken, and then nobody comes: the second run says since when."""
     out, name = tmp_path / "out", "stuck"

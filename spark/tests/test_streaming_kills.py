@@ -27,6 +27,7 @@ def kill_and_compare(spark: SparkSession, broker: RunningBroker, topic: str, hom
     assert rows_of(spark.read.parquet(str(home / "files"))) == consume(broker.bootstrap, topic, partitions=PARTITIONS)
 
 
+@pytest.mark.full
 def test_every_record_once_after_kills(spark: SparkSession, broker: RunningBroker, name: str, tmp_path: Path) -> None:
     kill_and_compare(spark, broker, name, tmp_path, kills=2, seed=1)
 
