@@ -1,11 +1,13 @@
 """Single records by their offsets, straight from the log: the head of a queue, the worst records, the originals of dead letters.
 
-Neighbours are read together. What is not there any more, or cannot be decoded, is simply not found: `verify` is the job that tells why.
+Neighbours are read together. What is not there any more is not found, nor is what cannot be decoded, with a warning in the log: the job
+`verify` tells of all damage.
 This module must not know Spark, so that it can run in its workers as well as in the driver.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
@@ -15,6 +17,8 @@ from uuid import UUID
 from kbroker_spark.data import read_range, reading
 from kbroker_spark.decode import CorruptBatch, decode
 from kbroker_spark.errors import DataLoss, SourceError
+
+logger = logging.getLogger(__name__)
 
 _NEIGHBOURS: Final = 256
 """Offsets this far apart are read in one go: they often lie in one batch."""
@@ -72,7 +76,10 @@ def _read(data_dir: str | Path, topic_id: str, partition: int, offsets: list[int
             if loss.resume is None or loss.resume <= first:
                 return
             first = loss.resume
-        except (CorruptBatch, SourceError):
+        except (CorruptBatch, SourceError) as error:
+            logger.warning(
+                "records %d to %d of topic id %s, partition %d cannot be looked up: %s", first, end - 1, topic_id, partition, error
+            )
             return
 
 
