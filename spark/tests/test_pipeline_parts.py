@@ -122,10 +122,11 @@ def test_totals_of_an_archive(tmp_path: Path) -> None:
 
 
 def test_results_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = {"worst": [{"value": "[red]\x1b[31m", "count": 12_000, "nothing": None}], "none": []}
+    rows = {"worst": [{"value": "[red]\x1b[31m", "count": 12_000, "nothing": None, "last_seen_ms": 1_795_340_410_446}], "none": []}
     terminal.print_result("Title", {"records": 1234, "changed": True}, rows, tmp_path / "page.html", as_json=False)
     text = capsys.readouterr().out
-    for expected in ("Title", "records: 1,234", "changed: yes", "[red]\\x1b[31m", "12,000", "-", (tmp_path / "page.html").as_uri()):
+    assert (tmp_path / "page.html").as_uri() in text
+    for expected in ("Title", "records: 1,234", "changed: yes", "[red]\\x1b[31m", "12,000", "-", "last seen", "2026-11-22 09:40:10Z"):
         assert expected in text
     terminal.print_result("Title", {"records": 1234}, rows, tmp_path / "page.html", as_json=True)
     printed = json.loads(capsys.readouterr().out)

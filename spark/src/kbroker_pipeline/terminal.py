@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -18,6 +19,8 @@ from rich.table import Table
 
 _LINE_EVERY_S: Final = 5.0
 _MOST_ROWS: Final = 20
+_MOMENT: Final = "_ms"
+"""Names of moments end so, durations end in _s: milliseconds since 1970 in JSON, a time of day for people."""
 
 
 class Progress:
@@ -77,7 +80,7 @@ def print_result(
     console.print(f"[bold]{escape(title)}[/]")
     for name, value in facts.items():
         if not isinstance(value, Mapping):
-            console.print(f"  {name.replace('_', ' ')}: {escape(shown(value))}", soft_wrap=True)
+            console.print(f"  {_label(name)}: {escape(_value(name, value))}", soft_wrap=True)
     for name, each in rows.items():
         if each:
             console.print(_table(name, each))
@@ -89,10 +92,20 @@ def _table(name: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(title=name.replace("_", " ") + more, title_justify="left", box=None, pad_edge=False, header_style="dim")
     for column in rows[0]:
         numbers = all(isinstance(row[column], int | float | None) for row in rows)
-        table.add_column(column.replace("_", " "), justify="right" if numbers else "left", overflow="fold")
+        table.add_column(_label(column), justify="right" if numbers else "left", overflow="fold")
     for row in rows[:_MOST_ROWS]:
-        table.add_row(*(escape(shown(value)) for value in row.values()))
+        table.add_row(*(escape(_value(column, value)) for column, value in row.items()))
     return table
+
+
+def _label(name: str) -> str:
+    return name.removesuffix(_MOMENT).replace("_", " ")
+
+
+def _value(name: str, value: object) -> str:
+    if name.endswith(_MOMENT) and isinstance(value, int):
+        return f"{datetime.fromtimestamp(value / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
+    return shown(value)
 
 
 def shown(value: object) -> str:
