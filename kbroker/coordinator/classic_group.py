@@ -351,6 +351,8 @@ class ClassicGroups:
         self._start_sessions(group, now_ms)
         if rebalance:
             self._rebalances.prepare(group, "it has become a classic group", records, now_ms)
+        else:
+            group.former_epochs.clear()  # All have their targets from now on, so what a member had before may be another's.
 
     # --- time ---
 

@@ -345,6 +345,19 @@ def test_a_static_member_comes_back_with_another_subscription(world: World) -> N
     assert back.has == {("u", 0)}
 
 
+def test_epochs_of_a_group_that_was_classic_at_once_are_not_good_any_more(world: World) -> None:
+    """Without a rebalance everybody has its target: who had a partition before must not commit for it in the next one either."""
+    old = ClassicClient(world, "a", "t").enter()
+    Client(world, "n", "t", instance="i").join()
+    ClassicClient(world, "b", "t", instance="i").join()
+    group = world.all.classic.get("g")
+    assert group is not None
+    assert (group.state.value, old.generation < group.generation, old.heartbeat()) == ("Stable", True, ErrorCode.illegal_generation)
+    ClassicClient(world, "c", "t").join(None)
+    assert group.state.value == "PreparingRebalance"
+    assert old.heartbeat() is ErrorCode.illegal_generation
+
+
 def test_a_group_without_members_is_anybodys(world: World) -> None:
     world.set(migration_policy=MigrationPolicy.DISABLED)
     Client(world, "n", "t").join().leave()
