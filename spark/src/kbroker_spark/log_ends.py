@@ -7,24 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kbroker.state_records import LogStart, LogStartKey, read_entries
 from kbroker.storage.spi import LogId, LogReader, StateReader
-from kbroker_spark.data import TopicInfo
+from kbroker_spark.data import TopicInfo, bounds_from, log_starts
 from kbroker_spark.offsets import Bounds
 
 
 class LogEnds:
-    """Of the logs of live topics. Raises ValueError for a log start that cannot be read."""
+    """Of the logs of live topics. Raises SourceError for a log start that cannot be read."""
 
     def __init__(self, logs: LogReader, moment: StateReader, topics: Iterable[TopicInfo]) -> None:
         self._logs = logs
         self._live = {topic.topic_id for topic in topics}
-        self._moved: dict[LogId, int] = {}
+        self._moved = log_starts(moment)
         self._known: dict[LogId, Bounds | None] = {}
-        for key, value in read_entries(moment.scan(LogStartKey.namespace)):
-            assert isinstance(key, LogStartKey), "that is its namespace"
-            assert isinstance(value, LogStart), "and its value"
-            self._moved[LogId(key.topic_id, key.partition)] = value.offset
 
     def get(self, log: LogId) -> Bounds | None:
         """What clients see of it (DeleteRecords, retention); None: there is no such log, or no such topic any more."""
@@ -36,7 +31,6 @@ class LogEnds:
         if log.topic_id not in self._live:
             return None
         try:
-            start, end = self._logs.bounds(log)
+            return bounds_from(self._logs, log, self._moved.get(log, 0))
         except KeyError:
             return None
-        return Bounds(min(max(start, self._moved.get(log, 0)), end), end)
