@@ -58,16 +58,19 @@ class Reading(NamedTuple):
 
 
 @click.command()
-@click.option("--rows", default=5_000_000, show_default=True)
+@click.option("--rows", default=10_000_000, show_default=True)
 @click.option("--warm", default=2, show_default=True, help="Rounds before the ones that count: the JVM compiles what it runs often.")
 @click.option("--rounds", default=7, show_default=True)
 @click.option("--codec", default="none", show_default=True, help="Of the producer's batches.")
 @click.option(
     "--kafka-jars", type=click.Path(exists=True, path_type=Path), help="Directory with the Kafka source; Maven gets it otherwise."
 )
+@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of the Spark session, for all sources alike.")
 @click.option("--name", default="spark-read", show_default=True, help="Of the files in perf/results.")
 @click.option("--write", "is_written", is_flag=True, help="Put the result into perf/results.")
-def main(rows: int, warm: int, rounds: int, codec: str, kafka_jars: Path | None, name: str, is_written: bool) -> None:
+def main(
+    rows: int, warm: int, rounds: int, codec: str, kafka_jars: Path | None, conf: tuple[str, ...], name: str, is_written: bool
+) -> None:
     """Reading rates in Spark."""
     with tempfile.TemporaryDirectory(prefix="kbroker-perf-") as place:
         home = Path(place)
@@ -78,14 +81,15 @@ def main(rows: int, warm: int, rounds: int, codec: str, kafka_jars: Path | None,
         try:
             broker.create_topic(TOPIC, partitions=PARTITIONS)
             _fill(broker.bootstrap, rows, codec)
-            spark = session(
-                "perf", **{"spark.driver.memory": "3g", "spark.jars": ",".join(map(str, jars)), "spark.local.dir": home / "spark"}
-            )
+            settings: dict[str, object] = dict(each.partition("=")[::2] for each in conf)
+            settings |= {"spark.driver.memory": "3g", "spark.jars": ",".join(map(str, jars)), "spark.local.dir": home / "spark"}
+            spark = session("perf", **settings)
             readings, parquet_bytes = _measured(spark, broker, home / "parquet", rows, range(-warm, rounds))
             spark.stop()
         finally:
             broker.kill()
-    versions = {"Kafka source": next((jar.stem for jar in jars if "spark-sql-kafka" in jar.name), "none"), "codec": codec}
+    kafka_source = next((jar.stem for jar in jars if "spark-sql-kafka" in jar.name), "none")
+    versions = {"Kafka source": kafka_source, "codec": codec, "conf": " ".join(conf)}
     facts = machine("pyspark", "pyarrow", "numpy")
     ratios = {f"{goal.source} / {goal.than}": _ratios(readings, goal) for goal in GOALS}
     text = _page(rows, parquet_bytes, versions, facts, readings)
@@ -191,6 +195,7 @@ def _page(rows: int, parquet_bytes: int, versions: dict[str, str], facts: dict[s
     about = [
         f"{rows:,} rows of seven columns, values of 100 bytes, batches of 16 KiB (codec {versions['codec']}); as Parquet",
         f"{parquet_bytes / 1e6:.0f} MB. Kafka source: {versions['Kafka source']}. {len(readings[C])} rounds: medians (lowest to highest).",
+        *([f"Settings of the session: `{versions['conf']}`."] if versions["conf"] else []),
         "What is measured stands in [the page about figures](../README.md#spark).",
     ]
     table = [("source", "million rows/s", "x parquet", "x spark-sql-kafka", "CPU us for a row")]

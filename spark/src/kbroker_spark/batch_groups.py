@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from crc32c import crc32c
@@ -24,9 +24,17 @@ from kbroker.records import CONTROL, CRC_START, HEADER_SIZE, LENGTH_END, MAGIC, 
 Integers: TypeAlias = NDArray[np.int64]
 Headers: TypeAlias = NDArray[Any]
 
-MAX_ROWS = 50_000
-MAX_BYTES = 4 << 20
-"""Of one group and of one piece. Beyond that Spark gets no faster and a worker only larger."""
+
+class Size(NamedTuple):
+    """The most that a group, or a piece of one, is to have; a single batch may have more."""
+
+    rows: int
+    bytes: int
+
+
+PIECE = Size(50_000, 3 << 20)
+"""What is given out at once. Smaller pieces cost Spark more calls for the same rows. Columns of 4 MiB get their memory from the
+kernel and give it back for every piece (0.04 us for a record), smaller ones from what Arrow's allocator keeps."""
 
 _SMALL_CHUNK = 1 << 20
 _HEADER = np.dtype(
@@ -77,12 +85,12 @@ class Group:
         return result
 
 
-def groups(chunks: Sequence[memoryview], *, first: int, end: int, check_crc: bool) -> Iterator[Group]:
+def groups(chunks: Sequence[memoryview], *, first: int, end: int, check_crc: bool, most: Size = PIECE) -> Iterator[Group]:
     """The batches of `chunks` that may hold offsets from `first` up to `end`, in order, without control batches and empty ones.
 
     CorruptBatch when a batch cannot be read; of batches that are not wanted only the headers are looked at.
     """
-    for data in _coalesced(chunks):
+    for data in _coalesced(chunks, most):
         positions, headers = _walk(data)
         _check(headers)
         begins, counts, is_control = headers["base_offset"], headers["record_count"], (headers["attributes"] & CONTROL) != 0
@@ -92,9 +100,9 @@ def groups(chunks: Sequence[memoryview], *, first: int, end: int, check_crc: boo
         if check_crc:
             _check_crc(data, positions, headers)
         if (headers["attributes"] & _CODEC_MASK).any():
-            yield from _unpacked_groups(data, positions, headers)
+            yield from _unpacked_groups(data, positions, headers, most)
         else:
-            yield from _plain_groups(data, positions, headers)
+            yield from _plain_groups(data, positions, headers, most)
 
 
 def find_damage(group: Group) -> CorruptBatch:
@@ -114,12 +122,12 @@ def find_damage(group: Group) -> CorruptBatch:
     raise RuntimeError("a decoder found damage where there is none")
 
 
-def _coalesced(chunks: Sequence[memoryview]) -> Iterator[memoryview]:
+def _coalesced(chunks: Sequence[memoryview], most: Size) -> Iterator[memoryview]:
     """The same bytes in pieces that are worth a decoder's while: engines may hand out one small chunk for each write."""
     small: list[memoryview] = []
     size = 0
     for chunk in chunks:
-        if size and size + len(chunk) > MAX_BYTES:
+        if size and size + len(chunk) > most.bytes:
             yield memoryview(b"".join(small))
             small, size = [], 0
         if not size and len(chunk) >= _SMALL_CHUNK:
@@ -183,15 +191,15 @@ def _check_crc(data: memoryview, positions: Integers, headers: Headers) -> None:
             raise CorruptBatch(offset, f"its bytes do not give its CRC {crc:#010x}")
 
 
-def _plain_groups(data: memoryview, positions: Integers, headers: Headers) -> Iterator[Group]:
+def _plain_groups(data: memoryview, positions: Integers, headers: Headers, most: Size) -> Iterator[Group]:
     """Runs of batches where they lie."""
     ends = positions + headers["batch_length"] + LENGTH_END
     rows = np.cumsum(headers["record_count"], dtype=np.int64)
     index = 0
     while index < len(ends):
         rows_before = rows[index] - headers["record_count"][index]
-        by_rows = int(np.searchsorted(rows, rows_before + MAX_ROWS, "right"))
-        by_bytes = int(np.searchsorted(ends, positions[index] + MAX_BYTES, "right"))
+        by_rows = int(np.searchsorted(rows, rows_before + most.rows, "right"))
+        by_bytes = int(np.searchsorted(ends, positions[index] + most.bytes, "right"))
         stop = max(index + 1, min(by_rows, by_bytes))
         begin = positions[index]
         starts = positions[index:stop] + (HEADER_SIZE - begin)
@@ -199,13 +207,13 @@ def _plain_groups(data: memoryview, positions: Integers, headers: Headers) -> It
         index = stop
 
 
-def _unpacked_groups(data: memoryview, positions: Integers, headers: Headers) -> Iterator[Group]:
+def _unpacked_groups(data: memoryview, positions: Integers, headers: Headers, most: Size) -> Iterator[Group]:
     """Groups of decompressed records; plain batches between compressed ones are copied along."""
     parts: list[bytes | memoryview] = []
     begin = rows = size = 0
     for index, header in enumerate(headers):
         part = _records(data, int(positions[index]), header)
-        if parts and (rows + header["record_count"] > MAX_ROWS or size + len(part) > MAX_BYTES):
+        if parts and (rows + header["record_count"] > most.rows or size + len(part) > most.bytes):
             yield _joined(parts, headers[begin:index])
             parts, rows, size, begin = [], 0, 0, index
         parts.append(part)

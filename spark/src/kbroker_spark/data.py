@@ -30,7 +30,8 @@ _FOLLOWING: Final = frozenset({"segment", "lmdb"})
 """Engines whose readers show what is there at each call and hold no copy: these stay open."""
 _MOST_OPEN: Final = 2
 _KEEPS_NOTHING: Final = "memory"
-READ_BYTES: Final = 4 << 20
+READ_BYTES: Final = 12 << 20
+"""Four pieces for the C decoder, one group for numpy: with less, the last one of each read is a small one."""
 _OFFSET = struct.Struct(">q")
 _HEAD = struct.Struct(">qi11xi")
 """Of a record batch: base offset, length behind this field, last offset delta."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from kbroker_spark import c_library, numpy_decoder
 from kbroker_spark.arrow_columns import TYPES
-from kbroker_spark.batch_groups import MAX_BYTES, MAX_ROWS, CorruptBatch, Group, groups
+from kbroker_spark.batch_groups import PIECE, CorruptBatch, Group, groups
 from kbroker_spark.c_decoder import CDecoder
 from kbroker_spark.errors import SourceError
 
@@ -53,7 +53,7 @@ def decode(
     decoder: Decoder = "auto",
     check_crc: bool = True,
 ) -> Iterator[Piece]:
-    """The records with first <= offset < end of the batches in `chunks`, in pieces of at most about 50 000 rows and 4 MiB.
+    """The records with first <= offset < end of the batches in `chunks`, in pieces of at most about 50 000 rows and 3 MiB.
 
     Each chunk holds whole batches back to back, of any codec, control batches among them (they are left out). Only `columns` (of
     COLUMNS) are built. Nothing that is given out refers to the memory of `chunks`. A single batch is decoded as a whole, so
@@ -61,13 +61,14 @@ def decode(
     the pieces before it; with check_crc=False bytes with a wrong CRC may become rows. SourceError when decoder "c" cannot be had.
     """
     decode_group = choose(decoder)
-    for group in groups(chunks, first=first, end=end, check_crc=check_crc):
+    most = numpy_decoder.GROUP if decode_group is numpy_decoder.decode_group else PIECE
+    for group in groups(chunks, first=first, end=end, check_crc=check_crc, most=most):
         rows, arrays = decode_group(group, first, end, columns)
-        if rows <= MAX_ROWS and len(group.data) <= MAX_BYTES:
+        if rows <= PIECE.rows and len(group.data) <= PIECE.bytes:
             if rows:
                 yield Piece(rows, arrays)
             continue
-        step = max(1, min(MAX_ROWS, rows * MAX_BYTES // len(group.data)))
+        step = max(1, min(PIECE.rows, rows * PIECE.bytes // len(group.data)))
         for begin in range(0, rows, step):
             size = min(step, rows - begin)
             yield Piece(size, {name: array.slice(begin, size) for name, array in arrays.items()})

@@ -21,7 +21,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kbroker_spark.arrow_columns import MAX_MILLISECONDS, TYPES, bitmap, header_column
-from kbroker_spark.batch_groups import Group, Integers, find_damage
+from kbroker_spark.batch_groups import Group, Integers, Size, find_damage
+
+GROUP = Size(100_000, 12 << 20)
+"""More batches side by side: a step costs numpy the same few calls for any number of them."""
 
 _MIN_WIDTH = 32
 """Batches side by side below which a Python loop is faster than numpy's overhead."""

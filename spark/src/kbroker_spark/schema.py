@@ -36,12 +36,14 @@ _COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "timestampType": (IntegerType(), pa.int32()),
     HEADERS: (ArrayType(_HEADER), pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))),
 }
+_NEVER_NULL: Final = frozenset({"topic", "partition", "offset", "timestampType"})
 _BY_LOWER_NAME: Final = {name.lower(): name for name in _COLUMNS}
 
 
 def full_schema(*, include_headers: bool) -> StructType:
-    """The seven columns, or eight."""
-    return StructType([StructField(name, kind) for name, (kind, _) in _COLUMNS.items() if include_headers or name != HEADERS])
+    """The seven columns, or eight. Spark looks for nulls in each value of each row, unless the schema says that there are none."""
+    names = [name for name in _COLUMNS if include_headers or name != HEADERS]
+    return StructType([StructField(name, _COLUMNS[name][0], nullable=name not in _NEVER_NULL) for name in names])
 
 
 def checked(schema: StructType) -> StructType:
