@@ -15,8 +15,9 @@ from kbroker_spark.errors import DataLoss
 from kbroker_spark.schema import full_schema
 from spark.tests.filling import KEPT, Row, consume, delete_before, numbered, produce
 from spark.tests.share_work import CONTROL_RECORDS, mixed, prepare, work
+from tests.brokers import DURABLE_ENGINES
 
-ENGINES = pytest.mark.parametrize("engine", ["segment", "lmdb", "rocksdb", "sqlite"])
+every_engine = pytest.mark.parametrize("engine", DURABLE_ENGINES)
 
 
 def reader(broker: RunningBroker, topic: str, options: Mapping[str, str] | None = None) -> BatchReader:
@@ -50,7 +51,7 @@ def by_time(broker: RunningBroker, topic: str, ms: int, *, partitions: int) -> d
     return {each.partition: each.offset if each.offset >= 0 else ends[each.partition] for each in found}
 
 
-@ENGINES
+@every_engine
 def test_records_of_all_codecs_below_and_above_a_log_start(broker: RunningBroker, name: str) -> None:
     broker.create_topic(name, partitions=2)
     for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
@@ -63,7 +64,7 @@ def test_records_of_all_codecs_below_and_above_a_log_start(broker: RunningBroker
     assert rows(reader(broker, name, {"minPartitions": "17"})) == left
 
 
-@ENGINES
+@every_engine
 def test_times_mean_the_offsets_that_the_broker_tells(broker: RunningBroker, name: str) -> None:
     broker.create_topic(name, partitions=2)
     randomly = random.Random(7)
@@ -82,7 +83,7 @@ def test_times_mean_the_offsets_that_the_broker_tells(broker: RunningBroker, nam
         assert found == {number: offset for number, offset in expected.items() if offset > (100, 0)[number]}, ms
 
 
-@ENGINES
+@every_engine
 def test_a_random_range_of_random_batches(broker: RunningBroker, name: str) -> None:
     broker.create_topic(name)
     randomly = random.Random(3)
@@ -118,7 +119,7 @@ def test_share_state_among_the_records_is_left_out() -> None:
         assert rows(reader(broker, "t")) == expected
 
 
-@ENGINES
+@every_engine
 def test_retention_goes_on_under_queries(engine: str) -> None:
     """Offsets are numbers of records here, so that each row says whether it is the right one; retention runs between plan and reading."""
     limits = {"internal.segment.bytes": str(100_000), "retention.bytes": str(300_000), "retention.ms": "-1"}

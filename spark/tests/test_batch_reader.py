@@ -21,8 +21,8 @@ from kbroker_spark.errors import DataLoss, SourceError
 from kbroker_spark.offsets import Range
 from kbroker_spark.schema import arrow_schema, full_schema
 from spark.tests.stored import Stored, batch, records, writing
+from tests.brokers import DURABLE_ENGINES
 
-ENGINES = ("segment", "lmdb", "rocksdb", "sqlite")
 OFFSETS = StructType([StructField("offset", LongType())])
 
 
@@ -60,7 +60,7 @@ def filled(data: Stored, *, partitions: int = 1, codecs: Iterable[Codec] = (Code
 
 
 @pytest.mark.parametrize("decoder", ["numpy", "auto"])
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", DURABLE_ENGINES)
 def test_every_column_of_every_record(tmp_path: Path, engine: str, decoder: str) -> None:
     headers = (("a", b"1"), ("b", None), ("a", b""))
     content = [Record(0, 5, b"key", b"value", headers), Record(0, 3, None, None), Record(0, 4, b"", b"", (("", b"x"),))]
@@ -81,7 +81,7 @@ def test_every_column_of_every_record(tmp_path: Path, engine: str, decoder: str)
     ]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", DURABLE_ENGINES)
 def test_any_range_in_all_codecs(tmp_path: Path, engine: str) -> None:
     with writing(tmp_path, engine) as data:
         filled(data, codecs=Codec)
@@ -149,7 +149,7 @@ def test_options_without_effect_are_told(tmp_path: Path, caplog: pytest.LogCaptu
     assert caplog.messages == ["option maxOffsetsPerTrigger has no effect in batch queries"]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", DURABLE_ENGINES)
 def test_records_below_the_log_start_are_not_there(tmp_path: Path, engine: str, caplog: pytest.LogCaptureFixture) -> None:
     with writing(tmp_path, engine) as data:
         data.log_start(filled(data), 0, 37)
@@ -174,7 +174,7 @@ def test_an_end_beyond_the_log_is_lost(tmp_path: Path) -> None:
     assert offsets(tmp_path, failOnDataLoss="false", **given) == list(range(90, 100))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", DURABLE_ENGINES)
 def test_what_retention_takes_between_plan_and_reading(tmp_path: Path, engine: str, caplog: pytest.LogCaptureFixture) -> None:
     with writing(tmp_path, engine) as data:
         topic_id = filled(data)

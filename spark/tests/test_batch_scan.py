@@ -16,8 +16,8 @@ from kbroker_spark import batches_table
 from kbroker_spark.batch_scan import FoundBatch, LogRange, scan, split
 from kbroker_spark.data import reading
 from kbroker_spark.errors import SourceError
-from spark.tests.conftest import ENGINES
 from spark.tests.stored import batch, records, writing
+from tests.brokers import DURABLE_ENGINES
 
 ROLLS = LogSettings(segment_bytes=1 << 12)
 
@@ -33,7 +33,7 @@ def rows(path: Path, *, most_bytes: int = 1 << 20, check_crc: bool = True, **opt
     return [dict(zip(batches_table.SCHEMA.names, row, strict=True)) for row in found]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", DURABLE_ENGINES)
 @pytest.mark.parametrize("most_bytes", [100, 1500, 1 << 20])
 def test_each_batch_is_one_row(engine: str, most_bytes: int, tmp_path: Path) -> None:
     """However the logs are divided: segments, parts of segments with batches across their edges, holes, logs without records."""

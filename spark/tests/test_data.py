@@ -16,8 +16,7 @@ from kbroker_spark.data import TopicInfo, bounds, one_line, read_range, reading,
 from kbroker_spark.errors import DataLoss, SourceError
 from kbroker_spark.offsets import Bounds
 from spark.tests.stored import Stored, batch, describe, records, writing
-
-ENGINES = ("segment", "lmdb", "rocksdb", "sqlite")
+from tests.brokers import DURABLE_ENGINES
 
 
 def fill(data: Stored) -> TopicInfo:
@@ -31,7 +30,7 @@ def base_offsets(chunks: list[list[memoryview]]) -> list[int]:
     return [header.base_offset for views in chunks for view in views for _, header in iter_headers(view)]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", DURABLE_ENGINES)
 def test_topics_bounds_and_batches(tmp_path: Path, engine: str) -> None:
     with writing(tmp_path, engine) as data:
         topic = fill(data)
@@ -47,7 +46,7 @@ def test_topics_bounds_and_batches(tmp_path: Path, engine: str) -> None:
         assert list(read_range(logs, topic.topic_id, 0, 25, 25)) == []
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", DURABLE_ENGINES)
 def test_what_a_live_broker_writes_is_seen_by_the_next_look(tmp_path: Path, engine: str) -> None:
     with writing(tmp_path, engine) as data:
         topic = fill(data)
@@ -97,7 +96,7 @@ def test_few_directories_stay_open(tmp_path: Path, engine: str) -> None:
             assert bounds(found.logs(), found.state(), topic, 0) == Bounds(0, 100)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", DURABLE_ENGINES)
 def test_a_backup_that_was_put_in_place(tmp_path: Path, engine: str) -> None:
     place, backup = tmp_path / "data", tmp_path / "backup"
     with writing(place, engine) as data:
@@ -250,7 +249,7 @@ def as_somebody_else(work: Callable[[], str]) -> str:
     return text
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", DURABLE_ENGINES)
 def test_directories_that_may_not_be_read(engine: str) -> None:
     with tempfile.TemporaryDirectory() as home:
         path = Path(home)

@@ -14,16 +14,16 @@ from kbroker.client.group_admin import TopicPartition
 from kbroker.errors import KafkaError
 from kbroker.testing.broker import RunningBroker
 from kbroker_spark import groups_table, topics_table
-from spark.tests.conftest import ENGINES
 from spark.tests.filling import PATIENCE_S
 from spark.tests.share_work import accepted, prepare, send, table, work
 from spark.tests.test_batch_scan import rows
+from tests.brokers import DURABLE_ENGINES
 
 if TYPE_CHECKING:
     from kbroker.client.rpc import Connection
 
 every_engine = pytest.mark.parametrize(
-    "engine", ["segment", *(pytest.param(engine, marks=pytest.mark.full) for engine in ENGINES if engine != "segment")]
+    "engine", ["segment", *(pytest.param(engine, marks=pytest.mark.full) for engine in DURABLE_ENGINES if engine != "segment")]
 )
 
 

@@ -20,9 +20,9 @@ from kbroker.storage import lmdb_state_store, log_state_store
 from kbroker.storage.spi import LogSettings
 from kbroker_spark import state_table
 from kbroker_spark.share_history import Step, Stored, from_controls, history
-from spark.tests.conftest import ENGINES
 from spark.tests.share_work import table
 from spark.tests.stored import writing
+from tests.brokers import DURABLE_ENGINES
 
 PARTITIONS = 3
 
@@ -159,7 +159,7 @@ def counts(values: Sequence[bytes]) -> list[int]:
 
 WAYS = [
     pytest.param(engine, seed, marks=() if engine in ("segment", "lmdb") and not seed else pytest.mark.full)
-    for engine, seed in product(ENGINES, range(3))
+    for engine, seed in product(DURABLE_ENGINES, range(3))
 ]
 
 

@@ -13,7 +13,6 @@ from confluent_kafka import ShareConsumer
 from kbroker.client import group_admin
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from kbroker_spark import state_table
-from spark.tests.conftest import ENGINES
 from spark.tests.filling import PATIENCE_S
 from spark.tests.share_work import (
     CONTROL_RECORDS,
@@ -30,10 +29,13 @@ from spark.tests.share_work import (
     table,
     work,
 )
+from tests.brokers import DURABLE_ENGINES
 
 PERSISTERS: Mapping[str, Mapping[str, str]] = {"default": {}, "control-records": CONTROL_RECORDS}
 WAYS = [
-    pytest.param(engine, persister, marks=() if engine == "segment" else pytest.mark.full) for engine in ENGINES for persister in PERSISTERS
+    pytest.param(engine, persister, marks=() if engine == "segment" else pytest.mark.full)
+    for engine in DURABLE_ENGINES
+    for persister in PERSISTERS
 ]
 every_way = pytest.mark.parametrize(("engine", "persister"), WAYS)
 

@@ -23,8 +23,7 @@ from kbroker_spark.stream_reader import StreamReader
 from spark.tests.filling import Record, delete_before, produce
 from spark.tests.stored_topics import StoredTopics, stored_topics, time_of
 from spark.tests.stream_steps import ALL, Checkpoint, Run
-
-ENGINES = ("segment", "lmdb", "rocksdb", "sqlite")
+from tests.brokers import DURABLE_ENGINES
 
 
 @pytest.fixture
@@ -411,7 +410,7 @@ def test_segments_that_are_deleted_between_the_plan_and_the_reading(stored: Stor
 # --- what it runs on ---
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", DURABLE_ENGINES)
 def test_beside_a_live_broker(checkpoint: Checkpoint, broker: RunningBroker, engine: str, name: str) -> None:
     broker.create_topic(name)
     query = Run(checkpoint, broker.data_dir, subscribe=name, startingOffsets="earliest", maxOffsetsPerTrigger=70)
@@ -421,7 +420,7 @@ def test_beside_a_live_broker(checkpoint: Checkpoint, broker: RunningBroker, eng
     assert checkpoint.seen(name) == [*range(300)]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", DURABLE_ENGINES)
 def test_a_broker_that_deletes_under_a_query(checkpoint: Checkpoint, broker: RunningBroker, engine: str, name: str) -> None:
     broker.create_topic(name, partitions=2)
     query = Run(checkpoint, broker.data_dir, subscribe=name, startingOffsets="earliest", failOnDataLoss=False)

@@ -9,14 +9,14 @@ import pytest
 
 from kbroker.testing.broker import RunningBroker
 from kbroker_spark import batches_table, groups_table, state_table, topics_table
-from spark.tests.conftest import ENGINES
 from spark.tests.share_work import accepted, as_described, as_stored, described, mixed, prepare, send, stored, table, work
+from tests.brokers import DURABLE_ENGINES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 every_engine = pytest.mark.parametrize(
-    "engine", ["segment", *(pytest.param(engine, marks=pytest.mark.full) for engine in ENGINES if engine != "segment")]
+    "engine", ["segment", *(pytest.param(engine, marks=pytest.mark.full) for engine in DURABLE_ENGINES if engine != "segment")]
 )
 
 

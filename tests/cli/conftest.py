@@ -13,7 +13,7 @@ import pytest
 
 from kbroker.cli import run
 from kbroker.testing.broker import RunningBroker, open_test_broker
-from tests.clients.conftest import require_engine
+from tests.brokers import require_engine
 
 PATIENCE_S = 30
 

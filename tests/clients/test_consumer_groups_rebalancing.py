@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 
 from kbroker.client.rpc import Entity
 from kbroker.testing.broker import RunningBroker, open_test_broker
-from tests.clients.conftest import DURABLE_ENGINES, ENGINES, require_engine
+from tests.brokers import DURABLE_ENGINES, ENGINES, require_engine
 from tests.clients.group_consumers import CONSUMERS, GroupConsumer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")  # kafka-python on Python 3.11 and 3.12

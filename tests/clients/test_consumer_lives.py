@@ -15,7 +15,7 @@ import pytest
 
 from kbroker.client import admin
 from kbroker.testing.broker import RunningBroker, open_test_broker
-from tests.clients.conftest import DURABLE_ENGINES, require_engine
+from tests.brokers import DURABLE_ENGINES, require_engine
 from tests.clients.drivers import DRIVERS
 from tests.clients.group_consumers import CONSUMERS, ClientError, Committed, GroupConsumer
 from tests.clients.java_consumers import JavaConsumer, JavaNewConsumer

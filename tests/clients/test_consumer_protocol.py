@@ -13,7 +13,7 @@ import pytest
 
 from kbroker.client.rpc import Entity
 from kbroker.testing.broker import RunningBroker, open_test_broker
-from tests.clients.conftest import DURABLE_ENGINES, ENGINES, require_engine
+from tests.brokers import DURABLE_ENGINES, ENGINES, require_engine
 from tests.clients.group_consumers import ClientError
 from tests.clients.test_consumer_groups_rebalancing import PARTITIONS, Group, has_all
 

@@ -13,7 +13,7 @@ from kbroker.compression import Codec
 from kbroker.errors import ErrorCode
 from kbroker.records import BatchHeader, iter_headers
 from kbroker.testing.broker import RunningBroker
-from tests.clients.conftest import ENGINES
+from tests.brokers import ENGINES
 from tests.clients.drivers import CODECS, DRIVERS, EARLIEST, LATEST, Driver, Refused
 from tests.clients.workload import BASE_MS, Content, Placed, check_all, content, contents
 

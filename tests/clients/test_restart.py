@@ -17,7 +17,7 @@ import pytest
 
 from kbroker.client import admin, group_admin
 from kbroker.testing.broker import RunningBroker, open_test_broker
-from tests.clients.conftest import DURABLE_ENGINES, require_engine
+from tests.brokers import DURABLE_ENGINES, require_engine
 from tests.clients.drivers import Driver
 from tests.clients.share_workers import Crew, open_crew
 from tests.clients.test_share_consumers import EARLIEST, numbered, send

@@ -15,7 +15,7 @@ from confluent_kafka import Message, Producer, ShareConsumer
 from kbroker.client import admin, group_admin
 from kbroker.errors import ErrorCode
 from kbroker.testing.broker import RunningBroker
-from tests.clients.conftest import ENGINES
+from tests.brokers import ENGINES
 from tests.clients.share_workers import Crew
 
 every_engine = pytest.mark.parametrize("engine", ENGINES)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.testing.broker import RunningBroker, open_test_broker
-from tests.clients.conftest import DURABLE_ENGINES, require_engine
+from tests.brokers import DURABLE_ENGINES, require_engine
 from tests.consumer_groups.flow import broker_config, run
 from tests.crash.harness import LAUNCHER
 from tests.kafka_tools.java import MISSING

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from kbroker.testing.broker import RunningBroker, open_test_broker
-from tests.clients.conftest import DURABLE_ENGINES, require_engine
+from tests.brokers import DURABLE_ENGINES, require_engine
 from tests.kafka_tools.java import CONFIGS, CONSOLE_PRODUCER, TOPICS, Ended, Tool, run
 
 
