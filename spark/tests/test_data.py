@@ -213,9 +213,10 @@ def test_a_state_that_holds_nonsense(tmp_path: Path) -> None:
     assert f"the state's key {key.hex()} cannot be read" in refusal(tmp_path)
 
 
-@pytest.mark.parametrize("offset", [0, 9, 25, 1 << 40, -5])
+@pytest.mark.parametrize("max_bytes", [1, 1 << 20])
+@pytest.mark.parametrize("offset", [0, 9, 25, 31, 1 << 40, -5])
 @pytest.mark.parametrize("number", [1, 3])
-def test_an_offset_that_is_not_under_the_crc(tmp_path: Path, number: int, offset: int) -> None:
+def test_an_offset_that_is_not_under_the_crc(tmp_path: Path, number: int, offset: int, max_bytes: int) -> None:
     with writing(tmp_path) as data:
         topic = fill(data)
         data.append(topic.topic_id, 0, *(batch(records(100), offset) for offset in range(100, 1000, 100)))
@@ -226,7 +227,7 @@ def test_an_offset_that_is_not_under_the_crc(tmp_path: Path, number: int, offset
     content[at : at + 8] = offset.to_bytes(8, "big", signed=True)
     file.write_bytes(content)
     with reading(tmp_path) as found:
-        chunks = read_range(found.logs(), topic.topic_id, 0, 0, 1000, name="t-0")
+        chunks = read_range(found.logs(), topic.topic_id, 0, 0, 1000, max_bytes, name="t-0")
         with pytest.raises(SourceError, match=r"^t-0 is damaged: behind offset \d+ there is a record batch of a wrong length or offset"):
             list(chunks)
 

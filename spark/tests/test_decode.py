@@ -212,6 +212,19 @@ def test_the_crc_counts_only_where_it_is_asked_for(decoder: Decoder) -> None:
 
 
 @both
+@pytest.mark.parametrize(
+    ("at", "bit", "first"), [(22, 0x20, 0), (57, 0x80, 0), (26, 0x08, 15)], ids=["control batch", "no records", "ends before the range"]
+)
+def test_a_batch_with_a_wrong_crc_is_not_believed_that_it_has_no_rows(decoder: Decoder, at: int, bit: int, first: int) -> None:
+    log = [batch([record(i) for i in range(10)], 10 * k) for k in range(3)]
+    wrong = bytearray(log[1])
+    wrong[at] ^= bit
+    with pytest.raises(CorruptBatch, match="CRC") as raised:
+        decoded([b"".join((log[0], wrong, log[2]))], decoder, first=first)
+    assert raised.value.offset == 10
+
+
+@both
 def test_zstd_without_content_size(decoder: Decoder) -> None:
     import zstandard
 

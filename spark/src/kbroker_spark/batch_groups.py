@@ -88,21 +88,27 @@ class Group:
 def groups(chunks: Sequence[memoryview], *, first: int, end: int, check_crc: bool, most: Size = PIECE) -> Iterator[Group]:
     """The batches of `chunks` that may hold offsets from `first` up to `end`, in order, without control batches and empty ones.
 
-    CorruptBatch when a batch cannot be read; of batches that are not wanted only the headers are looked at.
+    CorruptBatch when a batch cannot be read; of batches that are not wanted only the headers are looked at. What decides whether a batch
+    has rows is under its CRC, and is not believed before that is right.
     """
     for data in _coalesced(chunks, most):
         positions, headers = _walk(data)
         _check(headers)
-        begins, counts, is_control = headers["base_offset"], headers["record_count"], (headers["attributes"] & CONTROL) != 0
-        is_wanted = (begins + headers["last_offset_delta"] >= first) & (begins < end) & (counts > 0) & ~is_control
-        if not is_wanted.all():
-            positions, headers = positions[is_wanted], headers[is_wanted]
+        begins = headers["base_offset"]
+        positions, headers = _chosen(positions, headers, (begins < end) & (np.append(begins[1:], end) > first))
         if check_crc:
             _check_crc(data, positions, headers)
+        lasts, is_control = headers["base_offset"] + headers["last_offset_delta"], (headers["attributes"] & CONTROL) != 0
+        positions, headers = _chosen(positions, headers, (lasts >= first) & (headers["record_count"] > 0) & ~is_control)
         if (headers["attributes"] & _CODEC_MASK).any():
             yield from _unpacked_groups(data, positions, headers, most)
         else:
             yield from _plain_groups(data, positions, headers, most)
+
+
+def _chosen(positions: Integers, headers: Headers, is_wanted: NDArray[np.bool_]) -> tuple[Integers, Headers]:
+    """Without a copy where all are."""
+    return (positions, headers) if is_wanted.all() else (positions[is_wanted], headers[is_wanted])
 
 
 def find_damage(group: Group) -> CorruptBatch:

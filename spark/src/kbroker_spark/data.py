@@ -272,7 +272,7 @@ def read_range(
             raise data_loss(f"{name} is gone, with its offsets {offset} to {end - 1}") from error
         if not views:
             return
-        offset = _next_offset(views, name, offset, end)
+        offset = _next_offset(views, name, offset, end, may_begin_before=offset == first)
         yield views
 
 
@@ -292,9 +292,10 @@ def _first_offset(views: Sequence[memoryview]) -> int | None:
     return int(offset)
 
 
-def _next_offset(views: Sequence[memoryview], name: str, offset: int, end: int) -> int:
-    """Behind the last batch. A batch's offset is not under its CRC: a wrong one would move its records out of the range, unnoticed."""
-    following, last = offset, -1
+def _next_offset(views: Sequence[memoryview], name: str, offset: int, end: int, *, may_begin_before: bool) -> int:
+    """Behind the last batch. A batch's offset is not under its CRC: a wrong one would move its records out of the range, unnoticed.
+    Only a range may begin inside a batch, what is read on from there begins with one."""
+    following, last = offset, -1 if may_begin_before else offset - 1
     for view in views:
         position, size = 0, len(view)
         while position + _HEAD.size <= size:
