@@ -15,10 +15,13 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, St
 
 from kbroker.compression import Codec
 from kbroker.records import CONTROL, Record, stamp_log_append_time
-from kbroker_spark.batch_reader import BatchReader, RangePartition
-from kbroker_spark.data import DataDir
+from kbroker.storage.spi import LogId
+from kbroker_spark.batch_reader import BatchReader, RangePartition, finder
+from kbroker_spark.data import DataDir, reading
 from kbroker_spark.errors import DataLoss, SourceError
-from kbroker_spark.offsets import Range
+from kbroker_spark.lookup import look
+from kbroker_spark.offsets import Range, TopicPartition
+from kbroker_spark.options import Subscribe
 from kbroker_spark.schema import arrow_schema, full_schema
 from spark.tests.stored import Stored, batch, records, writing
 from tests.brokers import DURABLE_ENGINES
@@ -174,6 +177,27 @@ def test_an_end_beyond_the_log_is_lost(tmp_path: Path) -> None:
     assert offsets(tmp_path, failOnDataLoss="false", **given) == list(range(90, 100))
 
 
+@pytest.mark.parametrize("ending", [{}, {"endingOffsets": '{"t":{"0":-1}}'}, {"endingTimestamp": "1050"}])
+def test_a_start_beyond_the_log_is_lost_and_one_at_its_end_is_not(tmp_path: Path, ending: dict[str, str]) -> None:
+    with writing(tmp_path) as data:
+        filled(data)
+    given = {"startingOffsets": '{"t":{"0":101}}', **ending}
+    with pytest.raises(DataLoss, match="offset 101 of t-0 was to be read first, but its log ends at 100"):
+        offsets(tmp_path, **given)
+    assert offsets(tmp_path, failOnDataLoss="false", **given) == []
+    assert offsets(tmp_path, startingOffsets='{"t":{"0":100}}', **ending) == []
+
+
+def test_a_topic_that_is_deleted_while_its_offsets_are_looked_for(tmp_path: Path) -> None:
+    with writing(tmp_path) as data:
+        topic_id = filled(data)
+        with reading(tmp_path) as directory:
+            found = look(directory, Subscribe(("t",)))
+            data.logs.drop(LogId(topic_id, 0))
+            with pytest.raises(SourceError, match="t-0 is gone: its topic was deleted while the query was planned"):
+                finder(directory, found)(TopicPartition("t", 0), 1000)
+
+
 @pytest.mark.parametrize("engine", DURABLE_ENGINES)
 def test_what_retention_takes_between_plan_and_reading(tmp_path: Path, engine: str, caplog: pytest.LogCaptureFixture) -> None:
     with writing(tmp_path, engine) as data:
@@ -233,10 +257,11 @@ def test_what_is_missing_of_files_that_were_cut(tmp_path: Path) -> None:
     (data_file,) = (tmp_path / "log-segment" / f"{topic_id}-0").glob("*/data.ninja")
     data_file.write_bytes(data_file.read_bytes()[:1000])
     DataDir.open(tmp_path).close()
-    with pytest.raises(
-        DataLoss, match=r"offsets (\d+) to 99 of t-0 cannot be read, its files are damaged or were copied in part"
-    ) as caught:
-        offsets(tmp_path)
+    for ending in ("latest", '{"t":{"0":-1}}'):
+        with pytest.raises(
+            DataLoss, match=r"offsets (\d+) to 99 of t-0 cannot be read, its files are damaged or were copied in part"
+        ) as caught:
+            offsets(tmp_path, endingOffsets=ending)
     first = int(str(caught.value).split("offsets ")[1].split(" ")[0])
     assert offsets(tmp_path, failOnDataLoss="false") == list(range(first))
     assert offsets(tmp_path, endingOffsets=f'{{"t":{{"0":{first}}}}}') == list(range(first))

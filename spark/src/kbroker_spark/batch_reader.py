@@ -17,7 +17,7 @@ from kbroker_spark.data import DataDir, read_range, reading
 from kbroker_spark.decode import CorruptBatch, Piece, decode
 from kbroker_spark.errors import DataLoss, SourceError
 from kbroker_spark.lookup import Partition, look, offset_at_time
-from kbroker_spark.offsets import Offsets, Range, TopicPartition, data_loss, ranges, resolve, split, without_lost
+from kbroker_spark.offsets import LATEST, Offsets, Position, Range, TopicPartition, data_loss, ranges, resolve, split, without_lost
 from kbroker_spark.options import ReadOptions, parse
 from kbroker_spark.schema import arrow_schema, checked, column_names
 
@@ -65,25 +65,39 @@ def plan(options: ReadOptions) -> list[Range]:
     for each in ranges({partition: one.topic.topic_id for partition, one in found.items()}, starts, ends):
         partition = found[each.topic_partition]
         there, lost = without_lost(each, partition.bounds)
-        lost = lost or _damage(each, partition, is_open=not isinstance(options.ending, Offsets))
+        lost = lost or _missing(each, partition, is_open=_is_open(options.ending, each.topic_partition))
         if lost is not None:
             lose(lost, fail=options.fail_on_data_loss)
         wanted.append(there)
     return split(wanted, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)
 
 
-def _damage(wanted: Range, partition: Partition, *, is_open: bool) -> str | None:
-    """A line about what the range misses as files were cut or overwritten. `is_open`: it is to have whatever is there, so that what is
-    missing at the end belongs to it."""
+def _is_open(ending: Position, partition: TopicPartition) -> bool:
+    """Whether a query is to have whatever is there, up to the end."""
+    return not isinstance(ending, Offsets) or ending.by_partition[partition] == LATEST
+
+
+def _missing(wanted: Range, partition: Partition, *, is_open: bool) -> str | None:
+    """A line about what the range misses beside what its log is known to lack: files were cut or overwritten, or the log ends before its
+    first offset. `is_open`: what is missing at the log's end belongs to the range."""
     for first, end in partition.damage:
         if end > wanted.first and (first < wanted.end or (is_open and first == wanted.end)):
             return f"offsets {first} to {end - 1} of {wanted.topic_partition} cannot be read, its files are damaged or were copied in part"
+    if is_open and wanted.first > partition.bounds.end:
+        return f"offset {wanted.first} of {wanted.topic_partition} was to be read first, but its log ends at {partition.bounds.end}"
     return None
 
 
 def finder(directory: DataDir, found: Mapping[TopicPartition, Partition]) -> Callable[[TopicPartition, int], int | None]:
-    """For `resolve`: offsets by time among what `look` found."""
-    return lambda partition, ms: offset_at_time(directory.logs(), found[partition], ms)
+    """For `resolve`: offsets by time among what `look` found. It raises SourceError for a log that is gone by now."""
+
+    def find(partition: TopicPartition, ms: int) -> int | None:
+        try:
+            return offset_at_time(directory.logs(), found[partition], ms)
+        except KeyError as error:
+            raise SourceError(f"{partition} is gone: its topic was deleted while the query was planned; run it again") from error
+
+    return find
 
 
 def lose(line: str, *, fail: bool) -> None:
