@@ -42,11 +42,12 @@ def look(
     SourceError: a topic or partition that was named is not there (unless `missing_ok`), or its log is missing. Topics that are deleted
     during the call are left out.
     """
-    state, logs = directory.state(), directory.logs()
-    starts = log_starts(state)
+    state = directory.state()
+    starts, live = log_starts(state), topics(state)
+    logs = directory.logs()  # Not before: a frozen reader of logs would not know of topics that are made meanwhile.
     damage = _damage_of(directory) if with_damage else _no_damage
     found: dict[TopicPartition, Partition] = {}
-    for topic, numbers in _selected(topics(state), selection, directory, missing_ok):
+    for topic, numbers in _selected(live, selection, directory, missing_ok):
         for number in numbers:
             try:
                 log = topic.log(number)

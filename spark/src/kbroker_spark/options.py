@@ -143,11 +143,6 @@ def parse(options: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
     )
 
 
-def include_headers(options: Mapping[str, str]) -> bool:
-    """That option alone, for the schema."""
-    return _Given(options).boolean("includeHeaders", False)
-
-
 class _Given:
     """Options by lower-case name."""
 

@@ -23,7 +23,6 @@ from kbroker.coordinator_records import UNCHANGED_OFFSET, UNKNOWN_COUNT, UNKNOWN
 from kbroker.share.record_state import RecordState
 from kbroker.state_records import ControlHint
 from kbroker.storage import segment_store
-from kbroker.storage.data_dir import DataDirectory
 from kbroker.storage.spi import LogId, LogReader
 from kbroker_spark.control_log import controls
 from kbroker_spark.data import DataDir, TopicInfo, topics
@@ -91,8 +90,9 @@ def reader(options: Mapping[str, str], wanted: StructType) -> FrozenReader:
 
 def rows(data: DataDir, options: Mapping[str, str]) -> Iterator[Row]:
     """All rows, of one moment of the state, which is not held while logs are read: that may take long. Raises SourceError."""
-    view, logs = view_of(options), data.logs()
+    view = view_of(options)
     with data.state().snapshot() as moment:
+        logs = data.logs()  # Not before: a frozen reader of logs would show ends that lie before what the state speaks of.
         named = {topic.topic_id: topic for topic in topics(moment)}
         wanted, in_logs = wanted_by(options, named), keeps_control_records(moment)
         ends = LogEnds(logs, moment, named.values())
@@ -205,9 +205,8 @@ def stored_histories(data: DataDir, wanted: Wanted) -> Histories:
     """From the state's log, where its engine has one, and its entries of a moment behind that."""
     found: Histories = {}
     place = _STATE_LOGS.get(data.description.state_engine)
-    directory = DataDirectory(data.path, data.description, None).state_path
     if place is not None:
-        with closing(segment_store.LOG_STORE.open_reader(directory / place)) as log:
+        with closing(segment_store.LOG_STORE.open_reader(data.state_path / place)) as log:
             found = from_state_log(log, wanted)
     with data.state().snapshot() as moment:
         add_entries(found, moment, wanted)

@@ -42,9 +42,9 @@ def reader(options: Mapping[str, str], wanted: StructType) -> FrozenReader:
 
 
 def rows(data: DataDir, options: Mapping[str, str]) -> Iterator[Row]:
-    names, logs = listed(options, "topics"), data.logs()
+    names = listed(options, "topics")
     with data.state().snapshot() as moment:
-        found = topics(moment)
+        found, logs = topics(moment), data.logs()
         ends = LogEnds(logs, moment, found)
     for topic in found:
         if names is None or topic.name in names:
