@@ -81,8 +81,8 @@ def main(
         try:
             broker.create_topic(TOPIC, partitions=PARTITIONS)
             _fill(broker.bootstrap, rows, codec)
-            settings: dict[str, object] = dict(each.partition("=")[::2] for each in conf)
-            settings |= {"spark.driver.memory": "3g", "spark.jars": ",".join(map(str, jars)), "spark.local.dir": home / "spark"}
+            settings: dict[str, object] = {"spark.driver.memory": "3g", "spark.local.dir": home / "spark"}
+            settings |= dict(each.partition("=")[::2] for each in conf) | {"spark.jars": ",".join(map(str, jars))}
             spark = session("perf", **settings)
             readings, parquet_bytes = _measured(spark, broker, home / "parquet", rows, range(-warm, rounds))
             spark.stop()
