@@ -105,6 +105,15 @@ def test_a_schema_of_ones_own(tmp_path: Path) -> None:
         reader(tmp_path, StructType([StructField("id", LongType())]))
 
 
+def test_a_schema_may_say_not_null_of_what_is_never_null(tmp_path: Path) -> None:
+    with writing(tmp_path) as data:
+        data.append(data.topic("t"), 0, batch([Record(0, 5, None, b"v")], 0))
+    wanted = StructType([StructField(name, BinaryType(), nullable=False) for name in ("value", "key")])
+    assert table(reader(tmp_path, StructType(wanted.fields[:1])))["value"].to_pylist() == [b"v"]
+    with pytest.raises(SourceError, match="Column key is NOT NULL in the schema, and there are rows in which it is null"):
+        table(reader(tmp_path, wanted))
+
+
 def test_times_and_offsets_choose_the_range(tmp_path: Path) -> None:
     with writing(tmp_path) as data:
         filled(data, partitions=2)

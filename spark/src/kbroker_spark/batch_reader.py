@@ -20,6 +20,7 @@ from kbroker_spark.lookup import Partition, look, offset_at_time
 from kbroker_spark.offsets import LATEST, Offsets, Position, Range, TopicPartition, data_loss, ranges, resolve, split, without_lost
 from kbroker_spark.options import ReadOptions, parse
 from kbroker_spark.schema import arrow_schema, checked, column_names
+from kbroker_spark.tables import record_batch
 
 logger = logging.getLogger(__name__)
 
@@ -137,4 +138,4 @@ def _batch(piece: Piece, wanted: Range, schema: StructType, target: pa.Schema) -
     arrays = dict(piece.columns)
     arrays["topic"] = pa.repeat(pa.scalar(wanted.topic, pa.string()), piece.rows)
     arrays["partition"] = pa.repeat(pa.scalar(wanted.partition, pa.int32()), piece.rows)
-    return pa.RecordBatch.from_arrays([arrays[name] for name in column_names(schema)], schema=target)
+    return record_batch([arrays[name] for name in column_names(schema)], target)

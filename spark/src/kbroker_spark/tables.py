@@ -73,7 +73,17 @@ def arrow_batches(rows: Iterable[Row], own: StructType, wanted: StructType, size
     remaining = iter(rows)
     while chunk := list(islice(remaining, size)):
         arrays = [pa.array([row[place] for row in chunk], field.type) for place, field in zip(places, schema, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        yield record_batch(arrays, schema)
+
+
+def record_batch(arrays: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    """Raises SourceError where a schema of one's own says NOT NULL of a column that has nulls: Spark believes it, and falls over them."""
+    for field, array in zip(schema, arrays, strict=True):
+        if not field.nullable and array.null_count:
+            raise SourceError(
+                f"Column {field.name} is NOT NULL in the schema, and there are rows in which it is null: declare it without that"
+            )
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def prepared(options: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
