@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kbroker_pipeline.exits import CommandFailed, Exit
+from kbroker_pipeline.exits import CommandFailed
 
 if TYPE_CHECKING:
     from confluent_kafka import AcknowledgeType, Message
@@ -50,7 +50,7 @@ def broker(data_dir: Path, storage: str) -> Iterator[str]:
         readable, _, _ = select.select([process.stdout], [], [], _PATIENCE_S)
         line = process.stdout.readline() if readable else ""
         if not line.startswith(_READY):
-            raise CommandFailed(f"the broker did not start: see {log}", Exit(process.poll() or Exit.REFUSED))
+            raise CommandFailed(f"the broker did not start: see {log}")
         yield line.removeprefix(_READY).split()[0]
         process.terminate()
         if process.wait(_PATIENCE_S) != 0:
