@@ -12,14 +12,15 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kbroker_pipeline.exits import CommandFailed
+from kbroker_pipeline import sources
+from kbroker_pipeline.exits import CommandFailed, Exit
 from kbroker_pipeline.sources import Part
-from kbroker_pipeline.store import Commit, Store, number_name, partition_of
+from kbroker_pipeline.store import Commit, Store, number_name, partition_of, sync
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,6 +31,7 @@ USERS_TOPICS: Final = "[^_].*|_[^_].*|_"
 """Java's and Python's regular expression of all topics but those that begin with two underscores."""
 KEPT_COMMITS: Final = 1000
 _POLL_S: Final = 1
+_MOST_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ def archive(spark: SparkSession, store: Store, settings: Settings, written: Call
     """Runs until everything that was there at the start is archived, or, with `every_s`, until it is interrupted. Returns how many records
     were added. `written` is told of each commit's records. Raises what the source raises, wrapped by Spark."""
     check_checkpoint(store)
+    check_topics(store, {part.topic.name for part in sources.parts(settings.data_dir)}, settings.pattern)
     before = Totals.of(store.last()).rows
     writer = Writer(store, written, now_ms)
     options: dict[str, Any] = {
@@ -113,7 +116,6 @@ def archive(spark: SparkSession, store: Store, settings: Settings, written: Call
     else:
         query = stream.trigger(processingTime=f"{round(settings.every_s * 1000)} milliseconds").start()
     _wait(query)
-    store.forget(KEPT_COMMITS)
     return Totals.of(store.last()).rows - before
 
 
@@ -136,6 +138,24 @@ def check_checkpoint(store: Store) -> None:
     if last.facts["query"] != _query_id(store):
         raise CommandFailed(
             f"{store.checkpoint} is not the checkpoint that the archive beside it was written with: restore that, or choose another --out"
+        )
+    planned = [int(path.name) for path in (store.checkpoint / "offsets").glob("[0-9]*")]
+    if max(planned, default=-1) < int(last.name):
+        raise CommandFailed(
+            f"{store.checkpoint} is older than the archive beside it, whose last commit is {last.name}: restore the newer one, or choose "
+            "another --out"
+        )
+
+
+def check_topics(store: Store, names: Collection[str], pattern: str) -> None:
+    """CommandFailed where a topic that is there, and archived in part, would be left out: the checkpoint has offsets of what is read only,
+    so it would be archived from its beginning once more when it is chosen again. `names`: the topics that are there."""
+    wanted = re.compile(pattern)
+    left_out = sorted(name for name in Totals.of(store.last()).spans if name in names and not wanted.fullmatch(name))
+    if left_out:
+        raise CommandFailed(
+            f"--topics leaves out what is archived here already ({', '.join(left_out[:_MOST_NAMED])}): choose that too, or another --out",
+            Exit.USAGE,
         )
 
 
@@ -171,7 +191,9 @@ class Writer:
             "batch": asdict(Batch(self._now_ms(), seconds, rows, size_bytes)),
             "totals": asdict(totals),
         }
+        sync(self._store.checkpoint / "offsets" / str(number))  # Spark does not: after a power cut it would plan this batch anew.
         self._store.decide(name, facts)
+        self._store.forget(KEPT_COMMITS)
         self._written(rows)
 
     def _count(self, name: str, totals: Totals) -> tuple[int, int]:

@@ -23,7 +23,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -123,7 +123,7 @@ class Store:
         for number, (table, path) in enumerate(self.staged(name)):
             final = path.with_name(f"{self.job}-{name}-{number:05}.parquet")
             path.rename(final)
-            _sync(final)
+            sync(final)
             files.setdefault(table, []).append(str(final.relative_to(folder / table)))
         commit = Commit(name, files, dict(facts))
         self._commits.mkdir(parents=True, exist_ok=True)
@@ -224,19 +224,15 @@ def number_name(number: int) -> str:
 def _write_whole(path: Path, value: object) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}{_TEMPORARY}")
     temporary.write_text(json.dumps(value, separators=(",", ":")), encoding="utf-8")
-    _sync(temporary)
+    sync(temporary)
     temporary.replace(path)
-    _sync_folders([path.parent])
+    sync(path)
 
 
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _sync_folders(paths: Iterable[Path]) -> None:
-    for path in paths:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def sync(path: Path) -> None:
+    """A file, and that it is in its folder."""
+    for each in (path, path.parent):
+        descriptor = os.open(each, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
