@@ -5,7 +5,7 @@ from __future__ import annotations
 from kbroker_pipeline.archive import Batch, Span, Totals
 from kbroker_pipeline.archive_page import Archived
 from kbroker_pipeline.checks import CHECKS
-from kbroker_pipeline.health_page import CountRow, Health, Point, ShareRow, Stuck, WorstRow
+from kbroker_pipeline.health_rows import CountRow, Health, Point, ShareRow, Stuck, WorstRow
 from kbroker_pipeline.letters_page import KeyRow, LetterRow, Letters, SourceRow
 from kbroker_pipeline.verify_page import FindingRow, LogRow, Verified
 
@@ -58,9 +58,12 @@ def letters(*, empty: bool = False) -> Letters:
         return Letters("/data", "log segment", NOW_MS, (), 0, 0, 0, 0, None, None, 1000, (), (), (), (), ())
     first_ms = NOW_MS - 60 * MINUTE_MS
     times = [(first_ms + number * MINUTE_MS, cause, number % 7 + 1) for number in range(60) for cause in ("exhausted", "rejected")]
-    sources = [SourceRow("orders", number, "billing", 60 - number, 20, 5, first_ms, NOW_MS - 9000) for number in range(4)]
-    keys = [KeyRow(f"customer-{number:04}", "orders", "billing", 30 - number, number, 5, first_ms, NOW_MS) for number in range(15)]
-    keys.append(KeyRow(NASTY, "orders", "billing", 1, 0, 5, first_ms, NOW_MS))
+    sources = [SourceRow("orders", number, "billing", 60 - number, 20, 40 - number, 5, first_ms, NOW_MS - 9000) for number in range(4)]
+    keys = [
+        KeyRow(f"customer-{number:04}", "orders", "billing", 30 - number, number, 20 - 2 * number, 5, first_ms, NOW_MS)
+        for number in range(15)
+    ]
+    keys.append(KeyRow(NASTY, "orders", "billing", 1, 0, 1, 5, first_ms, NOW_MS))
     states = ("same", "gone", "differs", "there, not copied")
     newest = [
         LetterRow(

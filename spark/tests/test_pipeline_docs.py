@@ -12,7 +12,7 @@ from kbroker.cli import exits
 from kbroker_pipeline.checks import CHECKS
 from kbroker_pipeline.cli import job_options, load_commands
 from kbroker_pipeline.exits import Exit
-from kbroker_pipeline.health_page import ShareRow
+from kbroker_pipeline.health_rows import ShareRow
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
 COMMANDS = load_commands().commands

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -18,14 +19,16 @@ from rich.console import Console
 
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from kbroker_pipeline import demo_work, sources, terminal
-from kbroker_pipeline.archive import Span, Totals, spans_of, waiting
+from kbroker_pipeline.archive import Span, Totals, check_checkpoint, check_topics, spans_of, waiting
 from kbroker_pipeline.archive_page import part_rows
+from kbroker_pipeline.exits import CommandFailed, Exit
 from kbroker_pipeline.letters_job import add_originals
-from kbroker_pipeline.lookup import Found, Place, look_up
+from kbroker_pipeline.lookup import Found, Place, first_from, look_up
 from kbroker_pipeline.sources import Part, Piece
-from kbroker_pipeline.store import Commit
+from kbroker_pipeline.store import Commit, Store, opened
 from kbroker_spark.data import TopicInfo
 from spark.tests.filling import KEPT, consume, numbered, produce
+from spark.tests.stored_topics import stored_topics
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +49,23 @@ def test_single_records(broker: RunningBroker) -> None:
     expected = {Place(topic_id, *each): Found(rows[each].timestamp_ms, rows[each].key, rows[each].value) for each in known}
     assert found == expected
     assert look_up(broker.data_dir, []) == {}
+
+
+def test_the_first_record_behind_a_hole(tmp_path: Path) -> None:
+    """A start offset may be in a hole, or at a control record; and the log may begin behind it."""
+    with stored_topics(tmp_path, {"t": 1, "cut": 1, "empty": 1}) as stored:
+        stored.append("t", 3)
+        stored.append("t", 2, behind_hole_of=4)
+        stored.append("cut", 3)
+        stored.append("cut", 3)
+        stored.trim("cut", 3)
+    ids = {part.topic.name: str(part.topic.topic_id) for part in sources.parts(tmp_path)}
+    places = [Place(ids["t"], 0, offset) for offset in (0, 2, 3, 6, 8, 9, 500)]
+    nowhere = [Place(ids["empty"], 0, 0), Place(ids["t"], 7, 0), Place(str(uuid4()), 0, 0)]
+    found = first_from(tmp_path, [*places, *nowhere, Place(ids["cut"], 0, 1)])
+    assert found.pop(Place(ids["cut"], 0, 1))[0] == 3
+    assert {place.offset: offset for place, (offset, _) in found.items()} == {0: 0, 2: 2, 3: 7, 6: 7, 8: 8}
+    assert found[places[2]][1].value == b"7"
 
 
 def test_originals_of_dead_letters(broker: RunningBroker) -> None:
@@ -121,6 +141,38 @@ def test_totals_of_an_archive(tmp_path: Path) -> None:
     assert sorted(spans_of(tmp_path / "rows.parquet")) == [(0, 2, 7, 9), (1, 1, 1, 1)]
 
 
+def archive_of(root: Path, *topics: str, batch: int = 0, planned: int | None = None) -> Store:
+    """One with a record of each topic; Spark's checkpoint beside it has planned batches up to `planned`, by default the last one."""
+    with opened(root, "archive", "cluster") as store:
+        checkpoint = store.checkpoint
+        (checkpoint / "offsets").mkdir(parents=True)
+        (checkpoint / "metadata").write_text('{"id":"query"}')
+        for number in range((batch if planned is None else planned) + 1):
+            (checkpoint / "offsets" / str(number)).write_text("v1")
+        spans = {topic: {"0": {"rows": 1, "first": 0, "last": 0}} for topic in topics}
+        name = f"{batch:09}"
+        store.stage(name)
+        store.decide(name, {"query": "query", "totals": {"spans": spans, "days": {}, "size_bytes": 0, "files": 0}})
+        return store
+
+
+def test_a_checkpoint_that_is_older_than_the_archive_is_refused(tmp_path: Path) -> None:
+    """A restored one, or what a power cut has left: its next batch would have the number of one that is there, and be passed over."""
+    check_checkpoint(archive_of(tmp_path / "fine", "orders", batch=3))
+    check_checkpoint(archive_of(tmp_path / "ahead", "orders", batch=3, planned=4))
+    with pytest.raises(CommandFailed, match="is older than the archive beside it, whose last commit is 000000003"):
+        check_checkpoint(archive_of(tmp_path / "older", "orders", batch=3, planned=2))
+
+
+def test_topics_in_the_archive_must_be_chosen_again(tmp_path: Path) -> None:
+    """Left out, they would be archived once more when they are chosen again. Of those that are deleted there is nothing to archive."""
+    store = archive_of(tmp_path, "orders", "returns", "deleted")
+    check_topics(store, ["orders", "returns", "new"], "orders|returns|new")
+    with pytest.raises(CommandFailed, match=r"leaves out what is archived here already \(returns\)") as refused:
+        check_topics(store, ["orders", "returns"], "orders|new")
+    assert refused.value.exit_code == Exit.USAGE
+
+
 def test_results_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = {"worst": [{"value": "[red]\x1b[31m", "count": 12_000, "nothing": None, "last_seen_ms": 1_795_340_410_446}], "none": []}
     terminal.print_result("Title", {"records": 1234, "changed": True}, rows, tmp_path / "page.html", as_json=False)
@@ -142,6 +194,16 @@ def test_progress_without_a_terminal() -> None:
             progress.add(50)
         progress.tell("writing [the] page")
     assert told.getvalue().splitlines() == ["kbroker-pipeline: archiving", "kbroker-pipeline: writing [the] page"]
+
+
+def test_a_broker_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed, as by a kernel without memory: that has no exit code of ours."""
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nkill -9 $$\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with pytest.raises(CommandFailed, match="the broker did not start: see "), demo_work.broker(tmp_path / "data", "segment"):
+        pytest.fail("it runs")
 
 
 class Delivery:

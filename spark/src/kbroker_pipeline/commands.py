@@ -99,7 +99,7 @@ def archive(topics: str | None, continuous: bool, every_s: float, batch_records:
 )
 def queue_health(stuck_after_s: float, history: bool, **options: Any) -> None:  # noqa: ANN401
     """Take a snapshot of all share groups, and compare it with those of earlier runs."""
-    from kbroker_pipeline import health_job, health_page
+    from kbroker_pipeline import health_job, health_page, health_rows
 
     common = _common(options)
     with working("queue-health", common) as work:
@@ -108,7 +108,7 @@ def queue_health(stuck_after_s: float, history: bool, **options: Any) -> None:  
         facts = {
             "snapshots": found.runs,
             "changed": found.changed,
-            "oldest_unfinished_s": health_page.oldest_age_s(found),
+            "oldest_unfinished_s": health_rows.oldest_age_s(found),
             "stuck": len(found.stuck),
             "unreadable": len(found.problems),
         }
@@ -139,7 +139,7 @@ def dead_letter_report(topics: tuple[str, ...], **options: Any) -> None:  # noqa
             "dead_letters": found.letters,
             "added": found.added,
             "rejected": found.rejected,
-            "exhausted": found.letters - found.rejected,
+            "exhausted": found.exhausted,
             "originals_still_there": found.originals,
             "first_seen": human_time(found.first_ms),
             "last_seen": human_time(found.last_ms),
@@ -154,7 +154,7 @@ def dead_letter_report(topics: tuple[str, ...], **options: Any) -> None:  # noqa
 @click.command()
 @job_options
 def verify(**options: Any) -> int:  # noqa: ANN401
-    """Read everything and tell what is wrong; exit code 1 where something is."""
+    """Read everything and tell what is wrong; exit code 1 where something is, or where dead letters cannot be read."""
     from kbroker_pipeline import verify_job, verify_page
 
     common = _common(options)
@@ -167,7 +167,7 @@ def verify(**options: Any) -> int:  # noqa: ANN401
             "records": sum(log.records for log in found.logs),
             "size_bytes": sum(log.size_bytes for log in found.logs),
             "share_partitions": found.share_partitions,
-            "dead_letters": found.letters,
+            "dead_letters": None if found.unread else found.letters,
         }
         finish(work, common, verify_page.page(found), {"findings": [row._asdict() for row in found.findings]}, facts)
-        return Exit.REFUSED if found.errors else Exit.OK
+        return Exit.REFUSED if found.errors or found.unread else Exit.OK

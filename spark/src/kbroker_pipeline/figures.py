@@ -14,6 +14,8 @@ from kbroker_pipeline.report import Figure
 
 COLOURS = ("@blue", "@orange", "@teal", "@pink", "@violet", "@green", "@yellow", "@red")
 
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_000
+
 
 def colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
@@ -24,8 +26,9 @@ def label(text: object) -> str:
 
 
 def moment(moment_ms: int) -> str:
-    """A moment on a time axis, UTC."""
-    return datetime.fromtimestamp(moment_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    """A moment on a time axis, UTC: of the years 1 to 9999, which are those of Python and nearly those of Plotly."""
+    at = datetime.fromtimestamp(min(max(moment_ms, _FIRST_MS), _LAST_MS) / 1000, UTC)
+    return at.replace(tzinfo=None).isoformat(" ", "milliseconds")
 
 
 def over_time(

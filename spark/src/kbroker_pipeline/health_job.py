@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kbroker_pipeline import health, letters, sources
 from kbroker_pipeline.frames import empty, read_table, rows_of, table_of
-from kbroker_pipeline.health_page import CountRow, Health, Point, ShareRow, Stuck, WorstRow
-from kbroker_pipeline.lookup import Found, Place, look_up
+from kbroker_pipeline.health_rows import CountRow, Health, Point, ShareRow, Stuck, WorstRow
+from kbroker_pipeline.lookup import Found, Place, first_from, look_up
 from kbroker_pipeline.report import excerpt
 from kbroker_pipeline.sources import Directory, Part
 from kbroker_pipeline.store import Store, write_arrow
@@ -69,7 +69,10 @@ def queue_health(
     last = store.last()
     picture = take(spark, store, directory, settings, tell)
     changed = last is None or last.facts["fingerprint"] != picture.fingerprint()
-    moment_ms = now_ms if changed or last is None else int(last.facts["taken_ms"])
+    last_ms = None if last is None else int(last.facts["taken_ms"])
+    moment_ms = now_ms if last_ms is None or changed else last_ms
+    if changed and moment_ms == last_ms:
+        moment_ms += 1  # Snapshots are told apart by their moments.
     if changed:
         tell("writing the snapshot")
         _commit(store, picture, moment_ms)
@@ -93,13 +96,13 @@ def queue_health(
 def _over_runs(
     spark: SparkSession, store: Store, picture: Picture, settings: Settings, moment_ms: int, now_ms: int
 ) -> tuple[list[Stuck], list[Point]]:
-    """What the snapshots say together, the last one among them."""
+    """What the snapshots say together, the last one among them. Others that seem later are left out: the clock has gone back since."""
     from pyspark.sql import functions as F
 
     table = read_table(spark, store.table(SHARES))
     if table is None:
         return [], []
-    history = table.withColumn("taken_ms", F.unix_millis("taken"))
+    history = table.withColumn("taken_ms", F.unix_millis("taken")).where(F.col("taken_ms") <= moment_ms)
     shares = {_key(row): row for row in picture.shares}
     since = rows_of(health.standing(history, history.where(F.col("taken_ms") == moment_ms)))
     stuck = [
@@ -111,49 +114,51 @@ def _over_runs(
 
 
 def take(spark: SparkSession, store: Store, directory: Directory, settings: Settings, tell: Callable[[str], None]) -> Picture:
-    """Reads the state first and the logs behind it, so that no log ends before what its state says."""
+    """Reads all of the state first and the logs behind it, so that no log ends before what its state says, and that records which are
+    archived have their dead letters among those that are read."""
     tell("reading share-group state")
-    batches = sources.state(spark, directory.path, "batches").cache()
+    views = ("batches", "share-partitions", "history") if settings.history else ("batches", "share-partitions")
+    state = {view: sources.state(spark, directory.path, view).cache() for view in views}
+    for frame in state.values():
+        frame.count()
+    batches = state["batches"]
     problems = [f"state of group {row['group']} on {row['topic'] or row['topic_id']}-{row['partition']}: {row['problem']}"
                 for row in rows_of(batches.where(batches["problem"].isNotNull()))]  # fmt: skip
-    shares_view = sources.state(spark, directory.path, "share-partitions")
     last = store.last()
     parts = sources.parts(directory.path)
-    of_letters = [part for part in parts if letters.ENABLED in part.topic.config and part.topic.config[letters.ENABLED] == "true"]
+    of_letters = letters.dead_letter_parts(parts)
     tell("reading dead letters")
-    new_frame = newly_given_up(spark, store, directory, batches, parts, of_letters, last.facts["cursor"] if last else {}, settings.history)
-    new_frame = new_frame.cache()
+    cursor = last.facts["cursor"] if last else {}
+    new_frame = newly_given_up(spark, store, directory, batches, state.get("history"), parts, of_letters, cursor).cache()
     new = rows_of(new_frame)
     known = read_table(spark, store.table(GIVEN_UP))
     columns = [name.split()[0] for name in GIVEN_UP_SCHEMA.split(", ")][:-1]
     every = new_frame.select(*columns) if known is None else known.select(*columns).unionByName(new_frame.select(*columns))
     tell("adding up")
-    shares = rows_of(health.shares(health.windows(batches), shares_view, health.oldest_unfinished(batches), every))
+    shares = rows_of(health.shares(health.windows(batches), state["share-partitions"], health.oldest_unfinished(batches), every))
     counts = rows_of(health.delivery_counts(batches, new_frame).orderBy("group", "topic", "partition", "delivery_count"))
     worst = rows_of(health.worst(batches, new_frame, _MOST_WORST))
     tell("looking up records")
     _look_up(directory, shares, worst)
-    new_frame.unpersist()
-    batches.unpersist()
+    for frame in (new_frame, *state.values()):
+        frame.unpersist()
     return Picture(shares, counts, worst, new, sources.advanced(of_letters), problems)
 
 
 def newly_given_up(
-    spark: SparkSession, store: Store, directory: Directory, batches: DataFrame, parts: Sequence[Part], of_letters: Sequence[Part],
-    cursor: sources.Cursor, history: bool,
+    spark: SparkSession, store: Store, directory: Directory, batches: DataFrame, history: DataFrame | None, parts: Sequence[Part],
+    of_letters: Sequence[Part], cursor: sources.Cursor,
 ) -> DataFrame:  # fmt: skip
     """Records given up that no run before has seen: from the state, its history, and new dead letters."""
     from pyspark.sql import functions as F
 
-    ids = {part.topic.name: str(part.topic.topic_id) for part in parts}
     records = sources.records(spark, directory.path, sources.pieces(of_letters, cursor), headers=True)
     found = empty(spark, _LETTERS_SCHEMA)
-    if records is not None and ids:
-        named = spark.createDataFrame(sorted(ids.items()), "source_topic string, source_topic_id string")
-        found = letters.parse(records).join(named, "source_topic").select(*found.columns)
+    if records is not None:
+        found = letters.identified(letters.parse(records), parts).select(*found.columns)
     stored = batches.select(*health.KEY, "topic", "first_offset", "last_offset", "state", "delivery_count")
-    if history:
-        steps = sources.state(spark, directory.path, "history").where(F.col("batches").isNotNull())
+    if history is not None:
+        steps = history.where(F.col("batches").isNotNull())
         each = steps.select(*health.KEY, "topic", F.explode("batches").alias("batch")).select(*health.KEY, "topic", "batch.*")
         stored = stored.unionByName(each)
     now = health.given_up_now(stored, found)
@@ -164,11 +169,12 @@ def newly_given_up(
 
 def _look_up(directory: Directory, shares: list[dict[str, Any]], worst: list[dict[str, Any]]) -> None:
     """Adds what only the records know: when the oldest unfinished ones were produced, and what the worst ones hold."""
-    heads = [_place(row, "oldest_offset") for row in shares if row["oldest_offset"] is not None]
-    found = look_up(directory.path, [*heads, *(_place(row, "offset") for row in worst)])
     nothing = Found(None, None, None)
+    heads = first_from(directory.path, [_place(row, "oldest_offset") for row in shares if row["oldest_offset"] is not None])
     for row in shares:
-        row["oldest_ms"] = found.get(_place(row, "oldest_offset"), nothing).timestamp_ms if row["oldest_offset"] is not None else None
+        row["oldest_offset"], oldest = heads.get(_place(row, "oldest_offset"), (row["oldest_offset"], nothing))
+        row["oldest_ms"] = oldest.timestamp_ms
+    found = look_up(directory.path, [_place(row, "offset") for row in worst])
     for row in worst:
         record = found.get(_place(row, "offset"), nothing)
         row.update(timestamp_ms=record.timestamp_ms, key=excerpt(record.key), value=excerpt(record.value))

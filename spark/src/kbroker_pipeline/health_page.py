@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
 from kbroker_pipeline import figures
+from kbroker_pipeline.health_rows import Health, Point, ShareRow, Stuck, oldest_age_s, rate_per_s
 from kbroker_pipeline.report import (
     Cell,
     Figure,
@@ -26,106 +26,6 @@ from kbroker_pipeline.report import (
 
 _MOST_BARS = 40
 _MOST_NOTICES = 5
-
-
-class ShareRow(NamedTuple):
-    """One share-partition in one snapshot, as the table `queue_health` has it; `docs/pipeline.md` explains the columns."""
-
-    group: str
-    topic: str
-    partition: int
-    taken_ms: int
-    log_start: int | None
-    log_end: int | None
-    start_offset: int
-    state_epoch: int
-    produced: int
-    finished: int
-    acknowledged: int
-    archived: int
-    dead_lettered: int
-    backlog: int | None
-    waiting_again: int
-    archiving: int
-    finished_ahead: int
-    delivered: int
-    redelivered: int
-    deliveries: int
-    max_deliveries: int
-    oldest_offset: int | None
-    oldest_ms: int | None
-    head_state: str
-    head_deliveries: int
-
-    @property
-    def place(self) -> str:
-        return f"{self.group} · {self.topic}-{self.partition}"
-
-
-class Point(NamedTuple):
-    """The sums of one group and topic in one snapshot. `oldest_ms`: timestamp of the oldest record that is not finished."""
-
-    taken_ms: int
-    group: str
-    topic: str
-    produced: int
-    finished: int
-    acknowledged: int
-    archived: int
-    dead_lettered: int
-    backlog: int
-    oldest_ms: int | None
-
-    @property
-    def place(self) -> str:
-        return f"{self.group} · {self.topic}"
-
-
-class Stuck(NamedTuple):
-    """A share-partition whose start offset did not move although there is backlog. `since_ms`: the first snapshot that has it there.
-    `ahead_moves`: records behind the head were finished meanwhile, so consumers are at work and the head is what blocks."""
-
-    row: ShareRow
-    since_ms: int
-    ahead_moves: bool
-
-
-class CountRow(NamedTuple):
-    """How many records of a group have this delivery count, finished or not."""
-
-    group: str
-    delivery_count: int
-    records: int
-
-
-class WorstRow(NamedTuple):
-    """A record that was delivered often; key and value are excerpts."""
-
-    group: str
-    topic: str
-    partition: int
-    offset: int
-    state: str
-    delivery_count: int
-    timestamp_ms: int | None
-    key: str | None
-    value: str | None
-
-
-class Health(NamedTuple):
-    """All that the page shows. `now_ms`: when the job ran; ages count from there. `changed`: it wrote a snapshot."""
-
-    data_dir: str
-    engine: str
-    now_ms: int
-    changed: bool
-    runs: int
-    shares: Sequence[ShareRow]
-    points: Sequence[Point]
-    stuck: Sequence[Stuck]
-    counts: Sequence[CountRow]
-    worst: Sequence[WorstRow]
-    problems: Sequence[str]
 
 
 def page(health: Health) -> Page:
@@ -154,22 +54,6 @@ def page(health: Health) -> Page:
     )
 
 
-def oldest_age_s(health: Health) -> float | None:
-    moments = [row.oldest_ms for row in health.shares if row.oldest_ms is not None]
-    return max(0.0, (health.now_ms - min(moments)) / 1000) if moments else None
-
-
-def rate_per_s(health: Health, of: Callable[[Point], int]) -> float | None:
-    """Per second between the last two snapshots; None before there are two."""
-    sums: dict[int, int] = defaultdict(int)
-    for point in health.points:
-        sums[point.taken_ms] += of(point)
-    moments = sorted(sums)[-2:]
-    if len(moments) < 2:
-        return None
-    return max(0, sums[moments[1]] - sums[moments[0]]) * 1000 / (moments[1] - moments[0])
-
-
 def _headlines(health: Health) -> list[Headline]:
     backlog = sum(row.backlog or 0 for row in health.shares)
     delivered, redelivered = sum(row.delivered for row in health.shares), sum(row.redelivered for row in health.shares)
@@ -183,7 +67,7 @@ def _headlines(health: Health) -> list[Headline]:
         Headline(
             "Acknowledged",
             human_count(sum(row.acknowledged for row in health.shares)),
-            "" if rate is None else f"{human_count(rate)} finished per s since the last run",
+            "" if rate is None else f"{human_count(rate)} finished per s between the last two snapshots",
         ),
         Headline(
             "Redelivered",

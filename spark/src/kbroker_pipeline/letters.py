@@ -21,7 +21,7 @@ from kbroker.share.dead_letter import HEADER_NAMES, MESSAGES
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from kbroker_spark.data import TopicInfo
+    from kbroker_pipeline.sources import Part
 
 ENABLED: Final = "errors.deadletterqueue.group.enable"
 OTHER_CAUSE: Final = "other"
@@ -29,22 +29,20 @@ COLUMNS: Final = (
     "group", "source_topic", "source_partition", "source_offset", "delivery_count", "message", "cause",
     "topic", "partition", "offset", "timestamp", "key", "value",
 )  # fmt: skip
-SOURCE: Final = ("group", "source_topic", "source_partition", "source_offset")
-"""What tells which record was given up by whom."""
 
 
-def dead_letter_topics(topics: Iterable[TopicInfo]) -> list[TopicInfo]:
-    """Those that groups may write dead letters into."""
-    return [topic for topic in topics if topic.config.get(ENABLED) == "true"]
+def dead_letter_parts(parts: Iterable[Part]) -> list[Part]:
+    """Those of topics that groups may write dead letters into."""
+    return [part for part in parts if part.topic.config.get(ENABLED) == "true"]
 
 
 def parse(records: DataFrame) -> DataFrame:
-    """Records of the format kbroker, with headers, to dead letters; what is none is left out. Of headers that are there twice the
-    first counts: a dead letter that was given up itself has them twice."""
+    """Records of the format kbroker, with headers, to dead letters; what is none, or whose headers are no text, is left out. Of headers
+    that are there twice the first counts: a dead letter that was given up itself has them twice."""
     from pyspark.sql import functions as F
 
     def header(name: str) -> Column:
-        return F.get(F.filter("headers", lambda each: each["key"] == name), F.lit(0))["value"].cast("string")
+        return F.try_validate_utf8(F.get(F.filter("headers", lambda each: each["key"] == name), F.lit(0))["value"].cast("string"))
 
     topic, partition, offset, group, count, message = (header(name) for name in HEADER_NAMES)
     cause = F.lit(OTHER_CAUSE)
@@ -68,9 +66,11 @@ def parse(records: DataFrame) -> DataFrame:
     )
 
 
-def by_cause(letters: DataFrame) -> DataFrame:
-    """How many of each cause and group, and when."""
-    return _summed(letters, "cause", "group")
+def identified(letters: DataFrame, parts: Iterable[Part], how: str = "inner") -> DataFrame:
+    """With `source_topic_id`, of the topic that has the name now; `how` they are joined, as not every name has one."""
+    ids = sorted({(part.topic.name, str(part.topic.topic_id)) for part in parts})
+    named = letters.sparkSession.createDataFrame(ids, "source_topic string, source_topic_id string")
+    return letters.join(named, "source_topic", how).select(*letters.columns, "source_topic_id")
 
 
 def by_source(letters: DataFrame) -> DataFrame:
@@ -83,7 +83,7 @@ def by_key(letters: DataFrame, most: int) -> DataFrame:
     from pyspark.sql import functions as F
 
     keyed = letters.withColumn("any_key", F.coalesce("key", "original_key")).where(F.col("any_key").isNotNull())
-    return _summed(keyed, "any_key", "source_topic", "group").orderBy(F.desc("letters"), F.desc("last_seen"), "any_key").limit(most)
+    return _summed(keyed, "any_key", "source_topic", "group").orderBy(F.desc("letters"), F.desc("last_ms"), "any_key").limit(most)
 
 
 def by_time(letters: DataFrame, width_ms: int) -> DataFrame:
@@ -97,11 +97,14 @@ def by_time(letters: DataFrame, width_ms: int) -> DataFrame:
 def _summed(letters: DataFrame, *by: str) -> DataFrame:
     from pyspark.sql import functions as F
 
+    def of(cause: str) -> Column:
+        return F.sum(F.when(F.col("cause") == cause, 1).otherwise(0)).alias(cause)
+
     return letters.groupBy(*by).agg(
         F.count("*").alias("letters"),
-        F.sum(F.when(F.col("cause") == "rejected", 1).otherwise(0)).alias("rejected"),
+        of("rejected"),
+        of("exhausted"),
         F.max("delivery_count").alias("most_deliveries"),
         F.unix_millis(F.min("timestamp")).alias("first_ms"),
         F.unix_millis(F.max("timestamp")).alias("last_ms"),
-        F.max("timestamp").alias("last_seen"),
     )

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 TABLE: Final = "dead_letters"
 MOST_KEYS: Final = 25
 MOST_LETTERS: Final = 200
+_MOMENTS: Final = ("timestamp", "original_timestamp")
+"""Spark's reach further than Python's, so they are never made into these."""
 _ORIGINAL: Final = "original boolean, original_timestamp timestamp, original_key binary, original_value binary"
 
 
@@ -44,12 +46,16 @@ def dead_letter_report(
     names = sorted({part.topic.name for part in watched})
     if table is None:
         return Letters(str(directory.path), directory.engines, now_ms, names, added, 0, 0, 0, None, None, 1000, (), (), (), (), ())
-    return _summed(table.cache(), directory, names, added, now_ms)
+    table.cache()
+    try:
+        return _summed(table, directory, names, added, now_ms)
+    finally:
+        table.unpersist()  # Spark would take it for what a later run in this session reads.
 
 
 def _watched(parts: Sequence[Part], topics: Sequence[str]) -> list[Part]:
     if not topics:
-        return [part for part in parts if part.topic.config.get(letters.ENABLED) == "true"]
+        return letters.dead_letter_parts(parts)
     known = {part.topic.name for part in parts}
     for topic in topics:
         if topic not in known:
@@ -69,7 +75,7 @@ def _take(
     tell("reading dead letters and the records they stand for")
     name = store.next_name()
     folder = store.stage(name)
-    found = with_originals(spark, letters.parse(records), directory, parts)
+    found = with_originals(letters.parse(records), directory, parts)
     dated(found).write.mode("overwrite").partitionBy("date", "topic").parquet(str(folder / TABLE))
     added = _rows_in(path for _, path in store.staged(name))
     store.decide(name, {"cursor": {**cursor, **sources.advanced(watched)}, "rows": added})
@@ -82,11 +88,9 @@ def _rows_in(paths: Iterable[Any]) -> int:
     return sum(pq.read_metadata(path).num_rows for path in paths)
 
 
-def with_originals(spark: SparkSession, found: DataFrame, directory: Directory, parts: Sequence[Part]) -> DataFrame:
+def with_originals(found: DataFrame, directory: Directory, parts: Sequence[Part]) -> DataFrame:
     """Dead letters with `source_topic_id` (of the topic that has the name now) and the columns of the record they stand for."""
-    ids = sorted({(part.topic.name, str(part.topic.topic_id)) for part in parts})
-    named = spark.createDataFrame(ids, "source_topic string, source_topic_id string")
-    joined = found.join(named, "source_topic", "left").select(*found.columns, "source_topic_id")
+    joined = letters.identified(found, parts, "left")
     neighbours = joined.repartition("source_topic_id", "source_partition").sortWithinPartitions("source_partition", "source_offset")
     schema = ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in joined.schema.fields)
     return neighbours.mapInArrow(partial(add_originals, str(directory.path)), f"{schema}, {_ORIGINAL}")
@@ -158,7 +162,7 @@ def _summed(table: DataFrame, directory: Directory, names: Sequence[str], added:
             KeyRow(excerpt(row["any_key"]) or "", *(row[name] for name in KeyRow._fields[1:]))
             for row in rows_of(letters.by_key(table, MOST_KEYS))
         ],
-        newest=[_letter_row(row) for row in rows_of(newest.withColumn("at_ms", F.unix_millis("timestamp")))],
+        newest=[_letter_row(row) for row in rows_of(newest.withColumn("at_ms", F.unix_millis("timestamp")).drop(*_MOMENTS))],
     )
 
 

@@ -37,6 +37,7 @@ class SourceRow(NamedTuple):
     group: str
     letters: int
     rejected: int
+    exhausted: int
     most_deliveries: int
     first_ms: int
     last_ms: int
@@ -50,6 +51,7 @@ class KeyRow(NamedTuple):
     group: str
     letters: int
     rejected: int
+    exhausted: int
     most_deliveries: int
     first_ms: int
     last_ms: int
@@ -96,6 +98,10 @@ class Letters(NamedTuple):
     def rejected(self) -> int:
         return sum(row.rejected for row in self.sources)
 
+    @property
+    def exhausted(self) -> int:
+        return sum(row.exhausted for row in self.sources)
+
 
 def page(found: Letters) -> Page:
     groups, topics = {row.group for row in found.sources}, {row.source_topic for row in found.sources}
@@ -133,13 +139,12 @@ def page(found: Letters) -> Page:
 
 def _headlines(found: Letters) -> list[Headline]:
     since = None if found.last_ms is None else max(0, found.now_ms - found.last_ms) / 1000
-    exhausted = found.letters - found.rejected
     return [
         Headline(
             "Dead letters", human_count(found.letters), f"{human_count(found.added)} new in this run", "warn" if found.added else "neutral"
         ),
         Headline("Rejected", human_count(found.rejected), f"{human_share(found.rejected, found.letters)}: a consumer said no"),
-        Headline("Deliveries used up", human_count(exhausted), f"{human_share(exhausted, found.letters)}: came back too often"),
+        Headline("Deliveries used up", human_count(found.exhausted), f"{human_share(found.exhausted, found.letters)}: came back too often"),
         Headline("Originals", human_share(found.originals, found.letters), "still in their logs"),
         Headline("First seen", "-" if found.first_ms is None else human_time(found.first_ms)[:10], human_time(found.first_ms)[11:]),
         Headline("Last seen", "-" if since is None else f"{human_duration(since)} ago", human_time(found.last_ms)),
@@ -164,10 +169,12 @@ def _deliveries(found: Letters) -> Figure:
 
 def _by_cause(rows: Sequence[SourceRow | KeyRow], names: Sequence[str]) -> dict[str, list[tuple[str, float]]]:
     pairs = list(zip(names, rows, strict=True))[:_MOST_BARS]
-    return {
+    found: dict[str, list[tuple[str, float]]] = {
         "rejected": [(name, row.rejected) for name, row in pairs],
-        "exhausted": [(name, row.letters - row.rejected) for name, row in pairs],
+        "exhausted": [(name, row.exhausted) for name, row in pairs],
+        "other": [(name, row.letters - row.rejected - row.exhausted) for name, row in pairs],
     }
+    return {cause: points for cause, points in found.items() if cause != "other" or any(count for _, count in points)}
 
 
 def _sources(found: Letters) -> Figure:
@@ -183,21 +190,21 @@ def _keys(found: Letters) -> Figure:
 
 
 def _key_table(found: Letters) -> Table:
-    titles = ("Key", "Topic", "Group", "Dead letters", "Rejected", "Most deliveries", "First seen", "Last seen")
+    titles = ("Key", "Topic", "Group", "Dead letters", "Rejected", "Used up", "Most deliveries", "First seen", "Last seen")
     return Table(
         "",
-        [(name, "right" if name in ("Dead letters", "Rejected", "Most deliveries") else "left") for name in titles],
-        [(Tagged(row.key, mono=True), *row[1:6], human_time(row.first_ms), human_time(row.last_ms)) for row in found.keys],
+        [(name, "right" if name in ("Dead letters", "Rejected", "Used up", "Most deliveries") else "left") for name in titles],
+        [(Tagged(row.key, mono=True), *row[1:7], human_time(row.first_ms), human_time(row.last_ms)) for row in found.keys],
         empty="None of the records has a key.",
     )
 
 
 def _source_table(found: Letters) -> Table:
-    titles = ("Topic", "Partition", "Group", "Dead letters", "Rejected", "Most deliveries", "First seen", "Last seen")
+    titles = ("Topic", "Partition", "Group", "Dead letters", "Rejected", "Used up", "Most deliveries", "First seen", "Last seen")
     return Table(
         "",
         [(name, "left" if name in ("Topic", "Group") or "seen" in name else "right") for name in titles],
-        [(*row[:6], human_time(row.first_ms), human_time(row.last_ms)) for row in found.sources],
+        [(*row[:7], human_time(row.first_ms), human_time(row.last_ms)) for row in found.sources],
         empty="There are no dead letters.",
     )
 

@@ -8,13 +8,15 @@ This module must not know Spark, so that it can run in its workers as well as in
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Generator, Iterable, Iterator
+from contextlib import closing
 from itertools import groupby
 from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from kbroker_spark.data import read_range, reading
+from kbroker.storage.spi import LogId
+from kbroker_spark.data import READ_BYTES, read_range, reading
 from kbroker_spark.decode import CorruptBatch, decode
 from kbroker_spark.errors import DataLoss, SourceError
 
@@ -22,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 _NEIGHBOURS: Final = 256
 """Offsets this far apart are read in one go: they often lie in one batch."""
+_FEW_BYTES: Final = 1 << 16
+"""For one record: mostly that is one batch."""
 _COLUMNS: Final = ("offset", "timestamp", "key", "value")
 
 
@@ -50,7 +54,23 @@ def look_up(data_dir: str | Path, places: Iterable[Place]) -> dict[Place, Found]
     with reading(data_dir):
         for (topic_id, partition), group in groupby(ordered, lambda place: place[:2]):
             for run in _runs(place.offset for place in group):
-                found.update(_read(data_dir, topic_id, partition, run))
+                found.update(_read(data_dir, topic_id, partition, run[0], run[-1] + 1, set(run)))
+    return found
+
+
+def first_from(data_dir: str | Path, places: Iterable[Place]) -> dict[Place, tuple[int, Found]]:
+    """The first record at or behind each place, with its offset: logs have holes, and control records, which are nobody's."""
+    found: dict[Place, tuple[int, Found]] = {}
+    with reading(data_dir) as directory:
+        for place in sorted(set(places)):
+            try:
+                end = directory.logs().bounds(LogId(UUID(place.topic_id), place.partition)).end_offset
+            except KeyError:
+                continue
+            with closing(_read(data_dir, *place, end)) as records:
+                for there, record in records:
+                    found[place] = there.offset, record
+                    break
     return found
 
 
@@ -65,9 +85,10 @@ def _runs(offsets: Iterable[int]) -> Iterator[list[int]]:
         yield run
 
 
-def _read(data_dir: str | Path, topic_id: str, partition: int, offsets: list[int]) -> Iterator[tuple[Place, Found]]:
-    first, end = offsets[0], offsets[-1] + 1
-    wanted = set(offsets)
+def _read(
+    data_dir: str | Path, topic_id: str, partition: int, first: int, end: int, wanted: Container[int] | None = None
+) -> Generator[tuple[Place, Found]]:
+    """`wanted` None: all that there are."""
     while first < end:
         try:
             yield from _read_from(data_dir, topic_id, partition, first, end, wanted)
@@ -84,14 +105,15 @@ def _read(data_dir: str | Path, topic_id: str, partition: int, offsets: list[int
 
 
 def _read_from(
-    data_dir: str | Path, topic_id: str, partition: int, first: int, end: int, wanted: set[int]
+    data_dir: str | Path, topic_id: str, partition: int, first: int, end: int, wanted: Container[int] | None
 ) -> Iterator[tuple[Place, Found]]:
     with reading(data_dir) as directory:
-        for views in read_range(directory.logs(), UUID(topic_id), partition, first, end):
+        max_bytes = _FEW_BYTES if wanted is None else READ_BYTES
+        for views in read_range(directory.logs(), UUID(topic_id), partition, first, end, max_bytes):
             for piece in decode(views, first=first, end=end, columns=_COLUMNS):
                 columns = piece.columns
                 for row, offset in enumerate(columns["offset"].to_pylist()):
-                    if offset in wanted:
+                    if wanted is None or offset in wanted:
                         micros = columns["timestamp"][row].value
                         timestamp_ms = None if micros is None or micros < 0 else micros // 1000
                         record = Found(timestamp_ms, columns["key"][row].as_py(), columns["value"][row].as_py())

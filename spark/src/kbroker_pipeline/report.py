@@ -188,10 +188,13 @@ def human_duration(seconds: float | None) -> str:
 
 
 def human_time(moment_ms: int | None) -> str:
-    """`2026-03-01 12:00:30 UTC`; a dash for None."""
+    """`2026-03-01 12:00:30 UTC`; a dash for None. Records may have timestamps that no calendar of ours has: these stay numbers."""
     if moment_ms is None:
         return "-"
-    return datetime.fromtimestamp(moment_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    try:
+        return datetime.fromtimestamp(moment_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError):
+        return f"{moment_ms} ms"
 
 
 def human_share(part: float, whole: float) -> str:

@@ -6,7 +6,6 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -16,6 +15,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
+
+from kbroker_pipeline.report import human_time
 
 _LINE_EVERY_S: Final = 5.0
 _MOST_ROWS: Final = 20
@@ -104,7 +105,7 @@ def _label(name: str) -> str:
 
 def _value(name: str, value: object) -> str:
     if name.endswith(_MOMENT) and isinstance(value, int):
-        return f"{datetime.fromtimestamp(value / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
+        return human_time(value).replace(" UTC", "Z")
     return shown(value)
 
 

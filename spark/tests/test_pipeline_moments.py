@@ -1,0 +1,179 @@
+"""The jobs beside what goes on: traffic between two of their readings, clocks that go back, records that nobody expects."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import AcknowledgeType, Message
+
+from kbroker.records import Record, build_batch
+from kbroker.share.dead_letter import HEADER_NAMES, MESSAGES
+from kbroker.testing.broker import RunningBroker, open_test_broker
+from kbroker_pipeline import archive, sources
+from kbroker_pipeline.cli import run
+from kbroker_pipeline.store import Store
+from spark.tests import filling, record_batches
+from spark.tests.filling import KEPT, PATIENCE_S
+from spark.tests.share_work import described, prepare_group, work
+from spark.tests.stored import records, writing
+from spark.tests.test_pipeline_jobs import job
+
+pytestmark = pytest.mark.usefixtures("spark")
+NAME, LETTERS = "queue", "dlq.queue"
+FAR_MS = 1_795_334_400_000_000
+"""A producer has sent microseconds."""
+
+
+def rejected(_: Message) -> AcknowledgeType:
+    return AcknowledgeType.REJECT
+
+
+def produce(broker: RunningBroker, count: int) -> None:
+    """Each record a batch, so that a consumer who wants one gets one."""
+    filling.produce(broker.bootstrap, NAME, [filling.Record(b"%d" % number) for number in range(count)], batch_num_messages=1)
+
+
+def reject_one(broker: RunningBroker, left: int) -> None:
+    """Returns when it has its dead letter, and so many records are not done with."""
+    work(broker, NAME, rejected, count=1, at_once=1)
+    deadline_s = time.monotonic() + PATIENCE_S
+    while [row.lag for row in described(broker, NAME)] != [left]:
+        assert time.monotonic() < deadline_s
+
+
+def afterwards(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> None:
+    """One after the other, whenever a job has just looked at where logs end."""
+    real, left = sources.parts, iter(steps)
+
+    def parts(*arguments: Any) -> list[sources.Part]:
+        found = real(*arguments)
+        next(left, lambda: None)()
+        return found
+
+    monkeypatch.setattr(sources, "parts", parts)
+
+
+@pytest.fixture
+def queue() -> Iterator[RunningBroker]:
+    """Three records for a group that gives up what it gets."""
+    with open_test_broker(config=KEPT) as broker:
+        broker.create_topic(NAME)
+        broker.create_topic(LETTERS, config={"errors.deadletterqueue.group.enable": "true"})
+        prepare_group(broker, NAME)
+        broker.set_group_config(NAME, {"errors.deadletterqueue.topic.name": LETTERS})
+        produce(broker, 3)
+        yield broker
+
+
+def at_hour(hour: int) -> tuple[str, str]:
+    return "--as-of", f"2026-03-01T{hour:02}:00:00"
+
+
+def test_queue_health(queue: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record is given up behind what a run reads: the next run finds it with its dead letter. Runs at one moment are two snapshots."""
+    out = tmp_path / "out"
+    reject_one(queue, left=2)
+    afterwards(monkeypatch, lambda: reject_one(queue, left=1))
+    job("queue-health", queue.data_dir, out, capsys, *at_hour(12))
+    reject_one(queue, left=0)
+    (share,) = job("queue-health", queue.data_dir, out, capsys, *at_hour(12))["share_partitions"]
+    assert (share["archived"], share["dead_lettered"], share["backlog"]) == (3, 3, 0)
+    rows = [row for path in (out / "queue_health").rglob("*.parquet") for row in pq.ParquetFile(path).read().to_pylist()]
+    assert len(rows) == len({row["taken"] for row in rows}) == 2
+
+
+@pytest.mark.full
+def test_a_clock_that_goes_back(queue: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was taken later, as it seems, does not hide a head that stands."""
+    for left in (2, 1, 0):
+        reject_one(queue, left)
+    stuck = []
+    for hour in (12, 8, 9):
+        stuck = job("queue-health", queue.data_dir, tmp_path / "out", capsys, *at_hour(hour))["stuck_heads"]
+        produce(queue, 1)
+    assert [row["stuck_for_s"] for row in stuck] == [3600.0]
+
+
+def test_dead_letters_in_one_session(queue: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A later run does not see the table as the first one has kept it in memory."""
+    for number in (1, 2):
+        reject_one(queue, left=3 - number)
+        found = job("dead-letter-report", queue.data_dir, tmp_path / "out", capsys)
+        assert (found["added"], found["dead_letters"], found["rejected"]) == (1, number, number)
+
+
+def test_verify(queue: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is produced and given up meanwhile is no damage."""
+
+    def traffic(left: int) -> Callable[[], None]:
+        def happens() -> None:
+            produce(queue, 20)
+            reject_one(queue, left)
+
+        return happens
+
+    afterwards(monkeypatch, traffic(left=22), traffic(left=41))
+    assert job("verify", queue.data_dir, tmp_path / "out", capsys)["findings"] == []
+
+
+def test_verify_without_the_dead_letters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A batch of theirs has a right CRC and holds no records: what it could not check has not passed."""
+    with writing(tmp_path / "data") as data:
+        topic = data.topic("dlq", errors_deadletterqueue_group_enable="true")
+        data.append(topic, 0, record_batches.batch([record_batches.record()], payload=b"\xff\xff\xff"))
+    found = job("verify", tmp_path / "data", tmp_path / "out", capsys, code=1)
+    assert (found["errors"], found["batches"], found["dead_letters"]) == (0, 1, None)
+
+
+def headers(*values: object) -> tuple[tuple[str, bytes], ...]:
+    texts = (value if isinstance(value, bytes) else str(value).encode() for value in values)
+    return tuple(zip(HEADER_NAMES, texts, strict=True))
+
+
+def test_letters_of_strangers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Times that no calendar has, headers that are no text, places that cannot be: a report all the same."""
+    with writing(tmp_path / "data") as data:
+        source = data.topic("t")
+        data.append(source, 0, build_batch([Record(0, FAR_MS, b"k", b"v")]))
+        text = next(iter(MESSAGES.values()))
+        letters = [
+            ("t", 0, 0, "g", 1, text), ("t", 0, 0, "g", 1, "other words"), ("t", 0, 0, b"\xff", 1, text), ("t", -1, -5, "g", 1, text),
+            ("t", 0, 2**63 - 1, "g", 1, text),
+        ]  # fmt: skip
+        topic = data.topic("dlq", errors_deadletterqueue_group_enable="true")
+        data.append(topic, 0, build_batch([Record(0, FAR_MS, None, None, headers(*each)) for each in letters]))
+    found = job("dead-letter-report", tmp_path / "data", tmp_path / "out", capsys)
+    assert {name: found[name] for name in ("dead_letters", "rejected", "exhausted", "originals_still_there")} == {
+        "dead_letters": 4, "rejected": 3, "exhausted": 0, "originals_still_there": 2,
+    }  # fmt: skip
+    assert found["last_seen"] == "1795334400000000 ms"
+
+
+def test_archive_of_many_commits(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Spark has planned is on disk before a commit is decided; commits are forgotten while the job runs, which may be for months.
+    What is archived cannot be left out later."""
+    with writing(tmp_path / "data") as data:
+        for name in ("one", "two"):
+            topic = data.topic(name)
+            data.append(topic, 0, build_batch(records(5)))
+    synced: list[str] = []
+    decided: list[tuple[int, bool]] = []
+    decide, sync = Store.decide, archive.sync
+
+    def deciding(store: Store, name: str, facts: Any) -> Any:
+        decided.append((len(store.names()), str(int(name)) in synced))
+        return decide(store, name, facts)
+
+    monkeypatch.setattr(archive, "sync", lambda path: (synced.append(path.name), sync(path)))
+    monkeypatch.setattr(archive, "KEPT_COMMITS", 2)
+    monkeypatch.setattr(Store, "decide", deciding)
+    assert job("archive", tmp_path / "data", tmp_path / "out", capsys, "--batch-records", "2")["records"] == 10
+    assert len(decided) >= 5
+    assert decided == [(min(number, 2), True) for number in range(len(decided))]
+    assert run(["archive", str(tmp_path / "data"), "--out", str(tmp_path / "out"), "--topics", "two"]) == 2
+    assert "leaves out what is archived here already (one)" in capsys.readouterr().err
