@@ -134,6 +134,7 @@ def test_letters_are_parsed(spark: SparkSession) -> None:
         headers("t", 0, 7),
         None,
         headers("t", 0, 9, "g", 2, "!"),
+        [*headers("t", 0, 9), ("__dlq.errors.group", b"\xff"), *headers("t", 0, 9, "g", 2, "!")[4:]],
     ]
     records = [("dlq", 0, number, LATE, b"k", b"v", each) for number, each in enumerate(rows)]
     columns = (
@@ -144,6 +145,15 @@ def test_letters_are_parsed(spark: SparkSession) -> None:
     assert [tuple(row) for row in found] == [letters.COLUMNS] * 3
     told = sorted((row["offset"], row["source_topic"], row["source_partition"], row["source_offset"], row["cause"]) for row in found)
     assert told == [(0, "t", 0, 7, "rejected"), (1, "t", 1, 8, "exhausted"), (5, "t", 0, 9, "other")]
+
+
+def test_sums_of_letters_by_cause(spark: SparkSession) -> None:
+    """What was given up for other reasons than this broker's is neither rejected nor exhausted."""
+    columns = "group string, source_topic string, source_partition int, cause string, delivery_count int, timestamp timestamp"
+    causes = ["rejected", "rejected", "exhausted", "other", "other", "other"]
+    found = spark.createDataFrame([("g", "t", 0, cause, number, EARLY) for number, cause in enumerate(causes)], columns)
+    (row,) = rows_of(letters.by_source(found))
+    assert (row["letters"], row["rejected"], row["exhausted"], row["most_deliveries"]) == (6, 2, 1, 5)
 
 
 BATCHES = (
@@ -174,6 +184,17 @@ def test_checks_of_batches(spark: SparkSession) -> None:
         (damaged, "error", 1, 0), (damaged, "error", 1, 10), (impossible, "error", 2, 13), (impossible, "error", 2, 30),
         (impossible, "error", 2, 40), (overlapping, "error", 2, 8),
     ]  # fmt: skip
+
+
+def test_findings_have_one_order(spark: SparkSession) -> None:
+    """In which they are compared with those of the last run. Of topics that are gone there is the id alone."""
+    columns = (
+        "check string, severity string, topic string, topic_id string, partition int, group string, first_offset bigint, "
+        "last_offset bigint, detail string"
+    )
+    rows = [("state of no topic", "note", None, topic, 0, "g", 0, last, text) for topic in "ab" for last in (3, 4) for text in "xy"]
+    one, other = (rows_of(checks.in_order(spark.createDataFrame(each, columns))) for each in (rows, rows[::-1]))
+    assert one == other
 
 
 def test_checks_of_state(spark: SparkSession, state: DataFrame) -> None:

@@ -104,6 +104,11 @@ def test_status_says_what_is_wrong() -> None:
     assert [EMPTY[job].status.tone for job in ("queue-health", "verify")] == ["good", "good"]
 
 
+def test_checks_that_were_not_done_have_not_passed() -> None:
+    page = verify_page.page(verified(empty=True)._replace(unread="dlq-0 is damaged"))
+    assert (page.status.text, page.status.tone) == ("not all was checked", "bad")
+
+
 def test_a_page_replaces_the_last_one(tmp_path: Path) -> None:
     page = Page(
         "One", "", Tagged("fine", "good"), (), [Headline("Number", "1")], sections=[Section("A", "", [Table("", [("x", "left")], [["y"]])])]
@@ -122,6 +127,10 @@ def test_numbers_as_people_write_them() -> None:
     durations = (None, 0.45, 12, 200, 3600, 7500, 360_000)
     assert [report.human_duration(each) for each in durations] == ["-", "450 ms", "12.0 s", "3 min 20 s", "1 h", "2 h 5 min", "4 d 4 h"]
     assert report.human_time(1_795_334_400_000) == "2026-11-22 08:00:00 UTC"
+    assert report.human_time(1_795_334_400_000_000) == "1795334400000000 ms", "a producer has sent microseconds"
+    assert [figures.moment(at) for at in (-(10**17), 0, 10**17)] == [
+        "0001-01-01 00:00:00.000", "1970-01-01 00:00:00.000", "9999-12-31 23:59:59.000",
+    ]  # fmt: skip
     assert [report.human_share(1, 8), report.human_share(1, 0)] == ["12.5 %", "-"]
 
 

@@ -63,6 +63,11 @@ def _finding(found: DataFrame, check: str, severity: Column | str, first: Column
     )  # fmt: skip
 
 
+def in_order(findings: DataFrame) -> DataFrame:
+    """Errors first, and the same findings always in the same order."""
+    return findings.orderBy("severity", "check", "topic", "topic_id", "partition", "group", "first_offset", "last_offset", "detail")
+
+
 def of_batches(batches: DataFrame, logs: DataFrame) -> DataFrame:
     """Broken CRCs, impossible and overlapping offsets."""
     from pyspark.sql import Window

@@ -1,7 +1,8 @@
 """`verify`: reads a whole data directory and tells what is wrong in it; findings that are new become a commit.
 
-The order of reading matters beside a live broker: dead letters first, then state, then where the logs end. So a record has its dead letter
-before its state is looked at, and no state is ahead of a log. This module must not know HTML nor the terminal.
+The order of reading matters beside a live broker: dead letters first, then state, then batches, then where the logs end. So a record has
+its dead letter before its state is looked at, and neither state nor a batch is ahead of a log. This module must not know HTML nor the
+terminal.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ def verify(spark: SparkSession, store: Store, directory: Directory, now_ms: int,
     tell("reading share-group state")
     state = sources.state(spark, directory.path, "batches").cache()
     shares = state.select(*checks.SHARE).distinct().count()
-    parts = sources.parts(directory.path)
-    logs = _logs(spark, parts)
     batches = sources.batches(spark, directory.path).cache()  # Several checks go over it, and reading all logs takes long.
     tell("reading all batches and checking their CRCs")
     sizes = rows_of(_sizes(batches))
     tell("checking")
+    parts = sources.parts(directory.path)
+    logs = _logs(spark, parts)
     every = checks.of_batches(batches, logs).unionByName(checks.of_state(state, logs)).unionByName(checks.of_letters(found_letters, state))
-    ordered = every.orderBy("severity", "check", "topic", "partition", "group", "first_offset")
-    findings = [FindingRow(**{name: row[name] for name in FindingRow._fields}) for row in rows_of(ordered.limit(MOST_FINDINGS))]
+    told = rows_of(checks.in_order(every).limit(MOST_FINDINGS))
+    findings = [FindingRow(**{name: row[name] for name in FindingRow._fields}) for row in told]
     findings += [_missing(*each) for each in sources.missing(directory.path)]
     ids = {(str(part.topic.topic_id), part.partition): part for part in parts}
     changed = _commit_if_new(store, findings, now_ms)
@@ -77,14 +78,9 @@ def _read(found: DataFrame, tell: Callable[[str], None]) -> tuple[DataFrame, int
 
 
 def _letters(spark: SparkSession, directory: Directory, parts: Sequence[Part]) -> DataFrame:
-    watched = [part for part in parts if part.topic.config.get(letters.ENABLED) == "true"]
-    records = sources.records(spark, directory.path, sources.pieces(watched, {}), headers=True)
+    records = sources.records(spark, directory.path, sources.pieces(letters.dead_letter_parts(parts), {}), headers=True)
     nothing = empty(spark, _LETTERS_SCHEMA)
-    if records is None:
-        return nothing
-    ids = sorted({(part.topic.name, str(part.topic.topic_id)) for part in parts})
-    named = spark.createDataFrame(ids, "source_topic string, source_topic_id string")
-    return letters.parse(records).join(named, "source_topic").select(*nothing.columns)
+    return nothing if records is None else letters.identified(letters.parse(records), parts).select(*nothing.columns)
 
 
 def _logs(spark: SparkSession, parts: Sequence[Part]) -> DataFrame:

@@ -85,6 +85,8 @@ def page(found: Verified) -> Page:
     errors, notes = found.errors, len(found.findings) - found.errors
     if errors:
         status = Tagged(counted(errors, "error"), "bad")
+    elif found.unread is not None:
+        status = Tagged("not all was checked", "bad")
     else:
         status = Tagged(counted(notes, "note"), "warn") if notes else Tagged("all checks passed", "good")
     return Page(
