@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import pytest
+
 from kbroker.control_records import ControlType, ShareControl, build_control_batch
 from kbroker.coordinator_records import ShareSnapshot, StateBatchRecord, encode_share_update
 from kbroker.records import stamp
 from kbroker.state_records import PERSISTER, ControlChain, ControlHint, ControlHintKey, PersisterName
+from kbroker.storage.segment_reader import SegmentLogReader
 from kbroker.storage.spi import LogId
-from kbroker_spark import state_table
+from kbroker_spark import control_log, state_table
 from kbroker_spark.offsets import Bounds
 from kbroker_spark.share_states import LogView
 from spark.tests.share_work import table
@@ -162,6 +166,29 @@ def test_history_of_control_records_goes_back_to_where_the_log_begins(tmp_path: 
         ("update", 1, 7, True),
     ]
     assert [[each["first_offset"] for each in row["batches"]] for row in rows] == [[0], [2], [1], [3]]
+
+
+def test_history_of_control_records_while_retention_cuts_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the first snapshot has been read it goes, and the second one with it, whose update is none to the first."""
+    with writing(tmp_path) as data:
+        log = Log(data)
+        first = log.checkpoint("a", 0)
+        log.seal()
+        second = log.checkpoint("a", 1)
+        log.seal()
+        log.hint(is_open=True, a=log.delta("a", second, 2))
+        monkeypatch.setattr(control_log, "_CHUNK_BYTES", 1)
+        read = SegmentLogReader.read
+
+        def read_and_trim(reader: SegmentLogReader, of: LogId, offset: int, **more: Any) -> Sequence[memoryview]:
+            found = read(reader, of, offset, **more)
+            if offset == first.newest:
+                data.logs.trim(of, second.newest + 1)
+            return found
+
+        monkeypatch.setattr(SegmentLogReader, "read", read_and_trim)
+        assert table(state_table, tmp_path, view="history") == []
+        assert data.logs.bounds(LogId(log.topic, 0)).start_offset == second.newest + 1
 
 
 def test_control_offsets_are_counted_from_anywhere(tmp_path: Path) -> None:

@@ -192,9 +192,12 @@ def control_histories(logs: LogReader, found_hints: Iterable[tuple[LogId, Contro
     for log, _ in found_hints:
         try:
             bounds = logs.bounds(log)
-            by_group = from_controls(controls(logs, log, bounds.start_offset, bounds.end_offset))
+            seen = list(controls(logs, log, bounds.start_offset, bounds.end_offset))
+            start = logs.bounds(log).start_offset
         except KeyError:
             continue  # The topic was deleted meanwhile.
+        # Of what retention took while this was read a snapshot may be missing, and updates to it seem to be those to one before.
+        by_group = from_controls(each for each in seen if each[0] >= start)
         for group, records in by_group.items():
             if wanted.has(group, log.topic_id):
                 found[SharePartitionId(*log, group)] = records
