@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -50,8 +51,9 @@ spark.stop()
 
 
 def said_by(python: str | Path, code: str, *arguments: str, cwd: Path) -> Any:
-    """What a program of its own prints as JSON."""
-    ended = subprocess.run([python, "-c", code, *arguments], cwd=cwd, capture_output=True, text=True, check=False)
+    """What a program of its own prints as JSON, with what its environment has installed and nothing of PYTHONPATH."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    ended = subprocess.run([python, "-c", code, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 
