@@ -95,15 +95,21 @@ def groups(chunks: Sequence[memoryview], *, first: int, end: int, check_crc: boo
         positions, headers = _walk(data)
         _check(headers)
         begins = headers["base_offset"]
-        positions, headers = _chosen(positions, headers, (begins < end) & (np.append(begins[1:], end) > first))
+        ends_before = (_lasts(headers) < first) & (np.append(begins[1:], end) <= first)  # as the batch says, and the one behind it
+        positions, headers = _chosen(positions, headers, (begins < end) & ~ends_before)
         if check_crc:
             _check_crc(data, positions, headers)
-        lasts, is_control = headers["base_offset"] + headers["last_offset_delta"], (headers["attributes"] & CONTROL) != 0
-        positions, headers = _chosen(positions, headers, (lasts >= first) & (headers["record_count"] > 0) & ~is_control)
+        has_rows = (headers["record_count"] > 0) & ((headers["attributes"] & CONTROL) == 0)
+        positions, headers = _chosen(positions, headers, has_rows & (_lasts(headers) >= first))
         if (headers["attributes"] & _CODEC_MASK).any():
             yield from _unpacked_groups(data, positions, headers, most)
         else:
             yield from _plain_groups(data, positions, headers, most)
+
+
+def _lasts(headers: Headers) -> Integers:
+    lasts: Integers = headers["base_offset"] + headers["last_offset_delta"]
+    return lasts
 
 
 def _chosen(positions: Integers, headers: Headers, is_wanted: NDArray[np.bool_]) -> tuple[Integers, Headers]:
