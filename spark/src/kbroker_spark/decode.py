@@ -10,7 +10,7 @@ import ctypes
 import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -19,10 +19,10 @@ from kbroker_spark.arrow_columns import TYPES
 from kbroker_spark.batch_groups import PIECE, CorruptBatch, Group, groups
 from kbroker_spark.c_decoder import CDecoder
 from kbroker_spark.errors import SourceError
+from kbroker_spark.options import DECODERS, Decoder
 
 __all__ = ["COLUMNS", "CorruptBatch", "Decoder", "Piece", "decode"]
 
-Decoder = Literal["auto", "numpy", "c"]
 COLUMNS = TYPES
 """The columns that can be had, with their Arrow types."""
 
@@ -77,8 +77,8 @@ def decode(
 def choose(decoder: Decoder) -> DecodeGroup:
     """The decoder of that name; "auto" is the C helper if it can be had, unless KBROKER_SPARK_DECODER names one."""
     wanted = os.environ.get(DECODER_VARIABLE, "auto") if decoder == "auto" else decoder
-    if wanted not in get_args(Decoder):
-        raise SourceError(f"decoder '{wanted}' is none of {', '.join(get_args(Decoder))}")
+    if wanted not in DECODERS:
+        raise SourceError(f"decoder '{wanted}' is none of {', '.join(DECODERS)}")
     library = None if wanted == "numpy" else c_library.library()
     if isinstance(library, ctypes.CDLL):
         return CDecoder(library).decode_group

@@ -233,12 +233,12 @@ def _parts(size: int, total: int, wanted: int) -> int:
 
 
 def _divide(whole: Range, parts: int) -> Iterator[Range]:
-    """As even as possible; the later ones get what is over."""
+    """As even as possible, none empty; the later ones get what is over."""
+    parts = min(parts, whole.size)
     first = whole.first
     for number in range(parts):
         end = first + (whole.end - first) // (parts - number)
-        if end > first:
-            yield replace(whole, first=first, end=end)
+        yield replace(whole, first=first, end=end)
         first = end
 
 

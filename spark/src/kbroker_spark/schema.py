@@ -22,20 +22,22 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from kbroker_spark.arrow_columns import TYPES
 from kbroker_spark.errors import SourceError
 
 HEADERS: Final = "headers"
 _HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-_COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
-    "key": (BinaryType(), pa.binary()),
-    "value": (BinaryType(), pa.binary()),
-    "topic": (StringType(), pa.string()),
-    "partition": (IntegerType(), pa.int32()),
-    "offset": (LongType(), pa.int64()),
-    "timestamp": (TimestampType(), pa.timestamp("us", tz="UTC")),
-    "timestampType": (IntegerType(), pa.int32()),
-    HEADERS: (ArrayType(_HEADER), pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))),
+_COLUMNS: Final[dict[str, DataType]] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    HEADERS: ArrayType(_HEADER),
 }
+_ARROW: Final = {**TYPES, "topic": pa.string(), "partition": pa.int32()}
 _NEVER_NULL: Final = frozenset({"topic", "partition", "offset", "timestampType"})
 _BY_LOWER_NAME: Final = {name.lower(): name for name in _COLUMNS}
 
@@ -43,7 +45,7 @@ _BY_LOWER_NAME: Final = {name.lower(): name for name in _COLUMNS}
 def full_schema(*, include_headers: bool) -> StructType:
     """The seven columns, or eight. Spark looks for nulls in each value of each row, unless the schema says that there are none."""
     names = [name for name in _COLUMNS if include_headers or name != HEADERS]
-    return StructType([StructField(name, _COLUMNS[name][0], nullable=name not in _NEVER_NULL) for name in names])
+    return StructType([StructField(name, _COLUMNS[name], nullable=name not in _NEVER_NULL) for name in names])
 
 
 def checked(schema: StructType) -> StructType:
@@ -53,7 +55,7 @@ def checked(schema: StructType) -> StructType:
         name = _BY_LOWER_NAME.get(field.name.lower())
         if name is None:
             raise SourceError(f"There is no column {field.name}: a schema chooses among {_listing()}")
-        kind = _COLUMNS[name][0]
+        kind = _COLUMNS[name]
         if _nullable(field.dataType) != kind:
             raise SourceError(f"Column {field.name} is {kind.simpleString()}, not {field.dataType.simpleString()}: read it so and cast it")
         if names[number] in names[:number]:
@@ -72,7 +74,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     """Of a checked schema, with its spelling and nullability."""
     return pa.schema(
         [
-            pa.field(field.name, _COLUMNS[name][1], nullable=field.nullable)
+            pa.field(field.name, _ARROW[name], nullable=field.nullable)
             for field, name in zip(schema.fields, column_names(schema), strict=True)
         ]
     )
@@ -88,4 +90,4 @@ def _nullable(kind: DataType) -> DataType:
 
 
 def _listing() -> str:
-    return ", ".join(f"{name} {kind.simpleString()}" for name, (kind, _) in _COLUMNS.items())
+    return ", ".join(f"{name} {kind.simpleString()}" for name, kind in _COLUMNS.items())
