@@ -1,7 +1,7 @@
 """The columns of the source "kbroker": those of Spark's own Kafka source, and a user's schema as a choice among them.
 
 Spark takes Arrow batches only with exactly the Arrow types that it would choose itself for the schema (`to_arrow_schema` with UTC); those
-are written out here, so that they do not depend on pyspark's version.
+are written out, here and in arrow_columns, so that they do not depend on pyspark's version.
 """
 
 from __future__ import annotations
