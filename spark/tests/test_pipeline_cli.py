@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkRuntimeError
 
 from kbroker.testing.broker import open_test_broker
 from kbroker_pipeline.cli import run
 from kbroker_pipeline.exits import Exit, end_of, line_of
+from kbroker_spark import session
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +74,27 @@ def test_bad_options(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     ):
         code, line = refused(arguments, capsys)
         assert (code, text in line) == (Exit.USAGE, True), line
+
+
+def test_a_spark_that_does_not_start(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As with a --master that is none."""
+    text = "An error occurred while calling None.JavaSparkContext.\n: SparkException: Could not parse Master URL: 'x'\n\tat A.scala"
+    for error in (Py4JError(text), PySparkRuntimeError(text)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(session, "session", raising(error))
+            assert run(["verify", str(data_dir), "--out", str(tmp_path / "out")]) == Exit.REFUSED
+        assert (
+            capsys.readouterr()
+            .err.splitlines()[-1]
+            .endswith("calling None.JavaSparkContext. : SparkException: Could not parse Master URL: 'x'")
+        )
+
+
+def raising(error: Exception) -> Callable[..., NoReturn]:
+    def function(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    return function
 
 
 def test_help_is_quick() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ from rich.console import Console
 
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from kbroker_pipeline import demo_work, sources, terminal
-from kbroker_pipeline.archive import Span, Totals, check_checkpoint, check_topics, spans_of, waiting
+from kbroker_pipeline.archive import Span, Totals, _wait, check_checkpoint, check_topics, spans_of, waiting
 from kbroker_pipeline.archive_page import part_rows
 from kbroker_pipeline.exits import CommandFailed, Exit
 from kbroker_pipeline.letters_job import add_originals
@@ -171,6 +173,30 @@ def test_topics_in_the_archive_must_be_chosen_again(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match=r"leaves out what is archived here already \(returns\)") as refused:
         check_topics(store, ["orders", "returns"], "orders|new")
     assert refused.value.exit_code == Exit.USAGE
+
+
+class Query:
+    """As much of a streaming query as is waited for. Ctrl-C comes in the middle of a question."""
+
+    def __init__(self) -> None:
+        self.isActive = True
+        self.answers = 0
+
+    def awaitTermination(self, _: float) -> bool:
+        os.kill(os.getpid(), signal.SIGINT)
+        self.answers += 1
+        return False
+
+    def stop(self) -> None:
+        self.isActive = False
+
+
+def test_an_interrupt_waits_for_an_answer() -> None:
+    query, handler = Query(), signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        _wait(query)  # type: ignore[arg-type]
+    assert (query.answers, query.isActive) == (1, False)
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_results_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

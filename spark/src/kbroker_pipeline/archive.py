@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -120,12 +121,17 @@ def archive(spark: SparkSession, store: Store, settings: Settings, written: Call
 
 
 def _wait(query: StreamingQuery) -> None:
+    """Raises KeyboardInterrupt between two questions to Spark: in the middle of one, the gateway would log tracebacks."""
+    interrupted: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: interrupted.append(number))
     try:
         while not query.awaitTermination(_POLL_S):
-            pass
+            if interrupted:
+                raise KeyboardInterrupt
     finally:
         if query.isActive:
             query.stop()
+        signal.signal(signal.SIGINT, before)
 
 
 def check_checkpoint(store: Store) -> None:

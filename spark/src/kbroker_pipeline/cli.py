@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import click
 
-from kbroker_pipeline.exits import CommandFailed, Exit, end_of
+from kbroker_pipeline.exits import CommandFailed, Exit, end_of, is_of_spark
 from kbroker_pipeline.terminal import Progress, print_result
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def working(job: str, common: Common) -> Iterator[Work]:
 
 @contextmanager
 def spark_session(master: str | None = None, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """A session with what the jobs need. It is stopped at the end, unless there was one before."""
+    """A session with what the jobs need. It is stopped at the end, unless there was one before. CommandFailed: Spark does not start."""
     from pyspark.sql import SparkSession
 
     from kbroker_pipeline.frames import SETTINGS
@@ -140,7 +140,13 @@ def spark_session(master: str | None = None, settings: Mapping[str, str] | None 
 
     existing = SparkSession.getActiveSession()
     conf = {**DEFAULTS, **(settings or {}), **({} if master is None else {"spark.master": master})}
-    spark = existing or session("kbroker-pipeline", **conf)
+    try:
+        spark = existing or session("kbroker-pipeline", **conf)
+    except Exception as error:
+        if not is_of_spark(error):
+            raise
+        why = " ".join(str(error).splitlines()[:2])
+        raise CommandFailed(f"Spark did not start, are --master and --conf right? {why}") from error
     for name, value in SETTINGS.items():
         spark.conf.set(name, value)
     register(spark)

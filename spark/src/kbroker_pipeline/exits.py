@@ -78,7 +78,11 @@ def _end_of_spark(error: BaseException) -> Exit:
 
 def line_of(error: BaseException) -> str | None:
     """What a data source said, out of an exception of Spark; None if it was not one of them."""
-    if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+    if not is_of_spark(error):
         return None
     found = _SOURCE_ERROR.findall(str(error))
     return str(found[0]) if found else None
+
+
+def is_of_spark(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
