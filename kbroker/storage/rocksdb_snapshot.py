@@ -5,11 +5,14 @@ files in the right order does not: first the WAL, then CURRENT and the manifest 
 either in a linked WAL or in a table of the later manifest. A table that vanished between means: begin again.
 
 The copy lies in the `readers` folder beside the database (hard links do not cross file systems) and is removed by `close`;
-those of readers that were killed are removed when a store opens. Nothing of the database itself is touched.
+those of readers that were killed are removed when a store opens, and when the next reader makes its copy. A reader holds a lock on
+its copy (flock), which ends with its process; a process id would say nothing to another container or machine. Nothing of the database
+itself is touched.
 """
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import shutil
@@ -34,6 +37,7 @@ class RocksdbSnapshot:
         self.directory = directory
         self._seen: object = None
         self._copy: Path | None = None
+        self._held = -1
         self._take()
 
     def renew(self) -> bool:
@@ -47,7 +51,7 @@ class RocksdbSnapshot:
     def close(self) -> None:
         if self._copy is not None:
             self.db.close()
-            shutil.rmtree(self._copy)
+            _give_up(self._copy, self._held)
             self._copy = None
 
     def _take(self) -> None:
@@ -56,9 +60,12 @@ class RocksdbSnapshot:
             raise OperatorError(f"{self.directory} holds no RocksDB database")
         problem: Exception | None = None
         for _ in range(ATTEMPTS):
-            copy = self.directory / READERS / f"{os.getpid()}-{next(_numbers)}"
+            copy, held = self.directory / READERS / f"{os.getpid()}-{next(_numbers)}", -1
             try:
+                remove_left_over_snapshots(self.directory)
                 copy.mkdir(parents=True)
+                held = os.open(copy, os.O_RDONLY)
+                fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 seen = wal_and_current(source)
                 _link(source, copy)
                 self.db: Rdict = open_rdict(copy, AccessType.read_only(False))
@@ -66,9 +73,9 @@ class RocksdbSnapshot:
                 raise OperatorError(f"{self.directory}: reading needs permission to write there: use the broker's user") from error
             except Exception as error:  # a file vanished under us, or rocksdict's plain Exception for the same
                 problem = error
-                shutil.rmtree(copy, ignore_errors=True)
+                _give_up(copy, held)
                 continue
-            self._seen, self._copy = seen, copy
+            self._seen, self._copy, self._held = seen, copy, held
             return
         raise OperatorError(f"{self.directory}: no consistent copy in {ATTEMPTS} attempts: {problem}") from problem
 
@@ -83,22 +90,24 @@ def _link(source: Path, copy: Path) -> None:
         os.link(path, copy / path.name)
 
 
+def _give_up(copy: Path, held: int) -> None:
+    """The lock last, so that nobody else takes the copy for a left-over one meanwhile."""
+    shutil.rmtree(copy, ignore_errors=True)
+    if held >= 0:
+        os.close(held)
+
+
 def remove_left_over_snapshots(directory: Path) -> None:
-    """Those of processes that are no more."""
-    readers = directory / READERS
-    if not readers.is_dir():
-        return
-    for copy in readers.iterdir():
-        process = copy.name.partition("-")[0]
-        if process.isdecimal() and not _is_running(int(process)):
+    """Those of readers that are no more. What this process may not remove stays: its owner, or the broker, will."""
+    for copy in (directory / READERS).glob("*"):
+        try:
+            held = os.open(copy, os.O_RDONLY)
+        except OSError:  # given back meanwhile, or another user's
+            continue
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(copy, ignore_errors=True)
-
-
-def _is_running(process_id: int) -> bool:
-    try:
-        os.kill(process_id, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        except OSError:  # in use; or a file system without such locks, where all are taken for being in use
+            continue
+        finally:
+            os.close(held)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -248,6 +249,23 @@ def test_snapshots_of_readers_are_removed(tmp_path: Path) -> None:
     assert not live & left_over
     reader.close()
     reader.close()
+    assert not list((tmp_path / "readers").iterdir())
+    store.close()
+
+
+def test_what_a_killed_reader_left_goes_with_the_next_reader(tmp_path: Path) -> None:
+    """Beside a broker that goes on for months; and by the lock, as process ids mean nothing in another container."""
+    store = LOG_STORE.open(tmp_path, {}, 1)
+    store.create(LOG, SETTINGS)
+    left_over = tmp_path / "readers" / f"{os.getpid()}-left-over"
+    left_over.mkdir(parents=True)
+    first = LOG_STORE.open_reader(tmp_path)
+    second = LOG_STORE.open_reader(tmp_path)
+    assert not left_over.exists()
+    assert len(list((tmp_path / "readers").iterdir())) == 2
+    assert first.bounds(LOG) == second.bounds(LOG) == (0, 0)
+    first.close()
+    second.close()
     assert not list((tmp_path / "readers").iterdir())
     store.close()
 
