@@ -17,6 +17,7 @@ from kbroker.testing.broker import open_test_broker
 from kbroker_pipeline.cli import run
 from kbroker_pipeline.exits import Exit, end_of, line_of
 from kbroker_spark import session
+from kbroker_spark.offsets import data_loss
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +125,9 @@ def test_the_line_of_a_source_is_found(capsys: pytest.CaptureFixture[str]) -> No
     text = "[PYTHON_DATA_SOURCE_ERROR] Traceback:\n  File ...\nkbroker_spark.errors.DataLoss: offsets 0 to 4 of t-0 are gone\n"
     assert line_of(SparkError(text)) == "offsets 0 to 4 of t-0 are gone"
     assert line_of(ValueError(text)) is None
+    lost = line_of(SparkError(f"Traceback\nkbroker_spark.errors.DataLoss: {data_loss('offsets 0 to 4 of t-0 are gone')}\n"))
+    assert lost is not None
+    assert lost.endswith(" (retention, DeleteRecords or a deleted topic). Give --skip-lost to go on without it")
     assert end_of(SparkError(text)) == Exit.DATA_DIRECTORY
     assert capsys.readouterr().err == "kbroker-pipeline: offsets 0 to 4 of t-0 are gone\n"
     with pytest.raises(SparkError):

@@ -12,7 +12,7 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from kbroker.errors import OperatorError
-from kbroker_spark.errors import SourceError
+from kbroker_spark.errors import AFTER_LOSS, SourceError
 
 _SOURCE_ERROR = re.compile(r"^(?:[\w.]+\.)?(?:SourceError|DataLoss|OperatorError|CorruptBatch|CommandFailed): (.+)$", re.MULTILINE)
 
@@ -77,11 +77,11 @@ def _end_of_spark(error: BaseException) -> Exit:
 
 
 def line_of(error: BaseException) -> str | None:
-    """What a data source said, out of an exception of Spark; None if it was not one of them."""
+    """What a data source said, out of an exception of Spark; None if it was not one of them. Of the jobs `archive` alone fails on loss."""
     if not is_of_spark(error):
         return None
     found = _SOURCE_ERROR.findall(str(error))
-    return str(found[0]) if found else None
+    return str(found[0]).replace(AFTER_LOSS, "Give --skip-lost to go on without it") if found else None
 
 
 def is_of_spark(error: BaseException) -> bool:

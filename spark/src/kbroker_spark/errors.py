@@ -5,6 +5,9 @@ Pickled by Spark between its processes, so these hold nothing but their text. Th
 
 from __future__ import annotations
 
+AFTER_LOSS = "Set the option failOnDataLoss to false to go on without it, or choose other offsets"
+"""What to do about a DataLoss, in its text; a program on these sources may have a word of its own for it."""
+
 
 class SourceError(ValueError):
     """Options, a directory or its content that cannot be read as asked. The text is one line."""

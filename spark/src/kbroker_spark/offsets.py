@@ -13,7 +13,7 @@ from math import ceil, floor
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
-from kbroker_spark.errors import DataLoss, SourceError
+from kbroker_spark.errors import AFTER_LOSS, DataLoss, SourceError
 
 LATEST = -1
 EARLIEST = -2
@@ -200,11 +200,7 @@ def without_lost(wanted: Range, bounds: Bounds) -> tuple[Range, str | None]:
 
 def data_loss(text: str, resume: int | None = None) -> DataLoss:
     """The error for a line of `without_lost`."""
-    return DataLoss(
-        f"Some data may have been lost: {text} (retention, DeleteRecords or a deleted topic). Set the option failOnDataLoss to false to "
-        "go on without it, or choose other offsets",
-        resume,
-    )
+    return DataLoss(f"Some data may have been lost: {text} (retention, DeleteRecords or a deleted topic). {AFTER_LOSS}", resume)
 
 
 # --- Spark partitions ---
