@@ -173,7 +173,7 @@ class LogStateReader:
             bounds = self._bounds()
             if not bounds.start_offset <= self._next_offset <= bounds.end_offset:
                 self._map, self._next_offset = _Map(), bounds.start_offset  # new, trimmed beyond what was read, or another log
-            elif self._next_offset == bounds.end_offset:
+            if self._next_offset == bounds.end_offset:
                 return self._map
             began_at = self._next_offset
             changes, self._next_offset = read_changes(self._log, began_at, bounds.end_offset)

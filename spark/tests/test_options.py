@@ -56,6 +56,7 @@ def test_selections() -> None:
         ({"subscribe": " , "}, "No topics to subscribe to as specified value for option 'subscribe' is ' , '"),
         ({"subscribePattern": " "}, "Pattern to subscribe is empty"),
         ({"subscribePattern": "("}, "no regular expression"),
+        ({"subscribePattern": "a{99999999999}"}, "no regular expression"),
         ({"assign": "a"}, "No topicpartitions to assign as specified value for option 'assign' is 'a'"),
         ({"assign": "{}"}, "No topicpartitions to assign"),
         ({"assign": '{"a":0}'}, "expected e.g."),

@@ -59,13 +59,16 @@ def test_bad_data_directories(job: str, tmp_path: Path, capsys: pytest.CaptureFi
 def test_bad_options(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter").write_text("dear")
+    (tmp_path / "link").symlink_to(data_dir)
     place = ["--out", str(tmp_path / "out")]
     for arguments, text in (
         (["archive", str(data_dir), *place, "--topics", "("], "no regular expression"),
+        (["archive", str(data_dir), *place, "--topics", "a{99999999999}"], "no regular expression"),
         (["archive", str(data_dir), *place, "--batch-records", "0"], "--batch-records"),
         (["verify", str(data_dir), *place, "--as-of", "yesterday"], "no time such as"),
         (["verify", str(data_dir), *place, "--conf", "cores=3"], "spark.NAME=VALUE"),
         (["verify", str(data_dir), "--out", str(data_dir / "tables")], "lies in the broker's data directory"),
+        (["verify", str(data_dir), "--out", str(tmp_path / "link" / "tables")], "lies in the broker's data directory"),
         (["verify", str(data_dir), "--out", str(tmp_path / "mine")], "holds other things"),
         (["verify"], "Missing argument"),
         (["vrefiy"], "No such command"),
@@ -132,3 +135,11 @@ def test_the_line_of_a_source_is_found(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().err == "kbroker-pipeline: offsets 0 to 4 of t-0 are gone\n"
     with pytest.raises(SparkError):
         end_of(SparkError("something else"))
+
+
+def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "[STREAM_FAILED] Query terminated\n\tat org.apache\nCaused by: java.io.IOException: No space left on device\n\tat java.base\n"
+    assert end_of(SparkError(text)) == Exit.REFUSED
+    line = capsys.readouterr().err
+    assert line.startswith("kbroker-pipeline: Spark could not write (No space left on device): ")
+    assert line.count("\n") == 1

@@ -105,6 +105,14 @@ def test_the_log_stays_short_and_says_the_same(tmp_path: Path) -> None:
     again.close()
 
 
+def test_a_reader_of_a_store_that_was_never_written_finds_nothing(tmp_path: Path) -> None:
+    """A broker that was killed in its first start leaves the folder without a log in it."""
+    reader = STATE_STORE.open_reader(tmp_path)
+    assert list(reader.scan(b"")) == []
+    assert reader.get(b"key") is None
+    reader.close()
+
+
 @pytest.mark.usefixtures("small_limits")
 def test_the_log_is_rewritten_beside_writes(tmp_path: Path) -> None:
     model: dict[bytes, bytes] = {}

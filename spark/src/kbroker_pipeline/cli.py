@@ -122,7 +122,7 @@ def working(job: str, common: Common) -> Iterator[Work]:
     from kbroker_pipeline.store import opened
 
     directory = look(common.data_dir)
-    if common.out.absolute().is_relative_to(common.data_dir.absolute()):
+    if common.out.resolve().is_relative_to(directory.path.resolve()):
         raise CommandFailed(f"{common.out} lies in the broker's data directory: choose another --out", Exit.USAGE)
     with opened(common.out, job, directory.cluster_id) as store, Progress() as progress:
         progress.tell("starting Spark")

@@ -21,7 +21,7 @@ def _common(options: dict[str, Any]) -> Common:
 def _pattern(context: click.Context, param: click.Parameter, text: str | None) -> str | None:
     try:
         re.compile(text or "")
-    except re.error as error:
+    except (re.error, OverflowError) as error:  # the latter for a count beyond what it can keep
         raise click.BadParameter(f"{text!r} is no regular expression: {error}") from error
     return text
 

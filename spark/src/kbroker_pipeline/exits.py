@@ -15,6 +15,7 @@ from kbroker.errors import OperatorError
 from kbroker_spark.errors import AFTER_LOSS, SourceError
 
 _SOURCE_ERROR = re.compile(r"^(?:[\w.]+\.)?(?:SourceError|DataLoss|OperatorError|CorruptBatch|CommandFailed): (.+)$", re.MULTILINE)
+_NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|Read-only file system")
 
 
 class Exit(IntEnum):
@@ -70,10 +71,14 @@ def end_of(error: BaseException) -> Exit:
 
 def _end_of_spark(error: BaseException) -> Exit:
     line = line_of(error)
-    if line is None:
+    if line is not None:
+        say(line)
+        return Exit.DATA_DIRECTORY
+    problem = _NO_ROOM.search(str(error)) if is_of_spark(error) else None
+    if problem is None:
         raise error
-    say(line)
-    return Exit.DATA_DIRECTORY
+    say(f"Spark could not write ({problem[0]}): make room where --out and Spark's temporary files are, and run it again")
+    return Exit.REFUSED
 
 
 def line_of(error: BaseException) -> str | None:

@@ -231,7 +231,7 @@ def _selection(given: _Given) -> Selection:
         raise SourceError(f"Pattern to subscribe is empty as specified value for option 'subscribePattern' is '{text}'")
     try:
         re.compile(text.strip())
-    except re.error as error:
+    except (re.error, OverflowError) as error:  # the latter for a count beyond what it can keep
         raise SourceError(f"Option 'subscribePattern' is '{text}', which is no regular expression: {error}") from error
     return SubscribePattern(text.strip())
 
