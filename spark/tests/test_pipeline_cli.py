@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkRuntimeError
 
 from kbroker.testing.broker import open_test_broker
-from kbroker_pipeline.cli import run
+from kbroker_pipeline.cli import quieten_gateway, run
 from kbroker_pipeline.exits import Exit, end_of, line_of
 from kbroker_spark import session
 from kbroker_spark.offsets import data_loss
@@ -135,6 +136,24 @@ def test_the_line_of_a_source_is_found(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().err == "kbroker-pipeline: offsets 0 to 4 of t-0 are gone\n"
     with pytest.raises(SparkError):
         end_of(SparkError("something else"))
+
+
+def test_an_interrupt_beside_the_gateway_is_quiet() -> None:
+    """py4j logs a question that Ctrl-C has cut off with the root logger, as an exception; errors of others are still told."""
+    root = logging.getLogger()
+    filters = list(root.filters)
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    root.addHandler(handler)
+    try:
+        quieten_gateway()
+        for path in ("py4j/java_gateway.py", "py4j/clientserver.py", "elsewhere.py"):
+            root.handle(logging.LogRecord("root", logging.ERROR, path, 1, f"from {path}", None, None))
+    finally:
+        root.removeHandler(handler)
+        root.filters[:] = filters
+    assert told == ["from elsewhere.py"]
 
 
 def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

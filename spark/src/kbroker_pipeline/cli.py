@@ -7,8 +7,11 @@ know what a job does.
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -140,6 +143,8 @@ def spark_session(master: str | None = None, settings: Mapping[str, str] | None 
 
     existing = SparkSession.getActiveSession()
     conf = {**DEFAULTS, **(settings or {}), **({} if master is None else {"spark.master": master})}
+    if existing is None:
+        quieten_gateway()
     try:
         spark = existing or session("kbroker-pipeline", **conf)
     except Exception as error:
@@ -147,6 +152,8 @@ def spark_session(master: str | None = None, settings: Mapping[str, str] | None 
             raise
         why = " ".join(str(error).splitlines()[:2])
         raise CommandFailed(f"Spark did not start, are --master and --conf right? {why}") from error
+    if existing is None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # Spark's own asks the JVM in the middle of another question.
     for name, value in SETTINGS.items():
         spark.conf.set(name, value)
     register(spark)
@@ -155,6 +162,16 @@ def spark_session(master: str | None = None, settings: Mapping[str, str] | None 
     finally:
         if existing is None:
             spark.stop()
+
+
+def quieten_gateway() -> None:
+    """Ctrl-C cuts off a question to the JVM, for which py4j logs tracebacks, mostly with the root logger; what it raises is told anyway."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_of_the_gateway)
+
+
+def _is_not_of_the_gateway(record: logging.LogRecord) -> bool:
+    return record.module not in ("java_gateway", "clientserver")
 
 
 def finish(work: Work, common: Common, page: Page, rows: Mapping[str, Sequence[Mapping[str, Any]]], facts: Mapping[str, Any]) -> None:
