@@ -13,6 +13,7 @@ from typing import NoReturn
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
 
 from kbroker.testing.broker import open_test_broker
 from kbroker_pipeline.cli import quieten_gateway, run
@@ -86,6 +87,7 @@ def test_a_spark_that_does_not_start(data_dir: Path, tmp_path: Path, capsys: pyt
     text = "An error occurred while calling None.JavaSparkContext.\n: SparkException: Could not parse Master URL: 'x'\n\tat A.scala"
     for error in (Py4JError(text), PySparkRuntimeError(text)):
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SparkSession, "getActiveSession", lambda: None)  # a whole run of tests has one
             patch.setattr(session, "session", raising(error))
             assert run(["verify", str(data_dir), "--out", str(tmp_path / "out")]) == Exit.REFUSED
         assert (
