@@ -116,6 +116,8 @@ class DataDirectory:
             description = _read(path, files or Files())
         except FileNotFoundError as error:
             raise OperatorError(f"there is no directory {path}: give the --data-dir of a broker") from error
+        except PermissionError as error:
+            raise OperatorError(f"cannot read {error.filename or path} (permission denied): give this user read access") from error
         except OSError as error:
             raise _no_access(path, error) from error
         if description is None:

@@ -265,7 +265,9 @@ def _open(directory: Path, read_only: bool, map_bytes: int, max_handles: int) ->
                 continue
             if isinstance(error, lmdb.ReadonlyError) or getattr(error, "code", 0) in {errno.EACCES, errno.EROFS}:
                 raise OperatorError(f"{directory}: reading needs permission to write lock.mdb there: use the broker's user") from error
-            raise OperatorError(f"{directory}: cannot open the LMDB environment: {error}") from error
+            size = (directory / DATA).stat().st_size if (directory / DATA).exists() else 0
+            why = f"{error}" if size else f"{DATA} is {'empty' if (directory / DATA).exists() else 'missing'}: restore a backup"
+            raise OperatorError(f"{directory}: cannot open the LMDB environment: {why}") from error
         env.reader_check()  # slots of readers that were killed pin old pages
         try:
             _check_length(env, directory)

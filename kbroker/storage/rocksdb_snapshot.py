@@ -77,7 +77,8 @@ class RocksdbSnapshot:
                 continue
             self._seen, self._copy, self._held = seen, copy, held
             return
-        raise OperatorError(f"{self.directory}: no consistent copy in {ATTEMPTS} attempts: {problem}") from problem
+        advice = "try again; where no broker is running, restore a backup"
+        raise OperatorError(f"{self.directory}: no consistent copy in {ATTEMPTS} attempts ({problem}): {advice}") from problem
 
 
 def _link(source: Path, copy: Path) -> None:

@@ -186,7 +186,8 @@ def test_directories_that_cannot_be_read(tmp_path: Path) -> None:
     describe(tmp_path, format_version=9)
     assert "was written by a newer kbroker (format 9, this one knows 1): use that version" in refusal(tmp_path)
     describe(tmp_path, log_engine="tape", state_engine="tape")
-    assert refusal(tmp_path).startswith("unknown storage engine 'tape': installed are ")
+    line = f"{tmp_path} was written by an engine that cannot be had here: unknown storage engine 'tape': installed are "
+    assert refusal(tmp_path).startswith(line)
     describe(tmp_path, log_engine="memory", state_engine="memory")
     assert "the engine memory, which keeps nothing on disk" in refusal(tmp_path)
     describe(tmp_path)
@@ -204,6 +205,17 @@ def test_databases_that_were_cut_or_overwritten(tmp_path: Path, engine: str, kin
         if path.is_file() and "lock" not in path.name.lower() and "redo" not in path.parts:
             path.write_bytes(path.read_bytes()[:100] + b"\xff" * 50)
     assert str(tmp_path) in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["log", "state"])
+def test_an_lmdb_file_that_is_gone_or_empty(tmp_path: Path, kind: str) -> None:
+    with writing(tmp_path, "lmdb") as data:
+        fill(data)
+    path = tmp_path / f"{kind}-lmdb" / "data.mdb"
+    path.write_bytes(b"")
+    assert refusal(tmp_path) == f"{path.parent}: cannot open the LMDB environment: data.mdb is empty: restore a backup"
+    path.unlink()
+    assert refusal(tmp_path) == f"{path.parent}: cannot open the LMDB environment: data.mdb is missing: restore a backup"
 
 
 def test_a_state_that_holds_nonsense(tmp_path: Path) -> None:

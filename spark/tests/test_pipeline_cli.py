@@ -127,6 +127,12 @@ class SparkError(Exception):
 SparkError.__module__ = "pyspark.errors.exceptions.captured"
 
 
+def test_an_output_that_cannot_be(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert run(["archive", str(data_dir), "--out", str(tmp_path / "file" / "below")]) == Exit.REFUSED
+    assert capsys.readouterr().err.splitlines()[-1] == f"kbroker-pipeline: cannot use {tmp_path / 'file' / 'below'}: Not a directory"
+
+
 def test_the_line_of_a_source_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     text = "[PYTHON_DATA_SOURCE_ERROR] Traceback:\n  File ...\nkbroker_spark.errors.DataLoss: offsets 0 to 4 of t-0 are gone\n"
     assert line_of(SparkError(text)) == "offsets 0 to 4 of t-0 are gone"

@@ -13,6 +13,7 @@ import pytest
 
 from kbroker.errors import OperatorError
 from kbroker.storage.data_dir import DESCRIPTION, FORMAT_VERSION, DataDirectory, random_cluster_id
+from kbroker.storage.files import Files
 from kbroker.testing.faulty_files import FaultyFiles
 
 
@@ -131,6 +132,17 @@ def test_what_the_system_refuses_is_one_line(tmp_path: Path, operation: str, num
     files.fail(operation, number)
     assert says in refusal(tmp_path / "data", files=files)
     DataDirectory.open(tmp_path / "data", "segment", "segment").close()
+
+
+class Unreadable(Files):
+    def read(self, path: Path) -> bytes:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+
+def test_readers_need_no_write_access(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError) as caught:
+        DataDirectory.inspect(tmp_path, files=Unreadable())
+    assert str(caught.value) == f"cannot read {tmp_path / DESCRIPTION} (permission denied): give this user read access"
 
 
 def test_a_start_that_was_interrupted_can_be_repeated(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def end_of(error: BaseException) -> Exit:
             say(str(error))
             return Exit.DATA_DIRECTORY
         case OSError():
-            say(str(error))
+            say(f"cannot use {error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
             return Exit.REFUSED
     return _end_of_spark(error)
 

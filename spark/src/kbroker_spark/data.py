@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,17 +92,23 @@ class DataDir:
     def logs(self) -> LogReader:
         """Its errors are the engine's: use it inside `one_line`."""
         if self._logs is None:
-            factory = plugins.log_store_factory(self.description.log_engine)
+            factory = self._engine(plugins.log_store_factory, self.description.log_engine)
             self._logs = _opened(factory, self.log_path)
         assert self._logs is not None
         return self._logs
 
     def state(self) -> StateReader:
         if self._state is None:
-            factory = plugins.state_store_factory(self.description.state_engine)
+            factory = self._engine(plugins.state_store_factory, self.description.state_engine)
             self._state = _opened(factory, self.state_path)
         assert self._state is not None
         return self._state
+
+    def _engine(self, factory_of: Callable[[str], Any], name: str) -> Any:  # noqa: ANN401 - a factory of either kind
+        try:
+            return factory_of(name)
+        except OperatorError as error:
+            raise SourceError(f"{self.path} was written by an engine that cannot be had here: {error}") from error
 
     def refresh(self) -> None:
         """From here on `logs` and `state` show what is there now: readers that are frozen copies are opened again."""
