@@ -218,6 +218,15 @@ def test_an_lmdb_file_that_is_gone_or_empty(tmp_path: Path, kind: str) -> None:
     assert refusal(tmp_path) == f"{path.parent}: cannot open the LMDB environment: data.mdb is missing: restore a backup"
 
 
+def test_a_state_that_is_gone(tmp_path: Path) -> None:
+    with writing(tmp_path) as data:
+        fill(data)
+    shutil.rmtree(tmp_path / "state-segment")
+    (tmp_path / "state-segment").mkdir()
+    line = "state-segment is empty beside logs of topics: the data directory was copied in part, restore a backup"
+    assert refusal(tmp_path) == f"{tmp_path}/{line}"
+
+
 def test_a_state_that_holds_nonsense(tmp_path: Path) -> None:
     with writing(tmp_path) as data:
         key = TopicKey(fill(data).topic_id).encode()

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pyarrow as pa
@@ -192,10 +193,12 @@ class Query:
 
 
 def test_an_interrupt_waits_for_an_answer() -> None:
-    query, handler = Query(), signal.getsignal(signal.SIGINT)
+    """And what Spark says of the tasks that are cut off is not logged."""
+    query, handler, levels = Query(), signal.getsignal(signal.SIGINT), []
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(setLogLevel=levels.append))
     with pytest.raises(KeyboardInterrupt):
-        _wait(query)  # type: ignore[arg-type]
-    assert (query.answers, query.isActive) == (1, False)
+        _wait(spark, query)  # type: ignore[arg-type]
+    assert (query.answers, query.isActive, levels) == (1, False, ["OFF"])
     assert signal.getsignal(signal.SIGINT) is handler
 
 

@@ -116,11 +116,11 @@ def archive(spark: SparkSession, store: Store, settings: Settings, written: Call
         query = stream.trigger(availableNow=True).start()
     else:
         query = stream.trigger(processingTime=f"{round(settings.every_s * 1000)} milliseconds").start()
-    _wait(query)
+    _wait(spark, query)
     return Totals.of(store.last()).rows - before
 
 
-def _wait(query: StreamingQuery) -> None:
+def _wait(spark: SparkSession, query: StreamingQuery) -> None:
     """Raises KeyboardInterrupt between two questions to Spark: in the middle of one, the gateway would log tracebacks."""
     interrupted: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: interrupted.append(number))
@@ -130,6 +130,8 @@ def _wait(query: StreamingQuery) -> None:
                 raise KeyboardInterrupt
     finally:
         if query.isActive:
+            if interrupted:
+                spark.sparkContext.setLogLevel("OFF")  # It would log the tasks that are cut off as failures.
             query.stop()
         signal.signal(signal.SIGINT, before)
 

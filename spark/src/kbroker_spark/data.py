@@ -101,8 +101,16 @@ class DataDir:
         if self._state is None:
             factory = self._engine(plugins.state_store_factory, self.description.state_engine)
             self._state = _opened(factory, self.state_path)
+            self._check_state(self._state)
         assert self._state is not None
         return self._state
+
+    def _check_state(self, state: StateReader) -> None:
+        """A broker writes topics to its state; what has logs and no state at all was copied in part, and would look as if it were empty."""
+        with state.snapshot() as moment:
+            is_empty = next(iter(moment.scan(b"")), None) is None
+        if is_empty and next(iter(self.logs().logs()), None) is not None:
+            raise SourceError(f"{self.state_path} is empty beside logs of topics: the data directory was copied in part, restore a backup")
 
     def _engine(self, factory_of: Callable[[str], Any], name: str) -> Any:  # noqa: ANN401 - a factory of either kind
         try:
