@@ -265,9 +265,7 @@ def _open(directory: Path, read_only: bool, map_bytes: int, max_handles: int) ->
                 continue
             if isinstance(error, lmdb.ReadonlyError) or getattr(error, "code", 0) in {errno.EACCES, errno.EROFS}:
                 raise OperatorError(f"{directory}: reading needs permission to write lock.mdb there: use the broker's user") from error
-            size = (directory / DATA).stat().st_size if (directory / DATA).exists() else 0
-            why = f"{error}" if size else f"{DATA} is {'empty' if (directory / DATA).exists() else 'missing'}: restore a backup"
-            raise OperatorError(f"{directory}: cannot open the LMDB environment: {why}") from error
+            raise OperatorError(f"{directory}: cannot open the LMDB environment: {_reason(directory / DATA, error)}") from error
         env.reader_check()  # slots of readers that were killed pin old pages
         try:
             _check_length(env, directory)
@@ -275,6 +273,13 @@ def _open(directory: Path, read_only: bool, map_bytes: int, max_handles: int) ->
             env.close()
             raise
         return env, map_bytes
+
+
+def _reason(data: Path, error: Exception) -> str:
+    """LMDB's own words for a file that is not there, or has nothing in it, are those of a system call."""
+    if not data.exists():
+        return f"{DATA} is missing: restore a backup"
+    return str(error) if data.stat().st_size else f"{DATA} is empty: restore a backup"
 
 
 def _check_length(env: lmdb.Environment, directory: Path) -> None:

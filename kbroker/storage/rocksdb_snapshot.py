@@ -58,11 +58,11 @@ class RocksdbSnapshot:
         source = self.directory / DATABASE
         if not (source / "CURRENT").exists():
             raise OperatorError(f"{self.directory} holds no RocksDB database")
+        remove_left_over_snapshots(self.directory)
         problem: Exception | None = None
         for _ in range(ATTEMPTS):
             copy, held = self.directory / READERS / f"{os.getpid()}-{next(_numbers)}", -1
             try:
-                remove_left_over_snapshots(self.directory)
                 copy.mkdir(parents=True)
                 held = os.open(copy, os.O_RDONLY)
                 fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -107,9 +107,7 @@ class DataDir:
 
     def _check_state(self, state: StateReader) -> None:
         """A broker writes topics to its state; what has logs and no state at all was copied in part, and would look as if it were empty."""
-        with state.snapshot() as moment:
-            is_empty = next(iter(moment.scan(b"")), None) is None
-        if is_empty and next(iter(self.logs().logs()), None) is not None:
+        if next(iter(state.scan(b"")), None) is None and next(iter(self.logs().logs()), None) is not None:
             raise SourceError(f"{self.state_path} is empty beside logs of topics: the data directory was copied in part, restore a backup")
 
     def _engine(self, factory_of: Callable[[str], Any], name: str) -> Any:  # noqa: ANN401 - a factory of either kind
