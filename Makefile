@@ -82,12 +82,12 @@ test-powercut: .venv/.ready recorder
 	@printf '\n== power cuts ==\n'
 	$(PYTEST) tests/powercut
 
-# Types of the data sources are checked here, where Spark's are known.
+# Types of the data sources are checked here, where Spark's are known. Two processes, a Spark session in each.
 test-spark: .venv-spark/.ready
 	@printf '\n== Spark: mypy --strict ==\n'
 	$(SPARK_PY) -m mypy spark/src
 	@printf '\n== Spark data sources and pipeline ==\n'
-	$(SPARK_PY) -m pytest -q spark/tests
+	$(SPARK_PY) -m pytest -q -n 2 --dist loadfile spark/tests
 
 test-full: lint recorder spark-full
 	@printf '\n== everything, long variants included ==\n'

@@ -31,8 +31,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.master": "local[2]",
             "spark.sql.shuffle.partitions": 2,
             "spark.driver.memory": "1g",
-            # Half the processor time for jobs as small as those of tests: the thorough compiler would cost more than it saves.
+            # Half the processor time for jobs as small as those of tests: a thorough compiler, classes made for each plan and plans
+            # that are changed on the way cost more than they save. Rows do not depend on them; `test_session` keeps what users have.
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.sql.adaptive.enabled": "false",
             "spark.local.dir": home / "local",
             "spark.sql.warehouse.dir": home / "warehouse",
         },

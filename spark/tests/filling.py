@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PATIENCE_S = 120.0
-KEPT = {"log.retention.ms": "-1"}
-"""For brokers: the times of `numbered` are years ago, and retention would delete such records after five minutes."""
+KEPT = {"log.retention.ms": "-1", "log.segment.bytes": str(1 << 20)}
+"""For brokers: the times of `numbered` are years ago, and retention would delete such records after five minutes. A segment has its whole
+length from the start: tests that copy or overwrite files would do so with gigabytes."""
 
 
 class Record(NamedTuple):
