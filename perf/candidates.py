@@ -1,0 +1,207 @@
+"""What the suite compares: kbroker on each engine in both durabilities, and Apache Kafka without and with a sync for each batch.
+
+Both Kafkas are one process, since they differ in a config of topics only (flush.messages=1): one JVM to warm, one to keep in memory.
+Each other candidate is a broker of its own. All stay up during the whole suite; one of them has work.
+
+Like is compared with like: durability `os` (an answer may come before the sync) with Kafka's default, which never syncs, and `disk`
+(synced before it counts) with Kafka's flush.messages=1. Kafka's share state is not synced in either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Protocol
+
+from kbroker.client import admin
+from kbroker.client.rpc import Connection
+from perf import kafka_broker
+from perf.measured_broker import measured_broker
+from perf.results import CandidateFacts
+
+
+@dataclass(frozen=True)
+class Kind:
+    key: str
+    title: str
+    family: str
+    engine: str
+    durability: str
+
+
+KINDS: Mapping[str, Kind] = {
+    kind.key: kind
+    for kind in (
+        Kind("segment-os", "segment, os", "kbroker", "segment", "os"),
+        Kind("segment-disk", "segment, disk", "kbroker", "segment", "disk"),
+        Kind("lmdb-os", "LMDB, os", "kbroker", "lmdb", "os"),
+        Kind("lmdb-disk", "LMDB, disk", "kbroker", "lmdb", "disk"),
+        Kind("rocksdb-os", "RocksDB, os", "kbroker", "rocksdb", "os"),
+        Kind("rocksdb-disk", "RocksDB, disk", "kbroker", "rocksdb", "disk"),
+        Kind("kafka", "Apache Kafka", "kafka", "kafka", "os"),
+        Kind("kafka-sync", "Apache Kafka, flush.messages=1", "kafka", "kafka", "disk"),
+    )
+}
+KBROKER = frozenset(key for key, kind in KINDS.items() if kind.family == "kbroker")
+KAFKA = frozenset(("kafka", "kafka-sync"))
+ALL = frozenset(KINDS)
+MAIN = ALL - {"lmdb-os", "rocksdb-os"}
+"""Those that run everything. Unsynced LMDB and RocksDB show what a sync costs them in a few rows; more would tell nothing new."""
+NOT_SYNCED_TWICE = ALL - {"kafka-sync"}
+READING = MAIN - {"kafka-sync"}
+"""For rows that read and acknowledge: flush.messages changes nothing there, as Kafka's share state is never synced."""
+_SYNC_EACH_BATCH = {"flush.messages": "1"}
+
+
+class Broker(Protocol):
+    """A process that may be started again after it was killed."""
+
+    @property
+    def bootstrap(self) -> str: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def is_running(self) -> bool: ...
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+@dataclass
+class Candidate:
+    """A broker, and what must be known to use it. `filled`: topics that rows have filled and keep."""
+
+    kind: Kind
+    broker: Broker
+    topic_config: Mapping[str, str] = field(default_factory=dict)
+    filled: set[str] = field(default_factory=set)
+
+    @property
+    def key(self) -> str:
+        return self.kind.key
+
+    @property
+    def title(self) -> str:
+        return self.kind.title
+
+    @property
+    def family(self) -> str:
+        return self.kind.family
+
+    @property
+    def engine(self) -> str:
+        return self.kind.engine
+
+    @property
+    def durability(self) -> str:
+        return self.kind.durability
+
+    @property
+    def version(self) -> str:
+        return version_of(self.kind)
+
+    @property
+    def bootstrap(self) -> str:
+        return self.broker.bootstrap
+
+    @property
+    def pid(self) -> int:
+        return self.broker.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self.broker.is_running
+
+    def prepare(self) -> None:
+        """What is done once before the first start and not counted in it (Kafka's formatting of its directory)."""
+        if isinstance(self.broker, kafka_broker.KafkaBroker):
+            self.broker.prepare()
+
+    def start(self) -> None:
+        """Returns when connections are accepted; at once if it runs. Raises BrokerStartFailed or KafkaFailed."""
+        if not self.is_running:
+            self.broker.start()
+
+    def stop(self) -> None:
+        """SIGTERM, and wait."""
+        self.broker.stop()
+
+    def kill(self) -> None:
+        """SIGKILL; no error if it has ended already."""
+        self.broker.kill()
+
+    def connect(self) -> Connection:
+        """For administration. Raises BrokerUnreachable."""
+        host, _, port = self.bootstrap.rpartition(":")
+        return Connection(host, int(port), client_id="perf")
+
+    def create_topic(self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+        """With the candidate's own topic configs below `config`. Raises KafkaError."""
+        with self.connect() as connection:
+            admin.create_topic(connection, name, partitions=partitions, config={**self.topic_config, **(config or {})})
+
+    def delete_topic(self, name: str) -> None:
+        """Raises KafkaError."""
+        with self.connect() as connection:
+            admin.delete_topic(connection, name)
+
+    def set_group_config(self, group_id: str, config: Mapping[str, str]) -> None:
+        """Of a share group, which need not exist yet. Raises KafkaError."""
+        with self.connect() as connection:
+            admin.alter_configs(connection, admin.ResourceType.GROUP, group_id, set_configs=config)
+
+    def another(self, home: Path, config: Mapping[str, str] | None = None) -> Candidate:
+        """A broker of the same kind on an empty directory, not started; `config` adds to its broker configs."""
+        return _candidate(self.kind, _broker(self.kind, home, config))
+
+
+def make_candidates(keys: Sequence[str], home: Path) -> list[Candidate]:
+    """In the order of `keys`, none started. Those that cannot be had here (`why_missing`) are left out."""
+    brokers: dict[str, Broker] = {}
+    filled: dict[str, set[str]] = {}
+    candidates = []
+    for key in keys:
+        kind = KINDS[key]
+        if why_missing(kind) is not None:
+            continue
+        process = kind.family if kind.family == "kafka" else kind.key
+        if process not in brokers:
+            brokers[process] = _broker(kind, home / process, None)
+        candidate = _candidate(kind, brokers[process])
+        candidate.filled = filled.setdefault(process, candidate.filled)
+        candidates.append(candidate)
+    return candidates
+
+
+def why_missing(kind: Kind) -> str | None:
+    """One line, or None."""
+    return kafka_broker.why_missing() if kind.family == "kafka" else None
+
+
+def version_of(kind: Kind) -> str:
+    """Empty where it is missing."""
+    if kind.family == "kbroker":
+        return version("kbroker")
+    from tests.differential import apache_kafka
+
+    return "" if why_missing(kind) else apache_kafka.version()
+
+
+def facts(kind: Kind, missing: str | None) -> CandidateFacts:
+    return CandidateFacts(kind.key, kind.title, kind.family, kind.engine, kind.durability, version_of(kind), missing)
+
+
+def _candidate(kind: Kind, broker: Broker) -> Candidate:
+    return Candidate(kind, broker, _SYNC_EACH_BATCH if kind.key == "kafka-sync" else {})
+
+
+def _broker(kind: Kind, home: Path, config: Mapping[str, str] | None) -> Broker:
+    if kind.family == "kafka":
+        return kafka_broker.KafkaBroker(home, config)
+    broker = measured_broker(home, kind.engine, kind.durability)
+    broker.config.update(config or {})
+    return broker
+
+

@@ -1,0 +1,157 @@
+"""What the suite has read: every reading of every row and candidate, with what each metric means, to JSON and back.
+
+The JSON is all that the reports know, and what is kept in perf/results: it describes itself (titles, units, which way is better).
+Ratios are taken round by round, since the two readings of one round were taken minutes apart at most, and their median is reported.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+Better: TypeAlias = Literal["higher", "lower"]
+Reading: TypeAlias = Mapping[str, float]
+"""Of one row, candidate and round: value by metric."""
+
+
+class Metric(NamedTuple):
+    """`unit` is what a table's head or an axis says."""
+
+    title: str
+    unit: str
+    better: Better
+
+
+METRICS: Mapping[str, Metric] = {
+    "rate": Metric("throughput", "records/s", "higher"),
+    "per_cpu_s": Metric("records per broker CPU second", "records/CPU s", "higher"),
+    "cpu_s": Metric("broker CPU in the window", "CPU s", "lower"),
+    "cpu_share": Metric("broker CPU per second", "CPU s/s", "lower"),
+    "p50_ms": Metric("p50", "ms", "lower"),
+    "p99_ms": Metric("p99", "ms", "lower"),
+    "p999_ms": Metric("p99.9", "ms", "lower"),
+    "ms": Metric("time", "ms", "lower"),
+    "ready_ms": Metric("until it listens", "ms", "lower"),
+    "idle_mb": Metric("anonymous memory, idle", "MB", "lower"),
+    "rss_anon_mb": Metric("anonymous memory", "MB", "lower"),
+    "rss_mb": Metric("resident memory", "MB", "lower"),
+}
+"""A row may give any of these. MB is 10**6 bytes."""
+
+
+@dataclass
+class CandidateFacts:
+    """`missing`: why there are no readings (not installed, does not start), in one line; None where there are."""
+
+    key: str
+    title: str
+    family: str
+    engine: str
+    durability: str
+    version: str
+    missing: str | None = None
+
+
+@dataclass
+class RowResult:
+    """`readings`: by candidate, one for each round that gave one."""
+
+    key: str
+    title: str
+    group: str
+    note: str = ""
+    readings: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+
+
+@dataclass
+class GoalResult:
+    """`ratio`: candidate by `against`, or the candidate's own figure where `against` is None; `low` and `high` are of the rounds.
+
+    `met` None: there were no readings to judge.
+    """
+
+    row: str
+    metric: str
+    candidate: str
+    against: str | None
+    at_least: float | None
+    at_most: float | None
+    title: str = ""
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    met: bool | None = None
+
+
+class Ratio(NamedTuple):
+    median: float
+    low: float
+    high: float
+
+
+@dataclass
+class Results:
+    machine: dict[str, Any]
+    began: str
+    mode: str
+    took_s: float = 0.0
+    candidates: list[CandidateFacts] = field(default_factory=list)
+    rows: list[RowResult] = field(default_factory=list)
+    goals: list[GoalResult] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def row(self, key: str) -> RowResult | None:
+        return next((row for row in self.rows if row.key == key), None)
+
+    def values(self, row: str, candidate: str, metric: str) -> list[float]:
+        """One for each round; empty where nothing was read."""
+        found = self.row(row)
+        readings = found.readings.get(candidate, []) if found is not None else []
+        return [reading[metric] for reading in readings if metric in reading]
+
+    def median(self, row: str, candidate: str, metric: str) -> float | None:
+        values = self.values(row, candidate, metric)
+        return statistics.median(values) if values else None
+
+    def ratio(self, row: str, metric: str, candidate: str, against: str, against_row: str | None = None) -> Ratio | None:
+        """Of candidate by `against` (in `against_row`, if it is another row). None where either has no reading."""
+        return ratio_of(self.values(row, candidate, metric), self.values(against_row or row, against, metric))
+
+
+def ratio_of(above: Sequence[float], below: Sequence[float]) -> Ratio | None:
+    """The median of the ratios round by round.
+
+    Where a round is missing on one side, nothing says which readings belong together: then the medians' ratio, between the extremes.
+    """
+    if not above or not below or not all(below):
+        return None
+    if len(above) == len(below):
+        ratios = [a / b for a, b in zip(above, below, strict=True)]
+        return Ratio(statistics.median(ratios), min(ratios), max(ratios))
+    return Ratio(statistics.median(above) / statistics.median(below), min(above) / max(below), max(above) / min(below))
+
+
+def to_json(results: Results) -> dict[str, Any]:
+    return {**asdict(results), "metrics": {name: metric._asdict() for name, metric in METRICS.items()}}
+
+
+def from_json(data: Mapping[str, Any]) -> Results:
+    """Of `to_json`. Raises KeyError or TypeError for anything else."""
+    return Results(
+        machine=dict(data["machine"]),
+        began=data["began"],
+        mode=data["mode"],
+        took_s=data["took_s"],
+        candidates=[CandidateFacts(**row) for row in data["candidates"]],
+        rows=[RowResult(**row) for row in data["rows"]],
+        goals=[GoalResult(**row) for row in data["goals"]],
+        notes=list(data["notes"]),
+    )
+
+
+def write_json(results: Results, path: Path) -> None:
+    path.write_text(json.dumps(to_json(results), indent=1) + "\n")
