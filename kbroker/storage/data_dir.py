@@ -167,7 +167,7 @@ def _read(path: Path, files: Files) -> DataDescription | None:
         ) from None
     try:
         values = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _damaged(path, "it is not JSON") from error
     return _parse(path, values)
 

@@ -99,7 +99,7 @@ def test_damaged_values_are_refused(tmp_path: Path, change: dict[str, object]) -
     assert f"{DESCRIPTION} is damaged (it has no {next(iter(change))})" in refusal(tmp_path / "data")
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[]", b"null"])
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[]", b"null", b"[" * 100_000])
 def test_damaged_files_are_refused(tmp_path: Path, content: bytes) -> None:
     describe(tmp_path / "data")
     (tmp_path / "data" / DESCRIPTION).write_bytes(content)

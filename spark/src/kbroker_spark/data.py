@@ -204,6 +204,8 @@ def _opened(factory: Any, path: Path) -> Any:  # noqa: ANN401 - an engine's read
 def _local(path: str | os.PathLike[str]) -> str:
     """Spark's users write file:/ and file:/// for local paths."""
     text = os.fspath(path)
+    if "\0" in text:
+        raise SourceError(f"{text!r} is not a path: it has a NUL character")
     if text.startswith("file:"):
         return "/" + text.removeprefix("file:").lstrip("/")
     if "://" in text:
