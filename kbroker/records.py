@@ -60,6 +60,9 @@ _STAMP_EPOCH = struct.Struct(">i")
 _STAMP_CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _MAX_TIMESTAMP = struct.Struct(">q")
+_LENGTH = struct.Struct(">i")
+_LAST_DELTA = struct.Struct(">i")
+_RECORD_COUNT = struct.Struct(">i")
 
 
 class BatchHeader(NamedTuple):
@@ -172,6 +175,17 @@ def stamp_create_time(batch: bytearray) -> None:
     (attributes,) = _ATTRIBUTES.unpack_from(batch, CRC_START)
     _ATTRIBUTES.pack_into(batch, CRC_START, attributes & ~_LOG_APPEND_TIME)
     _STAMP_CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
+
+
+def sliced_header(data: Buffer, position: int, records: Buffer, *, last_offset_delta: int, record_count: int) -> bytes:
+    """The header for a batch of which only `records` is left, `record_count` neighbours of the uncompressed batch at `position`. All
+    that records are relative to (base offset, times, producer) stays as it is, as after compaction."""
+    header = bytearray(memoryview(data)[position : position + HEADER_SIZE])
+    _LENGTH.pack_into(header, 8, HEADER_SIZE - LENGTH_END + len(records))
+    _LAST_DELTA.pack_into(header, 23, last_offset_delta)
+    _RECORD_COUNT.pack_into(header, 57, record_count)
+    _STAMP_CRC.pack_into(header, 17, crc32c(records, crc32c(memoryview(header)[CRC_START:])))
+    return bytes(header)
 
 
 def records_payload(data: Buffer, header: BatchHeader, position: int = 0, *, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes | memoryview:

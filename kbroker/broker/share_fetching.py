@@ -1,13 +1,13 @@
 """One ShareFetch's search for records: which share-partitions have some, reading them, acquiring them, waiting for more.
 
 The budget of records is over the whole request; bytes are split evenly over the partitions that can deliver. Whole batches are
-handed out as they lie in the store; the client keeps to the acquired ranges.
+handed out as they lie in the store, and the client keeps to the acquired ranges; in record_limit mode only the records that it
+takes (share_records.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import trio
@@ -15,12 +15,12 @@ import trio
 from kbroker.broker.connection import Connection
 from kbroker.broker.deadlines import now_ms
 from kbroker.broker.share_groups import LoadedSharePartition
-from kbroker.broker.stored_batches import iter_possible
+from kbroker.broker.share_records import StoredBatch, walk, whole_batches
 from kbroker.broker.waiting import Waiter
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.metrics import TopicMetrics
 from kbroker.protocol.hot import ShareFetchRow
-from kbroker.share.effects import AcquiredRange
+from kbroker.records import Buffer
 from kbroker.share.persister import TopicPartition
 from kbroker.share.share_partition import AcquireMode, SharePartition
 
@@ -40,18 +40,6 @@ class ShareLimits(NamedTuple):
     max_records: int
     batch_size: int
     mode: AcquireMode
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """Where a record batch lies in what was read. Control batches are not handed out (KIP-98, and the broker's own)."""
-
-    view: memoryview
-    start: int
-    end: int
-    base_offset: int
-    last_offset: int
-    is_control: bool
 
 
 class ShareFetching:
@@ -194,7 +182,7 @@ class ShareFetching:
                 views = loaded.partition.read_now(offset, max_bytes=share_bytes, end_offset=end_offset)
             except (StoreFailed, KafkaError):  # reported when it is really read
                 return True
-            batches = _walk(views, offset, end_offset - offset, end_offset)
+            batches = walk(views, offset, end_offset - offset, end_offset)
             reaches_the_end = not batches or batches[-1].last_offset + 1 >= end_offset
             size = sum(batch.end - batch.start for batch in batches if not batch.is_control)
             total += size if reaches_the_end else max(size, share_bytes)
@@ -210,7 +198,7 @@ class ShareFetching:
             views = await loaded.partition.read(fetch_offset, max_bytes=max_bytes, end_offset=end_offset)
             if loaded.gone or not self._is_current():
                 return False
-            if self._take(partition, loaded, engine, fetch_offset, _walk(views, fetch_offset, wanted, end_offset)):
+            if self._take(partition, loaded, engine, fetch_offset, walk(views, fetch_offset, wanted, end_offset)):
                 return True
             if engine.next_fetch_offset() == fetch_offset:
                 return False
@@ -218,7 +206,7 @@ class ShareFetching:
         return False
 
     def _take(
-        self, partition: TopicPartition, loaded: LoadedSharePartition, engine: SharePartition, fetch_offset: int, batches: list[_Batch]
+        self, partition: TopicPartition, loaded: LoadedSharePartition, engine: SharePartition, fetch_offset: int, batches: list[StoredBatch]
     ) -> bool:
         if not batches:
             return False
@@ -239,7 +227,8 @@ class ShareFetching:
             for acquired in ranges:
                 loaded.metrics.acquired_ranges.observe(acquired.last_offset - acquired.first_offset + 1)
         self._budget -= sum(acquired.last_offset - acquired.first_offset + 1 for acquired in ranges)
-        records = _slices(batches, ranges)
+        is_exact = self._limits.mode is AcquireMode.RECORD_LIMIT
+        records: Sequence[Buffer] = loaded.records.of(batches, ranges) if is_exact else whole_batches(batches, ranges)
         loaded.partition.metrics.bytes_out += sum(map(len, records))
         self._rows[partition] = ShareFetchRow(partition.partition, records=records, acquired=ranges)
         return True
@@ -248,31 +237,3 @@ class ShareFetching:
 def _unwatch(loaded: LoadedSharePartition, waiter: Waiter) -> None:
     loaded.waiters.discard(waiter)
     loaded.partition.waiters.discard(waiter)
-
-
-def _walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset: int) -> list[_Batch]:
-    """The batches of `views` from the front, as many as hold `wanted` offsets."""
-    batches: list[_Batch] = []
-    for view, position, header in iter_possible(views, end_offset):
-        if header.base_offset >= fetch_offset + wanted:
-            break
-        end = position + header.size_bytes
-        batches.append(_Batch(view, position, end, header.base_offset, header.last_offset, header.is_control))
-    return batches
-
-
-def _slices(batches: Sequence[_Batch], ranges: Sequence[AcquiredRange]) -> list[memoryview]:
-    """The bytes from the batch of the first acquired offset to that of the last, in as few slices as the reading gave."""
-    first, last = ranges[0].first_offset, ranges[-1].last_offset
-    slices: list[memoryview] = []
-    run: list[_Batch] = []
-    for batch in batches:
-        if batch.is_control or batch.last_offset < first or batch.base_offset > last:
-            continue
-        if run and (run[-1].view is not batch.view or run[-1].end != batch.start):
-            slices.append(run[0].view[run[0].start : run[-1].end])
-            run = []
-        run = [run[0], batch] if run else [batch]
-    if run:
-        slices.append(run[0].view[run[0].start : run[-1].end])
-    return slices

@@ -19,6 +19,7 @@ import trio
 from kbroker.broker.deadlines import Deadlines, now_ms
 from kbroker.broker.partition import Partition
 from kbroker.broker.share_loading import load_share_partition
+from kbroker.broker.share_records import TakenRecords
 from kbroker.broker.topics import Topics
 from kbroker.broker.waiting import Waiter, Waiters
 from kbroker.errors import ErrorCode, KafkaError
@@ -55,7 +56,7 @@ class LoadedSharePartition:
     """A share-partition in this broker's memory. `engine` is None while it loads; `error` says why it could not be; `retiring`:
     its group has no sessions, so that it goes when it is settled."""
 
-    __slots__ = ("engine", "error", "gone", "key", "metrics", "partition", "retiring", "scheduled_ms", "to_save", "waiters")
+    __slots__ = ("engine", "error", "gone", "key", "metrics", "partition", "records", "retiring", "scheduled_ms", "to_save", "waiters")
 
     def __init__(self, key: Key, partition: Partition) -> None:
         self.key = key
@@ -66,6 +67,7 @@ class LoadedSharePartition:
         self.gone = False
         self.retiring = False
         self.waiters = Waiters()
+        self.records = TakenRecords()
         self.scheduled_ms = float("inf")
         self.to_save: list[Persist] = []
         """What nobody waits for and no write has taken along yet."""

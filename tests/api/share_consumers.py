@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from kbroker.errors import ErrorCode
-from kbroker.records import iter_headers
+from kbroker.records import crc_is_valid, iter_headers, iter_records
 from kbroker.share.persister import InitializeRequest, TopicPartition
 from tests.api.conftest import Client
 
@@ -120,6 +120,16 @@ def batches(answer: Any) -> list[tuple[int, int]]:
         for row in topic.partitions
         for _, header in iter_headers(row.records)
     ]
+
+
+def sent(answer: Any) -> list[int]:
+    """Offsets of the records in an answer, whose CRC must be right."""
+    data = b"".join(bytes(row.records) for row in rows(answer).values())
+    offsets = []
+    for position, header in iter_headers(data):
+        assert crc_is_valid(data, position, header)
+        offsets += [record.offset for record in iter_records(data, position)]
+    return offsets
 
 
 def rows(answer: Any) -> dict[tuple[UUID, int], Any]:

@@ -29,6 +29,7 @@ from tests.api.share_consumers import (
     initialize,
     prepare,
     rows,
+    sent,
     set_up_group,
 )
 
@@ -169,7 +170,25 @@ async def test_record_limit_stops_within_a_batch(connect: Connect) -> None:  # N
     async with connect() as client:
         key = await prepare(client, 10)
         answer = await Member(client, "M1").fetch([key], max_records=4, share_acquire_mode=1, wait_ms=5000)
-        assert (acquired(answer), batches(answer)) == ([(0, 3, 1)], [(0, 9)])
+        assert (acquired(answer), batches(answer)) == ([(0, 3, 1)], [(0, 3)])
+
+
+async def test_record_limit_sends_only_what_is_taken(connect: Connect, every_engine: str) -> None:  # NEXT-11, FET-35
+    """One record at a time of a big batch, several members, one gives its record back."""
+    async with connect(engine=every_engine) as client:
+        key = await prepare(client, 300, 3)
+        one, two = Member(client, "M1"), Member(client.another(2), "M2")
+        limit = {"max_records": 1, "share_acquire_mode": 1, "wait_ms": 5000}
+        for offset in range(0, 100, 2):
+            for member, expected in ((one, offset), (two, offset + 1)):
+                answer = await member.fetch([] if member.epoch else [key], **limit)
+                assert (acquired(answer), sent(answer)) == ([(expected, expected, 1)], [expected])
+        await one.acknowledge({key: [(42, 42, [RELEASE])]})
+        assert sent(await two.fetch(**limit)) == [42]
+        assert sent(await one.fetch(**limit)) == [100]
+        answer = await two.fetch(max_records=500, share_acquire_mode=1)
+        assert sent(answer) == list(range(101, 303))
+        assert [header[1] for header in batches(answer)] == [299, 302]
 
 
 async def test_the_session_table_has_an_end(connect: Connect) -> None:  # SES-16, SES-20
