@@ -1,0 +1,255 @@
+"""Counts the work of hot requests: Python calls, C calls, writes, syncs, sends and receives for each request, in every thread of a broker.
+
+Counts do not depend on how busy a machine is, unlike seconds. A broker runs in a thread of this process with a profile hook in it and
+in every thread that it starts; requests (hot_requests.py) come over a socket from a thread without one. What a request costs is the
+least of several windows: what may come between (a background task, one more look of the loop) mostly adds.
+
+    python -m tests.server.counted_work                          the counts as they are now, beside those of counted_work.txt
+    python -m tests.server.counted_work --write                  puts them into counted_work.txt, which the test compares with
+    python -m tests.server.counted_work segment-os --calls fetch what is called how often for requests with `fetch` in their name
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple, TypeAlias
+
+import trio
+
+from kbroker.broker.options import Durability, ReadyInfo, StartOptions
+from kbroker.client.rpc import Connection
+from kbroker.config import BrokerConfig
+from kbroker.server import serve
+from tests.server.hot_requests import SERIES, Requests, Series
+
+TABLE = Path(__file__).with_suffix(".txt")
+BROKERS: Mapping[str, tuple[str, Durability]] = {
+    "segment-disk": ("segment", "disk"),
+    "segment-os": ("segment", "os"),
+    "lmdb-disk": ("lmdb", "disk"),
+    "rocksdb-disk": ("rocksdb", "disk"),
+}
+
+_WARM_UP = 5
+_WINDOWS = 3
+_REQUESTS = 20
+_PACKAGES = ("kbroker", "trio", "kio")
+_CONFIG = {"kbroker.sync.interval.ms": "60000", "log.retention.check.interval.ms": "600000"}
+"""What is done from time to time, and for no request, stays out of the counts."""
+_WRITES = {"Files.pwritev": 1.0, "Rdict.write": 1.0, "LmdbEnvironment.write": 0.5}
+"""The last is a generator: entered and left."""
+_SYNCS = ("Files.fdatasync", "Files.syncfs", "Rdict.flush_wal")
+
+Calls: TypeAlias = Counter[str]
+"""Python functions as `package/file.py:name`, C functions as `C name`."""
+
+
+class Work(NamedTuple):
+    """Of one request, on average. `encodes`: messages that went through kio's encoder, which is slow."""
+
+    python: float
+    c: float
+    writes: float
+    syncs: float
+    sends: float
+    receives: float
+    encodes: float
+
+
+class Counts:
+    """The hook and what it has counted since `start`."""
+
+    def __init__(self) -> None:
+        self._is_counting = False
+        self._of_threads: list[tuple[dict[CodeType, int], dict[str, int]]] = []
+
+    def hook(self, _frame: FrameType, _event: str, _arg: Any) -> None:
+        """The first event of a thread: each has its own hook and counts, as counting is no atomic step."""
+        python: dict[CodeType, int] = {}
+        c: dict[str, int] = {}
+        self._of_threads.append((python, c))
+
+        def count(frame: FrameType, event: str, arg: Any) -> None:
+            if not self._is_counting:
+                return
+            if event == "call":
+                python[frame.f_code] = python.get(frame.f_code, 0) + 1
+            elif event == "c_call":
+                c[arg.__qualname__] = c.get(arg.__qualname__, 0) + 1
+
+        sys.setprofile(count)
+
+    def of(self, ask: Callable[[], None]) -> Calls:
+        """What is called while `ask` runs."""
+        for python, c in self._of_threads:
+            python.clear()
+            c.clear()
+        self._is_counting = True
+        try:
+            ask()
+        finally:
+            self._is_counting = False
+        calls: Calls = Counter()
+        for python, c in self._of_threads:
+            for code, count in list(python.items()):
+                calls[_name(code)] += count
+            for name, count in list(c.items()):
+                calls[f"C {name}"] += count
+        return calls
+
+
+def _name(code: CodeType) -> str:
+    parts = Path(code.co_filename).parts
+    package = next((at for at in range(len(parts) - 1, -1, -1) if parts[at] in _PACKAGES), len(parts) - 1)
+    return f"{'/'.join(parts[package:])}:{code.co_qualname}"
+
+
+def _work_of(calls: Calls, requests: int) -> Work:
+    def total(weight: Callable[[str], float]) -> float:
+        return round(sum(weight(name) * count for name, count in calls.items()) / requests, 2)
+
+    return Work(
+        python=total(lambda name: not name.startswith("C ")),
+        c=total(lambda name: name.startswith("C ")),
+        writes=total(lambda name: _WRITES.get(name.rpartition(":")[2].removeprefix("C "), 0)),
+        syncs=total(lambda name: name.endswith(_SYNCS)),
+        sends=total(lambda name: name == "C socket.sendmsg"),
+        receives=total(lambda name: name == "C socket.recv_into"),
+        encodes=total(lambda name: name == "kbroker/protocol/messages.py:encode"),
+    )
+
+
+class Counted(NamedTuple):
+    """One kind of request on one broker."""
+
+    work: Work
+    calls: Calls
+    requests: int
+
+    def most(self, count: int | None = None) -> str:
+        """What is called most, a line each."""
+        return "\n".join(f"{calls / self.requests:10.2f}  {name}" for name, calls in self.calls.most_common(count))
+
+
+def counted_requests(broker: str, data_dir: Path, wanted: str = "") -> Iterator[tuple[str, Counted]]:
+    """Each kind of request with `wanted` in its name."""
+    with counted_broker(data_dir, *BROKERS[broker]) as (address, counts), Connection(*address) as one, Connection(*address) as other:
+        requests = Requests(one, other)
+        for name, (series, burst) in SERIES.items():
+            if wanted in name:
+                yield name, _counted(counts, series(requests), burst)
+
+
+def _counted(counts: Counts, ask: Series, burst: int) -> Counted:
+    for _ in range(_WARM_UP):
+        ask()
+    times = max(2, _REQUESTS // burst)
+    calls = min((counts.of(lambda: _repeat(ask, times)) for _ in range(_WINDOWS)), key=Counter.total)
+    return Counted(_work_of(calls, times * burst), calls, times * burst)
+
+
+def _repeat(ask: Series, times: int) -> None:
+    for _ in range(times):
+        ask()
+
+
+@contextmanager
+def counted_broker(data_dir: Path, engine: str, durability: Durability) -> Iterator[tuple[tuple[str, int], Counts]]:
+    """A broker whose calls are counted, and its address."""
+    counts = Counts()
+    ready: list[Any] = []
+    is_ready = threading.Event()
+
+    async def run(options: StartOptions) -> None:
+        stop = trio.Event()
+        ready.extend((trio.lowlevel.current_trio_token(), stop))
+        await serve(options, stop)
+
+    def on_ready(info: ReadyInfo) -> None:
+        ready.append((info.host, info.port))
+        is_ready.set()
+
+    def work() -> None:
+        try:
+            trio.run(run, options)
+        except BaseException as error:
+            ready.append(error)
+            is_ready.set()
+
+    options = StartOptions(
+        data_dir=data_dir,
+        storage=engine,
+        state_storage=engine,
+        config=BrokerConfig(_CONFIG),
+        listen=("127.0.0.1", 0),
+        durability=durability,
+        on_ready=on_ready,
+    )
+    thread = threading.Thread(target=work)
+    threading.setprofile(counts.hook)
+    try:
+        thread.start()
+        is_ready.wait()
+        if isinstance(ready[-1], BaseException):
+            raise ready[-1]
+        token, stop, address = ready
+        try:
+            yield address, counts
+        finally:
+            token.run_sync_soon(stop.set)
+            thread.join()
+    finally:
+        threading.setprofile(None)
+    if len(ready) > 3:
+        raise ready[3]
+
+
+# -- the table --------------------------------------------------------------------------------------------------------
+
+_HEAD = f"{'broker':14}{'request':34}" + "".join(f"{field:>10}" for field in Work._fields)
+_ABOUT = """\
+Calls and system calls for one request; `encodes` are messages that went through kio's encoder.
+Written by `python -m tests.server.counted_work --write`; test_counted_work.py fails where a count grows by more than a tenth.
+
+"""
+
+
+def line(broker: str, name: str, work: Work) -> str:
+    return f"{broker:14}{name:34}" + "".join(f"{number:10g}" for number in work)
+
+
+def read_table() -> dict[tuple[str, str], Work]:
+    rows = TABLE.read_text().partition(_HEAD + "\n")[2].splitlines()
+    return {(row[:14].strip(), row[14:48].strip()): Work(*map(float, row[48:].split())) for row in rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Count the work of hot requests.")
+    parser.add_argument("brokers", nargs="*", metavar="BROKER", help=", ".join(BROKERS))
+    parser.add_argument("--write", action="store_true", help=f"renew {TABLE.name}")
+    parser.add_argument("--calls", metavar="NAME", help="print every function for requests with NAME in their name")
+    options = parser.parse_args()
+    known, lines = read_table(), []
+    print(_HEAD)
+    for broker in options.brokers or BROKERS:
+        with tempfile.TemporaryDirectory() as home:
+            for name, counted in counted_requests(broker, Path(home) / "data", options.calls or ""):
+                lines.append(line(broker, name, counted.work))
+                before = known.get((broker, name))
+                print(lines[-1], "" if before is None else f"   before: {before.python:g} + {before.c:g}")
+                if options.calls:
+                    print(counted.most())
+    if options.write:
+        TABLE.write_text(_ABOUT + "\n".join((_HEAD, *lines)) + "\n")
+
+
+if __name__ == "__main__":
+    main()
