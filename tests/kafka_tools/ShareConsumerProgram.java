@@ -16,7 +16,8 @@ import org.apache.kafka.common.serialization.StringDeserializer;
  *   reject    REJECT
  *   renew     RENEW until the lock that the record came with would have run out twice, then ACCEPT
  *
- * Arguments: bootstrap servers, topic, group, records to finish, lock duration in ms.
+ * Arguments: bootstrap servers, topic, group, records to finish, lock duration in ms, and if it is to be another one than
+ * batch_optimized, the acquire mode and the most records of a poll.
  * Prints for each delivery "value delivery-count verdict", and at the end "finished N".
  */
 public class ShareConsumerProgram {
@@ -27,7 +28,8 @@ public class ShareConsumerProgram {
         properties.put("bootstrap.servers", arguments[0]);
         properties.put("group.id", arguments[2]);
         properties.put("share.acknowledgement.mode", "explicit");
-        properties.put("max.poll.records", "10");
+        properties.put("share.acquire.mode", arguments.length > 5 ? arguments[5] : "batch_optimized");
+        properties.put("max.poll.records", arguments.length > 6 ? arguments[6] : "10");
         properties.put("key.deserializer", StringDeserializer.class.getName());
         properties.put("value.deserializer", StringDeserializer.class.getName());
         Map<Long, Long> firstSeen = new HashMap<>();

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import Producer
 
 from kbroker.testing.broker import RunningBroker
 from tests.kafka_tools.java import (
@@ -174,3 +175,25 @@ def test_a_java_share_consumer_accepts_releases_rejects_and_renews(broker: Runni
             assert deliveries == [("1", "RENEW")] * (len(deliveries) - 1) + [("1", "ACCEPT")]
         else:
             assert deliveries == [("1", kind.upper())]
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_a_java_share_consumer_takes_few_records_at_a_time_of_a_big_batch(broker: RunningBroker, filled: str, codec: str) -> None:
+    """record_limit: of the uncompressed batch it is sent slices, whose CRC it checks. Some come back from the middle."""
+    topic = f"{filled}-{codec}"
+    broker.create_topic(topic)
+    broker.set_group_config(topic, {"share.auto.offset.reset": "earliest"})
+    values = [f"{'release' if number % 7 == 0 else 'accept'}-{number}" for number in range(300)]
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 1000, "compression.codec": codec})
+    for number, value in enumerate(values):
+        producer.produce(topic, value, key=str(number), headers={"number": str(number)})
+    assert producer.flush(60) == 0
+    program = str(HERE / "ShareConsumerProgram.java")
+    ended = run(program, broker.bootstrap, topic, topic, "300", str(LOCK_MS), "record_limit", "3")
+    assert ended.lines[-1:] == ["finished 300"], ended
+    assert ended.errors.count("ERROR") == 0, ended.errors
+    seen: dict[str, list[str]] = {}
+    for line in ended.lines[:-1]:
+        value, count, verdict = line.split()
+        seen.setdefault(value, []).append(f"{count} {verdict}")
+    assert seen == {value: ["1 RELEASE", "2 ACCEPT"] if value.startswith("release") else ["1 ACCEPT"] for value in values}
