@@ -9,6 +9,7 @@
 #   make record-kafka  records them anew; needs Java and Maven
 #   make spark-full  all tests of the Spark data sources and the pipeline, long variants included
 #   make spark-demo  a broker, load, share consumers, poison records: what Spark reads of it, as reports to look at
+#   make perf-parts  times the broker's parts on every engine, four minutes (PARTS_ARGS=--quick: under one)
 #   make perf        time to ready, memory and one-record-at-a-time rates of every engine (perf/README.md)
 #   make lint        ruff, mypy --strict, import contracts, size limits and documentation walks
 #   make docs        write the documents that are made from tables in the code
@@ -23,7 +24,7 @@ PLUGINS := $(wildcard plugins/*/pyproject.toml)
 SLOW := tests/checks tests/clients tests/consumer_groups tests/crash tests/powercut
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-clients test-crash test-powercut test-spark test-full spark-full spark-demo crash powercut differential record-kafka perf lint docs clean recorder
+.PHONY: help demo test test-unit test-clients test-crash test-powercut test-spark test-full spark-full spark-demo crash powercut differential record-kafka perf perf-parts lint docs clean recorder
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -115,6 +116,14 @@ record-kafka: .venv/.ready
 # As a user has it: the environment of the demo, without test tools.
 perf: .venv-run/.ready
 	.venv-run/bin/python -m perf.first_figures $(PERF_ARGS)
+
+.venv/.perf-parts: .venv/.ready
+	$(PY) -m pip install $(PIP_FLAGS) -e '.[test,perf]'
+	@touch $@
+
+# Not tests: they assert nothing about time, and `make test` does not look at them. -v beside it shows pytest-benchmark's own tables.
+perf-parts: .venv/.perf-parts
+	$(PYTEST) perf/parts --benchmark-max-time=0.5 --benchmark-quiet $(PARTS_ARGS)
 
 docs: .venv/.ready
 	$(PY) -m tests.checks.settings_doc

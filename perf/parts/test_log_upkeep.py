@@ -1,0 +1,98 @@
+"""Opening a log store, and taking old data out of it.
+
+*open* is what a start waits for: 64 MiB in one log, files in the page cache, after a clean stop, and after an end without one (a copy
+of the directory of a store that is not closed, which is what kill -9 leaves). *trim* removes the older half of a log's segments of
+4 MiB, as retention does, and *drop* all of a log, as the deletion of a topic does; both are durable on return. How much work is left to
+the engine's background threads is not seen here.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from kbroker.storage.spi import LogId, LogSettings, LogStore
+from perf.parts.material import KEPT_LOG_ENGINES, KIB, LOG_ENGINES, MIB, create_logs, fill, log_id, named, open_log_store
+from perf.parts.part import Part
+
+_STORE_BYTES = 64 * MIB
+_LOG_BYTES, _SEGMENT_BYTES = 32 * MIB, 4 * MIB
+
+
+@pytest.fixture(scope="module", params=KEPT_LOG_ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module", params=[KIB, 16 * KIB], ids=named)
+def batch_bytes(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture(scope="module")
+def stopped(engine: str, batch_bytes: int, module_directory: Path) -> Iterator[tuple[Path, Path]]:
+    """The directory of a store that was closed, and one of a store that was not."""
+    clean, killed = (module_directory / f"{engine}-{batch_bytes}-{end}" for end in ("clean", "killed"))
+    store = open_log_store(engine, clean)
+    (log,) = create_logs(store)
+    fill(store, log, _STORE_BYTES, batch_bytes=batch_bytes, in_a_write=64)
+    copy(clean, killed)
+    store.close()
+    yield clean, killed
+    shutil.rmtree(clean)
+    shutil.rmtree(killed)
+
+
+def copy(source: Path, target: Path) -> None:
+    """As it is on disk: segment files have holes where space was taken ahead."""
+    subprocess.run(["cp", "-a", "--sparse=always", str(source), str(target)], check=True)
+
+
+@pytest.mark.parametrize("end", ["clean", "killed"])
+def test_open(part: Part, engine: str, batch_bytes: int, stopped: tuple[Path, Path], end: str) -> None:
+    now = stopped[0].parent / "now"
+    opened: list[LogStore] = []
+
+    def prepare() -> tuple[Path]:
+        copy(stopped[end == "killed"], now)
+        return (now,)
+
+    def clear_up(_: Path) -> None:
+        store = opened.pop()
+        assert store.bounds(log_id()).end_offset == _STORE_BYTES // batch_bytes
+        store.close()
+        shutil.rmtree(now)
+
+    part.rounds(
+        prepare, lambda path: opened.append(open_log_store(engine, path)), clear_up=clear_up, rounds=5, thing="start", size=_STORE_BYTES,
+        group=f"open: {named(_STORE_BYTES)} of batches of {named(batch_bytes)}, {end}", name=engine,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ["trim", "drop"])
+@pytest.mark.parametrize("any_engine", LOG_ENGINES)
+def test_remove(part: Part, any_engine: str, directory: Path, what: str) -> None:
+    store = open_log_store(any_engine, directory)
+    numbers = count()
+
+    def prepare() -> tuple[LogId]:
+        log = log_id(next(numbers))
+        store.create(log, LogSettings(segment_bytes=_SEGMENT_BYTES))
+        fill(store, log, _LOG_BYTES, batch_bytes=16 * KIB, in_a_write=64)
+        return (log,)
+
+    def remove(log: LogId) -> None:
+        if what == "trim":
+            store.trim(log, _LOG_BYTES // (16 * KIB) // 2)
+        else:
+            store.drop(log)
+
+    removed = _LOG_BYTES // 2 if what == "trim" else _LOG_BYTES
+    group = f"{what}: {named(removed)}"
+    part.rounds(prepare, remove, clear_up=store.drop, rounds=5, thing=what, size=removed, group=group, name=any_engine)
+    store.close()
