@@ -1,0 +1,98 @@
+"""Consumers as fast as they can, each with partitions of its own and no group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kbroker.workloads.client_process import Link, WorkloadFailed
+from kbroker.workloads.outcome import Outcome
+from kbroker.workloads.settings import NO_SETTINGS, Settings, base
+from kbroker.workloads.window import Client, Plan, measure
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+
+CONSUME_RECORDS = 10_000
+_CONSUME_S = 0.1
+_METADATA_S = 10.0
+
+
+def fetch(
+    plan: Plan,
+    bootstrap: str,
+    topic: str,
+    *,
+    consumers: int = 1,
+    max_partition_bytes: int = 8 << 20,
+    settings: Settings = NO_SETTINGS,
+) -> Outcome:
+    """Read a topic from its beginning, and again from there when its end was reached: it needs records, but not many.
+
+    Partition p is read by consumer p modulo `consumers`; where there are more consumers than partitions, several read the same.
+    An answer carries up to `max_partition_bytes` of a partition and comes as soon as there is anything (fetch.min.bytes 1); the
+    client keeps up to 64 MiB in advance. `requests` counts calls that had records. Raises WorkloadFailed.
+    """
+    own = {
+        **base(bootstrap, settings),
+        "group.id": "kbroker-perf",  # asked for by the client library; nothing is committed
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "earliest",
+        "fetch.min.bytes": 1,
+        "fetch.wait.max.ms": 100,
+        "max.partition.fetch.bytes": max_partition_bytes,
+        "fetch.max.bytes": 64 << 20,
+        "queued.min.messages": 1_000_000,
+        "queued.max.messages.kbytes": 64 << 10,
+    }
+    clients = [Client(_fetch, {"settings": own, "topic": topic, "number": number, "of": consumers}) for number in range(consumers)]
+    return measure(plan, clients).outcome()
+
+
+def partitions_of(consumer: Consumer, topic: str) -> list[int]:
+    """Raises WorkloadFailed for a topic that does not exist."""
+    found = consumer.list_topics(topic, timeout=_METADATA_S).topics[topic]
+    if found.error is not None or not found.partitions:
+        raise WorkloadFailed(f"topic {topic}: {found.error or 'it has no partitions'}")
+    return sorted(found.partitions)
+
+
+def _fetch(link: Link, arguments: Mapping[str, Any]) -> None:
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
+
+    topic, number, of = arguments["topic"], arguments["number"], arguments["of"]
+    consumer = Consumer(arguments["settings"])
+    numbers = partitions_of(consumer, topic)
+    mine = [each for each in numbers if each % of == number] or [numbers[number % len(numbers)]]
+    error_of = Message.error
+    link.begin()
+    consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for each in mine])
+    while link.running:
+        messages = consumer.consume(CONSUME_RECORDS, _CONSUME_S)
+        if any(map(error_of, messages)):
+            messages = _without_ends(consumer, messages)
+        if messages:
+            link.count(len(messages), sum(map(len, messages)))
+            if link.report.first_ms is None:
+                link.first()
+        else:
+            link.check_patience()
+    link.send_report()
+    consumer.close()
+
+
+def _without_ends(consumer: Consumer, messages: list[Message]) -> list[Message]:
+    """The records; a partition that came to its end begins again. Raises WorkloadFailed for any other error."""
+    from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
+
+    records = []
+    for message in messages:
+        error = message.error()
+        if error is None:
+            records.append(message)
+        elif error.code() == KafkaError._PARTITION_EOF:
+            consumer.seek(TopicPartition(message.topic() or "", message.partition() or 0, OFFSET_BEGINNING))
+        elif not error.retriable():
+            raise WorkloadFailed(error.str())
+    return records

@@ -1,0 +1,94 @@
+"""Topics with records in them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import cycle, pairwise
+from typing import TYPE_CHECKING
+
+from kbroker.workloads.client_process import WorkloadFailed
+from kbroker.workloads.payload import chunks
+from kbroker.workloads.produce import Refusals, batching, outstanding_records
+from kbroker.workloads.settings import NO_SETTINGS, Settings, base
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+
+_CHUNK_RECORDS = 1_000
+_SMALL_CHUNK_RECORDS = 60
+_SMALL_OUTSTANDING = 3_000
+_STALLED_S = 60.0
+
+
+def fill(
+    bootstrap: str,
+    topic: str,
+    records: int,
+    record_bytes: int,
+    *,
+    batch_records: int | None = None,
+    compression: str = "none",
+    partitions: int = 1,
+    settings: Settings = NO_SETTINGS,
+) -> None:
+    """Write so many records, the same number to each of the first `partitions` (a few more to some), in batches of about 1 MB or of at
+    most `batch_records`. Returns when the broker has confirmed all (acks=all). Raises WorkloadFailed."""
+    own = {
+        **base(bootstrap, settings),
+        **batching(batch_bytes=1_000_000, linger_ms=50, compression=compression, batch_records=batch_records or 1_000_000),
+        "acks": "all",
+    }
+    _Filling([own], [1], topic, record_bytes, _CHUNK_RECORDS, outstanding_records(record_bytes)).write(records, partitions)
+
+
+def fill_small(
+    bootstrap: str, topic: str, records: int, record_bytes: int = 100, *, partitions: int = 1, settings: Settings = NO_SETTINGS
+) -> None:
+    """The same in batches of 1, 2 and 3 records in equal numbers, mixed: two records a batch on average.
+
+    The client library makes batches of one size, so there are three producers, which are kept within some thousand records of each other.
+    """
+    common = {**base(bootstrap, settings), "acks": "all"}
+    producers = [{**common, **batching(batch_bytes=1_000_000, linger_ms=5, compression="none", batch_records=size)} for size in (1, 2, 3)]
+    _Filling(producers, [1, 2, 3], topic, record_bytes, _SMALL_CHUNK_RECORDS, _SMALL_OUTSTANDING).write(records, partitions)
+
+
+class _Filling:
+    """`weights`: how the records are shared out among the producers."""
+
+    def __init__(
+        self, producers: Sequence[Settings], weights: Sequence[int], topic: str, record_bytes: int, chunk_records: int, outstanding: int
+    ) -> None:
+        from confluent_kafka import Producer
+
+        self._refusals = Refusals()
+        self._producers: list[Producer] = [Producer({**each, "on_delivery": self._refusals}) for each in producers]
+        self._weights, self._topic, self._record_bytes = weights, topic, record_bytes
+        self._chunk_records, self._outstanding = chunk_records, outstanding
+
+    def write(self, records: int, partitions: int) -> None:
+        size = min(self._chunk_records, -(-records // partitions))
+        pool = cycle(chunks(self._record_bytes, size))
+        for number, first in enumerate(range(0, records, size)):
+            messages = next(pool)[: records - first]
+            bounds = [len(messages) * sum(self._weights[:each]) // sum(self._weights) for each in range(len(self._weights) + 1)]
+            for producer, (begin, end) in zip(self._producers, pairwise(bounds), strict=True):
+                if begin < end:
+                    producer.produce_batch(self._topic, messages[begin:end], partition=number % partitions)
+                    producer.poll(0)
+                self._wait(producer, self._outstanding)
+        for producer in self._producers:
+            self._wait(producer, 0)
+        self._refusals.check()
+
+    def _wait(self, producer: Producer, outstanding: int) -> None:
+        """Until no more are on their way. Raises WorkloadFailed when nothing moves."""
+        left, moved_s = len(producer), time.monotonic()
+        while left > outstanding:
+            self._refusals.check()
+            producer.poll(0.001) if outstanding else producer.flush(0.1)
+            if (now_left := len(producer)) < left:
+                left, moved_s = now_left, time.monotonic()
+            elif time.monotonic() - moved_s > _STALLED_S:
+                raise WorkloadFailed(f"{left} records for {self._topic} were not confirmed within {_STALLED_S:.0f} s")

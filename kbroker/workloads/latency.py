@@ -1,0 +1,166 @@
+"""End to end at a fixed rate: from the moment a record was due to be sent to the moment a consumer has it."""
+
+from __future__ import annotations
+
+import struct
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from kbroker.workloads.client_process import SLOT_S, Link, WorkloadFailed
+from kbroker.workloads.fetch import partitions_of
+from kbroker.workloads.outcome import Outcome
+from kbroker.workloads.payload import values
+from kbroker.workloads.produce import Refusals, batching
+from kbroker.workloads.settings import NO_SETTINGS, Settings, base
+from kbroker.workloads.window import Client, Plan, measure
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+Via: TypeAlias = Literal["consumer", "share"]
+
+_STAMP = struct.Struct(">qq")  # nanoseconds of the monotonic clock when it was due; its number
+SMALLEST_BYTES = _STAMP.size
+_PRODUCER, _CONSUMER = 0, 1
+_POLL_S = 0.1
+_LONGEST_WAIT_S = 0.05
+_STRAGGLERS_S = 5.0
+_FLUSH_S = 10.0
+_METADATA_S = 10.0
+
+
+def latency(
+    plan: Plan,
+    bootstrap: str,
+    topic: str,
+    *,
+    rate_per_s: float,
+    record_bytes: int = 100,
+    acks: str = "all",
+    via: Via = "consumer",
+    group: str | None = None,
+    settings: Settings = NO_SETTINGS,
+) -> Outcome:
+    """One producer (linger 0) and one consumer, processes of their own, on one machine.
+
+    Records are due at fixed moments whether or not earlier ones have come through, and their latency counts from the moment they
+    were due: a broker, or a machine, that stalls for a while delays all of them (no coordinated omission).
+    `via`: "consumer" reads all partitions from their end on without a group, "share" is a member of `group` (made for it if None).
+
+    `records` and `latencies_ms` are of all records that were due within the window; `details["missing"]` is how many of them
+    did not come within 5 s after it. Raises WorkloadFailed.
+    """
+    if record_bytes < SMALLEST_BYTES:
+        raise ValueError(f"records need {SMALLEST_BYTES} bytes for their time and number")
+    common = base(bootstrap, settings)
+    sending = {
+        "settings": {**common, **batching(batch_bytes=1_000_000, linger_ms=0, compression="none"), "acks": acks},
+        "topic": topic, "rate_per_s": rate_per_s, "record_bytes": record_bytes,
+    }  # fmt: skip
+    share_group = group or f"kbroker-perf-{uuid.uuid4()}"
+    receiving = {"settings": {**common, **_consumer_settings(via, share_group)}, "topic": topic, "via": via}
+    window = measure(plan, [Client(_send, sending), Client(_receive, receiving)])
+    sent = window.sum([window.reports[_PRODUCER].others])
+    received = window.outcome().latencies_ms
+    count = 0 if received is None else received.count
+    return Outcome(
+        records=count,
+        bytes=count * record_bytes,
+        seconds=window.seconds,
+        latencies_ms=received,
+        first_record_ms=window.reports[_CONSUMER].first_ms,
+        details={"missing": max(0, sent - count)},
+    )
+
+
+def _consumer_settings(via: Via, group: str) -> dict[str, Any]:
+    if via == "share":
+        return {"group.id": group, "max.poll.records": 500}
+    return {"group.id": group, "enable.auto.commit": False, "fetch.min.bytes": 1}
+
+
+def _send(link: Link, arguments: Mapping[str, Any]) -> None:
+    from confluent_kafka import Producer
+
+    topic, refusals = arguments["topic"], Refusals()
+    producer = Producer({**arguments["settings"], "on_delivery": refusals})
+    rest = values(arguments["record_bytes"])[0][SMALLEST_BYTES:]
+    link.begin()
+    began_ns, number, gap_ns = time.monotonic_ns(), 0, 1e9 / arguments["rate_per_s"]
+    while link.running:
+        due_ns = began_ns + int(number * gap_ns)
+        if (wait_s := (due_ns - time.monotonic_ns()) / 1e9) > 0:
+            time.sleep(min(wait_s, _LONGEST_WAIT_S))
+            continue
+        try:
+            producer.produce(topic, _STAMP.pack(due_ns, number) + rest)
+        except BufferError:
+            producer.poll(_LONGEST_WAIT_S)
+            continue
+        producer.poll(0)
+        refusals.check()
+        link.report.others[int(due_ns / 1e9 / SLOT_S)] += 1
+        link.count(1)
+        number += 1
+        if number == 1:
+            link.first(wait=False)
+    left = producer.flush(_FLUSH_S)
+    refusals.check()
+    if left:
+        raise WorkloadFailed(f"{left} records were not confirmed within {_FLUSH_S:.0f} s")
+    link.send_report()
+
+
+def _receive(link: Link, arguments: Mapping[str, Any]) -> None:
+    poll, close = (_share_consumer if arguments["via"] == "share" else _consumer)(link, arguments["settings"], arguments["topic"])
+    received, first_number, stop_at_s = 0, 0, None
+    while True:
+        messages = poll()
+        now_ns = time.monotonic_ns()
+        for message in messages:
+            if (error := message.error()) is not None:
+                raise WorkloadFailed(error.str())
+            due_ns, number = _STAMP.unpack_from(message.value() or b"")
+            link.latency(due_ns / 1e9, (now_ns - due_ns) / 1e6)
+            if not received:
+                first_number = number
+                link.first(wait=False)
+            received += 1
+        link.check_patience()
+        if link.running:
+            continue
+        stop_at_s = stop_at_s or now_ns / 1e9 + _STRAGGLERS_S
+        if (link.has_finished(_PRODUCER) and received + first_number >= link.progress_of(_PRODUCER)) or now_ns / 1e9 > stop_at_s:
+            break
+    link.send_report()
+    close()
+
+
+def _consumer(link: Link, settings: Settings, topic: str) -> tuple[Callable[[], Sequence[Message]], Callable[[], None]]:
+    """A consumer that stands at the ends of all partitions."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer(dict(settings))
+    ends = []
+    for partition in partitions_of(consumer, topic):
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_METADATA_S)
+        ends.append(TopicPartition(topic, partition, end))
+    consumer.assign(ends)
+    link.begin()
+
+    def poll() -> Sequence[Message]:
+        message = consumer.poll(_POLL_S)
+        return () if message is None else (message,)
+
+    return poll, consumer.close
+
+
+def _share_consumer(link: Link, settings: Settings, topic: str) -> tuple[Callable[[], Sequence[Message]], Callable[[], None]]:
+    from confluent_kafka import ShareConsumer
+
+    consumer = ShareConsumer(dict(settings))
+    link.begin()
+    consumer.subscribe([topic])
+    return lambda: list(consumer.poll(_POLL_S)), consumer.close

@@ -1,0 +1,180 @@
+"""Share consumers: they take records, acknowledge them and take the next."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, cycle
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+from kbroker.workloads.client_process import Link, WorkloadFailed
+from kbroker.workloads.outcome import Outcome
+from kbroker.workloads.settings import NO_SETTINGS, Settings, base
+from kbroker.workloads.window import Client, Plan, measure
+
+if TYPE_CHECKING:
+    from confluent_kafka import AcknowledgeType, Message
+
+Mode: TypeAlias = Literal["implicit", "explicit"]
+
+_POLL_S = 0.1
+_PATTERN = 10_000
+
+
+class Mix(NamedTuple):
+    """Shares of the records that are given back, and that are refused; the others are accepted."""
+
+    release: float = 0.01
+    reject: float = 0.001
+
+
+def share_consume(
+    plan: Plan,
+    bootstrap: str,
+    topic: str,
+    group: str | Sequence[str],
+    *,
+    consumers: int = 1,
+    mode: Mode = "implicit",
+    verdicts: Mix | None = None,
+    max_poll_records: int = 500,
+    sync: bool = False,
+    think_s: float = 0.0,
+    most: int | None = None,
+    settings: Settings = NO_SETTINGS,
+) -> Outcome:
+    """A process for each consumer of the share group; of several groups the consumers are members in turn.
+
+    `mode`: with "implicit" the next poll accepts what the last one gave; with "explicit" each record is acknowledged by a call.
+    `verdicts` (explicit only): which are not accepted. Acknowledgements travel with the next poll, or with `sync` in a commit_sync()
+    after each poll, whose duration is in `latencies_ms`. `think_s`: simulated work, for each record. `most`: records that
+    the group finds (all groups together); the window ends before they are used up.
+
+    `records` counts those that are done with: accepted or rejected. One that is released counts when it is; `details["released"]`
+    has the number of releases. `details["fairness"]`: what the consumer with the fewest had, by what
+    the one with the most had. `requests` counts polls that had records. `first_record_ms`: from subscribe() on.
+    The client library hands out whole batches, whatever `max_poll_records` says. Raises WorkloadFailed.
+    """
+    if verdicts is not None and mode != "explicit":
+        raise ValueError("verdicts need explicit acknowledgement")
+    own = {
+        **base(bootstrap, settings),
+        "max.poll.records": max_poll_records,
+        "share.acknowledgement.mode": mode,
+    }
+    groups = [group] if isinstance(group, str) else group
+    arguments = {
+        "topic": topic, "explicit": mode == "explicit", "verdicts": verdicts, "sync": sync, "think_s": think_s,
+    }  # fmt: skip
+    clients = [
+        Client(_consume, {**arguments, "settings": {**own, "group.id": groups[number % len(groups)]}}) for number in range(consumers)
+    ]
+    window = measure(plan, clients, most=most)
+    released = window.sum([report.others for report in window.reports])
+    each = [window.sum([report.units]) for report in window.reports]
+    return window.outcome(fairness=min(each) / max(1, *each), **({"released": released} if verdicts else {}))
+
+
+class _Verdicts:
+    """What becomes of one record after the other, in a fixed pattern: which ones are given back does not depend on chance."""
+
+    def __init__(self, mix: Mix) -> None:
+        from confluent_kafka import AcknowledgeType
+
+        pattern = [_verdict(mix, number, AcknowledgeType) for number in range(_PATTERN)]
+        self.types = cycle(pattern)
+        self._releases = list(accumulate((each == AcknowledgeType.RELEASE for each in pattern), initial=0))
+        self._at = 0
+
+    def releases_among(self, records: int) -> int:
+        """The next ones of this number."""
+        before, self._at = self._at, self._at + records
+        return self._releases_before(self._at) - self._releases_before(before)
+
+    def _releases_before(self, number: int) -> int:
+        rounds, rest = divmod(number, _PATTERN)
+        return rounds * self._releases[-1] + self._releases[rest]
+
+
+def _verdict(mix: Mix, number: int, types: type[AcknowledgeType]) -> AcknowledgeType:
+    unusual = mix.release + mix.reject
+    if (which := _of_the_first(number, unusual)) == _of_the_first(number + 1, unusual):
+        return types.ACCEPT
+    is_reject = _of_the_first(which + 1, mix.reject / unusual) > _of_the_first(which, mix.reject / unusual)
+    return types.REJECT if is_reject else types.RELEASE
+
+
+def _of_the_first(number: int, share: float) -> int:
+    """How many of so many this share of them is."""
+    return int(share * number + 1e-9)
+
+
+class _Worker:
+    """One consumer's loop."""
+
+    def __init__(self, link: Link, arguments: Mapping[str, Any]) -> None:
+        from confluent_kafka import Message, ShareConsumer
+
+        self._link, self._topic = link, arguments["topic"]
+        self._explicit, self._sync, self._think_s = arguments["explicit"], arguments["sync"], arguments["think_s"]
+        self._verdicts = None if arguments["verdicts"] is None else _Verdicts(arguments["verdicts"])
+        self._consumer: ShareConsumer = ShareConsumer(arguments["settings"])
+        self._error_of = Message.error
+
+    def run(self) -> None:
+        link = self._link
+        link.begin()
+        self._consumer.subscribe([self._topic])
+        while not self._work_once():
+            link.check_patience()
+        self._commit()  # The others are still to find something: nothing may stay in our hands.
+        link.first()
+        while link.running:
+            self._work_once()
+        link.send_report()
+        self._consumer.close()
+
+    def _work_once(self) -> bool:
+        """One poll and what follows from it; whether there were records."""
+        messages = list(self._consumer.poll(_POLL_S))
+        if not messages:
+            return False
+        if any(map(self._error_of, messages)):
+            raise WorkloadFailed(next(error.str() for message in messages if (error := message.error()) is not None))
+        if self._think_s:
+            self._think_about(messages)
+        else:
+            self._acknowledge(messages)
+        if self._sync:
+            began_s = time.monotonic()
+            self._commit()
+            ended_s = time.monotonic()
+            self._link.latency(ended_s, (ended_s - began_s) * 1000)
+        return True
+
+    def _acknowledge(self, messages: Sequence[Message]) -> None:
+        records, releases = len(messages), 0
+        if self._verdicts is not None:
+            deque(map(self._consumer.acknowledge, messages, self._verdicts.types), maxlen=0)
+            releases = self._verdicts.releases_among(records)
+        elif self._explicit:
+            deque(map(self._consumer.acknowledge, messages), maxlen=0)
+        self._link.count(records - releases, sum(map(len, messages)), others=releases)
+
+    def _think_about(self, messages: Sequence[Message]) -> None:
+        """One record after the other; what is left at the end of the run is given back by close()."""
+        for number in range(len(messages)):
+            if not self._link.running:
+                return
+            time.sleep(self._think_s)
+            self._acknowledge(messages[number : number + 1])
+
+    def _commit(self) -> None:
+        for partition, error in self._consumer.commit_sync().items():
+            if error is not None:
+                raise WorkloadFailed(f"acknowledgement of {partition.topic}-{partition.partition}: {error}")
+
+
+def _consume(link: Link, arguments: Mapping[str, Any]) -> None:
+    _Worker(link, arguments).run()

@@ -1,0 +1,223 @@
+"""A window of time that several client processes work in.
+
+Every client counts what it did by slot of the machine's monotonic clock, which all processes share; the parent says afterwards
+which slots were the window. So a client does nothing for the measurement but add to a number, and neither joining nor a warm-up
+nor the end of a topic is in a figure.
+
+    begin         all processes are up: they connect, subscribe and look for their first success together
+    go            every client has had it. Clients may wait for this with nothing in their hands, so that early ones do not eat
+                  up a topic that others are still waiting for
+    opened        after the warm-up
+    closed        after `seconds`, or when what there is to do is nearly done
+    stop          clients report, and only then close: a client library that hangs in close() costs a process, not a figure
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any, NamedTuple, Protocol
+
+from kbroker.workloads.client_process import FIRST_TIMEOUT_S, SLOT_S, Link, Report, Shared, Work, WorkloadFailed, run_client
+from kbroker.workloads.outcome import Outcome, Percentiles
+
+__all__ = ["SLOT_S", "Client", "Plan", "Watch", "Window", "WorkloadFailed", "measure"]
+
+_UP_TIMEOUT_S = 120.0
+_REPORT_TIMEOUT_S = 30.0
+_CLOSE_TIMEOUT_S = 5.0
+_LOOK_S = 0.02
+_WARM_UP_SHARE = 0.3
+_NEARLY_DONE = 0.9
+_SHORTEST_S = 0.1
+
+
+class Watch(Protocol):
+    """Told in the parent's process, at the moments themselves: it should be quick."""
+
+    def opened(self) -> None: ...
+
+    def closed(self) -> None: ...
+
+
+class NoWatch:
+    """Looks at nothing."""
+
+    def opened(self) -> None: ...
+
+    def closed(self) -> None: ...
+
+
+class Plan(NamedTuple):
+    """How long to measure. `seconds` 0: only until every client has had its first success."""
+
+    seconds: float = 3.0
+    warm_up_s: float = 0.5
+    watch: Watch = NoWatch()
+
+
+class Client(NamedTuple):
+    """A process to be: `work` is a function of a module, `arguments` are pickled."""
+
+    work: Work
+    arguments: Mapping[str, Any]
+
+
+class Window(NamedTuple):
+    """What was gathered: slots `first` up to, not with, `last`."""
+
+    reports: Sequence[Report]
+    first: int
+    last: int
+    ran_dry: bool
+
+    @property
+    def seconds(self) -> float:
+        return (self.last - self.first) * SLOT_S
+
+    def sum(self, counters: Sequence[Counter[int]]) -> int:
+        """What was counted within the window."""
+        return sum(count for counter in counters for slot, count in counter.items() if self.first <= slot < self.last)
+
+    def latencies_ms(self) -> array[float]:
+        """Those whose moment lies in the window, of all clients."""
+        found = array("d")
+        for report in self.reports:
+            pairs = zip(report.times, report.latencies_ms, strict=True)
+            found.extend(latency for at_s, latency in pairs if self.first <= at_s / SLOT_S < self.last)
+        return found
+
+    def outcome(self, **details: float) -> Outcome:
+        first_ms = [report.first_ms for report in self.reports if report.first_ms is not None]
+        return Outcome(
+            records=self.sum([report.units for report in self.reports]),
+            bytes=self.sum([report.bytes for report in self.reports]),
+            seconds=self.seconds,
+            requests=self.sum([report.requests for report in self.reports]),
+            latencies_ms=Percentiles.of(self.latencies_ms()),
+            first_record_ms=max(first_ms, default=None),
+            ran_dry=self.ran_dry,
+            details=details,
+        )
+
+
+def measure(plan: Plan, clients: Sequence[Client], *, most: int | None = None) -> Window:
+    """Run the clients through one window. `most`: units that there are in all; the window ends before they are used up.
+
+    Blocks until all processes have ended. Raises WorkloadFailed when a client fails, ends by itself or has nothing in time.
+    """
+    crew = _Crew(clients)
+    try:
+        crew.hear_from_all("up", _UP_TIMEOUT_S)
+        crew.shared.begin.set()
+        crew.hear_from_all("first", FIRST_TIMEOUT_S + _REPORT_TIMEOUT_S)
+        crew.shared.go.set()
+        first, last, ran_dry = _open_and_close(plan, crew, most)
+        crew.shared.numbers[0] = 1
+        reports = crew.reports()
+        crew.join(_CLOSE_TIMEOUT_S)
+    finally:
+        crew.kill()
+    return Window(reports, first, last, ran_dry)
+
+
+def _open_and_close(plan: Plan, crew: _Crew, most: int | None) -> tuple[int, int, bool]:
+    """First slot, the one after the last, and whether there was too little to do for a figure."""
+    if plan.seconds == 0:
+        slot = int(time.monotonic() / SLOT_S)
+        return slot, slot, False
+    crew.let_work(plan.warm_up_s, None if most is None else int(most * _WARM_UP_SHARE))
+    plan.watch.opened()
+    first = int(time.monotonic() / SLOT_S) + 1
+    crew.let_work(plan.seconds, None if most is None else int(most * _NEARLY_DONE))
+    last = int(time.monotonic() / SLOT_S)
+    plan.watch.closed()
+    ran_dry = most is not None and crew.done() >= most
+    return first, max(first, last), ran_dry or (last - first) * SLOT_S < min(plan.seconds / 2, _SHORTEST_S)
+
+
+class _Crew:
+    """The processes of one measurement."""
+
+    def __init__(self, clients: Sequence[Client]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.shared = Shared(context.RawArray("q", 1 + 2 * len(clients)), context.Event(), context.Event())
+        self._count = len(clients)
+        self._processes: list[SpawnProcess] = []
+        self._connections: list[Connection] = []
+        self._heard: dict[Connection, list[object]] = {}
+        for number, client in enumerate(clients):
+            ours, theirs = context.Pipe(duplex=False)
+            link = Link(number, len(clients), self.shared, theirs)
+            process = context.Process(target=run_client, args=(client.work, client.arguments, link, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._connections.append(ours)
+            self._heard[ours] = []
+
+    def done(self) -> int:
+        """Units that all clients have counted so far."""
+        return sum(self.shared.numbers[1 : 1 + self._count])
+
+    def let_work(self, seconds: float, units: int | None) -> None:
+        """Until the time is over or this many units are done. Raises WorkloadFailed when a client fails."""
+        until_s = time.monotonic() + seconds
+        while (left_s := until_s - time.monotonic()) > 0 and (units is None or self.done() < units):
+            self._listen(min(left_s, _LOOK_S) if units is not None else left_s)
+
+    def hear_from_all(self, word: object, timeout_s: float) -> None:
+        self._listen_until(lambda: all(word in heard for heard in self._heard.values()), timeout_s, f"{word!r}")
+
+    def reports(self) -> list[Report]:
+        self._listen_until(lambda: len(self._reports()) == self._count, _REPORT_TIMEOUT_S, "the report")
+        return self._reports()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the processes, for so long in all; what is left is for kill()."""
+        until_s = time.monotonic() + timeout_s
+        for process in self._processes:
+            process.join(max(0.0, until_s - time.monotonic()))
+
+    def kill(self) -> None:
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.join()
+            process.close()
+        for connection in self._connections:
+            connection.close()
+
+    def _reports(self) -> list[Report]:
+        return [said for heard in self._heard.values() for said in heard if isinstance(said, Report)]
+
+    def _listen_until(self, heard_enough: Callable[[], bool], timeout_s: float, what: str) -> None:
+        until_s = time.monotonic() + timeout_s
+        while not heard_enough():
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                raise WorkloadFailed(f"the clients did not send {what} within {timeout_s:.0f} s")
+            self._listen(left_s)
+
+    def _listen(self, timeout_s: float) -> None:
+        """Take in what has come, or comes within this time. Raises WorkloadFailed for a client that failed or ended."""
+        open_ones = [connection for connection in self._connections if not self._is_done(connection)]
+        for ready in wait(open_ones, timeout_s):
+            assert isinstance(ready, Connection)
+            try:
+                said = ready.recv()
+            except EOFError:
+                process = self._processes[self._connections.index(ready)]
+                process.join(_CLOSE_TIMEOUT_S)
+                raise WorkloadFailed(f"a client's process ended by itself, exit code {process.exitcode}") from None
+            if isinstance(said, WorkloadFailed):
+                raise said
+            self._heard[ready].append(said)
+
+    def _is_done(self, connection: Connection) -> bool:
+        return any(isinstance(said, Report) for said in self._heard[connection])
