@@ -87,23 +87,26 @@ class Edit(NamedTuple):
     replacement: bytes
 
 
-def check_arrays(schema: type[Any], frame: Buffer, at: int) -> list[Edit]:
+def check_arrays(schema: Any, frame: Buffer, at: int) -> list[Edit]:
     """Raises ValueError if an array of the message of `schema` at `at` cannot be as long as it says, or the frame ends too soon.
 
     Returns what makes the message one that the decoder takes, in order; mostly nothing.
     """
     edits: list[Edit] = []
     try:
-        _run(_program_of(schema), frame, at, edits)
+        _run(_program(schema), frame, at, edits)
     except IndexError as error:
         raise ValueError("the frame ends within a field") from error
-    edits.sort()
+    if edits:
+        edits.sort()
     return edits
 
 
 def skip_tags(frame: Buffer, at: int) -> int:
     """The end of the tag section at `at`, whatever it holds. Raises ValueError."""
     try:
+        if not frame[at]:
+            return at + 1
         return _check_tags(_Tags({}), frame, at, [])
     except IndexError as error:
         raise ValueError("the frame ends within its header") from error
@@ -119,22 +122,24 @@ def edited(frame: Buffer, edits: Sequence[Edit]) -> bytes:
 
 
 def _run(program: Program, frame: Buffer, at: int, edits: list[Edit]) -> int:
+    """What nearly every request has is dealt with here, without a call: no tags, and texts of less than 127 bytes."""
     for step in program:
         if type(step) is int:
             at += step
+        elif type(step) is _Tags:
+            at = _check_tags(step, frame, at, edits) if frame[at] else at + 1
+        elif type(step) is _Array:
+            at = _check_array(step, frame, at, edits)
+        elif type(step) is _Text:
+            length = frame[at]
+            at = _skip_text(step, frame, at, edits) if step.length_bytes or length >= 0x80 else at + (length or 1)
         elif type(step) is _Bool:
             if frame[at] > 1:
                 edits.append(Edit(at, at + 1, b"\x01"))
             at += 1
-        elif type(step) is _Text:
-            at = _skip_text(step, frame, at, edits)
-        elif type(step) is _Array:
-            at = _check_array(step, frame, at, edits)
         elif type(step) is _Struct:
             present = frame[at] < 0x80
             at = _run(step.program, frame, at + 1, edits) if present else at + 1
-        elif type(step) is _Tags:
-            at = _check_tags(step, frame, at, edits)
     return at
 
 
@@ -145,20 +150,21 @@ def _skip_text(step: _Text, frame: Buffer, at: int, edits: list[Edit]) -> int:
         if length < -1 and step.nullable:
             edits.append(Edit(at, end, b"\xff" * step.length_bytes))
         return end + max(length, 0)
-    length = frame[at]
-    begin, at = at, at + 1
-    if length >= 0x80:
-        length, at = _uvarint(frame, begin)
-        if step.nullable and _is_below_zero(length):
-            edits.append(Edit(begin, at, b"\x00"))
-            return at
+    begin = at
+    length, at = _uvarint(frame, begin)
+    if step.nullable and _is_below_zero(length):
+        edits.append(Edit(begin, at, b"\x00"))
+        return at
     return at + length - 1 if length else at
 
 
 def _check_array(step: _Array, frame: Buffer, at: int, edits: list[Edit]) -> int:
     begin = at
     if step.compact:
-        count, at = _uvarint(frame, at)
+        count = frame[at]
+        at += 1
+        if count >= 0x80:
+            count, at = _uvarint(frame, begin)
         count -= 1
     else:
         count = int.from_bytes(frame[at : at + 4], "big", signed=True)
@@ -239,12 +245,8 @@ def _to_uvarint(value: int) -> bytes:
     return bytes((*encoded, value))
 
 
-def _program_of(schema: Any) -> Program:
-    return _program(schema)
-
-
 @cache
-def _program(schema: type[Any]) -> Program:
+def _program(schema: Any) -> Program:
     hints = get_type_hints(schema)
     flexible: bool = schema.__flexible__
     steps: list[Step] = []
@@ -273,15 +275,15 @@ def _step(field: Field[Any], hint: Any, flexible: bool) -> Step | list[Step]:
     if get_origin(inner) is tuple:
         element_type = get_args(inner)[0]
         entity = _entity(element_type)
-        element = _program_of(entity) if entity is not None else _as_program(_primitive(field, flexible, nullable=False))
+        element = _program(entity) if entity is not None else _as_program(_primitive(field, flexible, nullable=False))
         return _Array(flexible, optional, element, max(1, sum(map(_least, element))))
     entity = _entity(inner)
     if entity is None:
         return _primitive(field, flexible, nullable=optional)
-    return _Struct(_program_of(entity)) if optional else list(_program_of(entity))
+    return _Struct(_program(entity)) if optional else list(_program(entity))
 
 
-def _entity(hint: Any) -> type[Any] | None:
+def _entity(hint: Any) -> Any:
     return hint if isinstance(hint, type) and hasattr(hint, "__flexible__") else None
 
 
