@@ -53,6 +53,8 @@ NOT_SYNCED_TWICE = ALL - {"kafka-sync"}
 READING = MAIN - {"kafka-sync"}
 """For rows that read and acknowledge: flush.messages changes nothing there, as Kafka's share state is never synced."""
 _SYNC_EACH_BATCH = {"flush.messages": "1"}
+_LARGE_GROUPS = {"group.share.max.size": "1000"}
+"""The default of all brokers is 200 members; one row has 500."""
 
 
 class Broker(Protocol):
@@ -71,12 +73,16 @@ class Broker(Protocol):
 
 @dataclass
 class Candidate:
-    """A broker, and what must be known to use it. `filled`: topics that rows have filled and keep."""
+    """A broker, and what must be known to use it.
+
+    `filled`: topics that rows have filled and keep. `idle_mb`: its anonymous memory after the start, before it had any work.
+    """
 
     kind: Kind
     broker: Broker
     topic_config: Mapping[str, str] = field(default_factory=dict)
     filled: set[str] = field(default_factory=set)
+    idle_mb: float = 0.0
 
     @property
     def key(self) -> str:
@@ -198,10 +204,11 @@ def _candidate(kind: Kind, broker: Broker) -> Candidate:
 
 
 def _broker(kind: Kind, home: Path, config: Mapping[str, str] | None) -> Broker:
+    config = {**_LARGE_GROUPS, **(config or {})}
     if kind.family == "kafka":
         return kafka_broker.KafkaBroker(home, config)
     broker = measured_broker(home, kind.engine, kind.durability)
-    broker.config.update(config or {})
+    broker.config.update(config)
     return broker
 
 

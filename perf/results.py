@@ -39,6 +39,10 @@ METRICS: Mapping[str, Metric] = {
     "idle_mb": Metric("anonymous memory, idle", "MB", "lower"),
     "rss_anon_mb": Metric("anonymous memory", "MB", "lower"),
     "rss_mb": Metric("resident memory", "MB", "lower"),
+    "grew_mb": Metric("growth of anonymous memory", "MB", "lower"),
+    "answer_bytes": Metric("bytes of an answer", "bytes", "lower"),
+    "of_ideal": Metric("share of the ideal rate", "ideal rates", "higher"),
+    "fairness": Metric("slowest consumer by the fastest", "times", "higher"),
 }
 """A row may give any of these. MB is 10**6 bytes."""
 
@@ -69,17 +73,18 @@ class RowResult:
 
 @dataclass
 class GoalResult:
-    """`ratio`: candidate by `against`, or the candidate's own figure where `against` is None; `low` and `high` are of the rounds.
+    """`ratio`: the median of candidate by `against` (in `against_row`, where that is another row); `low` and `high` are of the rounds.
 
-    `met` None: there were no readings to judge.
+    No limit: the ratio is for information. `met` None: no limit, or no readings to judge.
     """
 
     row: str
     metric: str
     candidate: str
-    against: str | None
+    against: str
     at_least: float | None
     at_most: float | None
+    against_row: str | None = None
     title: str = ""
     ratio: float | None = None
     low: float | None = None
@@ -95,6 +100,8 @@ class Ratio(NamedTuple):
 
 @dataclass
 class Results:
+    """`engines`: the other engines by the segment engine, row by row and together. `notes`: what went wrong, a line each."""
+
     machine: dict[str, Any]
     began: str
     mode: str
@@ -102,6 +109,7 @@ class Results:
     candidates: list[CandidateFacts] = field(default_factory=list)
     rows: list[RowResult] = field(default_factory=list)
     goals: list[GoalResult] = field(default_factory=list)
+    engines: list[GoalResult] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def row(self, key: str) -> RowResult | None:
@@ -149,6 +157,7 @@ def from_json(data: Mapping[str, Any]) -> Results:
         candidates=[CandidateFacts(**row) for row in data["candidates"]],
         rows=[RowResult(**row) for row in data["rows"]],
         goals=[GoalResult(**row) for row in data["goals"]],
+        engines=[GoalResult(**row) for row in data["engines"]],
         notes=list(data["notes"]),
     )
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from perf.candidates import Candidate
-from perf.processes import BrokerWatch
+from perf.processes import BrokerWatch, Cost
 
 if TYPE_CHECKING:
     from kbroker.workloads.outcome import Outcome
@@ -100,25 +100,29 @@ class Run:
 
     def readings(self, outcome: Outcome) -> dict[str, float]:
         """Rate, the broker's CPU and memory in the window, and the outcome's percentiles if it has any."""
-        cost = self.watch.cost()
-        found = {
-            "rate": outcome.records_per_s,
-            "cpu_s": cost.cpu_s,
-            "cpu_share": cost.cpu_s / outcome.seconds,
-            "rss_anon_mb": cost.rss_anon_mb,
-            "rss_mb": cost.rss_mb,
-        }
-        if outcome.records and cost.cpu_s:
-            found["per_cpu_s"] = outcome.records / cost.cpu_s
-        if outcome.latencies_ms is not None:
-            percentiles = outcome.latencies_ms
-            found |= {"p50_ms": percentiles.p50, "p99_ms": percentiles.p99, "p999_ms": percentiles.p999}
-        return found
+        return readings_of(outcome, self.watch.cost())
 
     def clean_up(self) -> None:
         """Deletes what `new_topic` made; called by the runner."""
         for name in self._used_up:
             self.candidate.delete_topic(name)
+
+
+def readings_of(outcome: Outcome, cost: Cost) -> dict[str, float]:
+    """By metric; `cost`: of the broker in the same window."""
+    found = {
+        "rate": outcome.records_per_s,
+        "cpu_s": cost.cpu_s,
+        "cpu_share": cost.cpu_s / outcome.seconds,
+        "rss_anon_mb": cost.rss_anon_mb,
+        "rss_mb": cost.rss_mb,
+    }
+    if outcome.records and cost.cpu_s:
+        found["per_cpu_s"] = outcome.records / cost.cpu_s
+    if outcome.latencies_ms is not None:
+        percentiles = outcome.latencies_ms
+        found |= {"p50_ms": percentiles.p50, "p99_ms": percentiles.p99, "p999_ms": percentiles.p999}
+    return found
 
 
 class Dry(Exception):
@@ -133,7 +137,8 @@ class Row:
     """`run` measures once and returns readings by metric.
 
     `candidates`: keys of those that it makes sense for, None: all. `quick`: also in the quick suite. `rounds`: at most so many (for
-    what takes long), None: all of the suite's. `warms`: run in the round that warms, too. `note`: what a reader must know of it.
+    what takes long), None: all of the suite's. `note`: what a reader must know of it.
+    Before the first round `prepare` fills what the row keeps, and a broker that has to be warmed (Kafka) runs the row once, if it `warms`.
     """
 
     key: str
@@ -145,13 +150,14 @@ class Row:
     quick: bool = False
     rounds: int | None = None
     warms: bool = True
+    prepare: Callable[[Run], None] | None = None
 
     def suits(self, candidate: str) -> bool:
         return self.candidates is None or candidate in self.candidates
 
 
 def all_rows() -> list[Row]:
-    """In the order in which they run and are shown."""
-    from perf import rows_footprint, rows_latency, rows_produce, rows_share
+    """In the order in which they run and are shown; memory comes last, behind all the work."""
+    from perf import rows_footprint, rows_latency, rows_produce, rows_scale, rows_share
 
-    return [*rows_produce.ROWS, *rows_share.ROWS, *rows_latency.ROWS, *rows_footprint.ROWS]
+    return [*rows_produce.ROWS, *rows_share.ROWS, *rows_latency.ROWS, *rows_scale.ROWS, *rows_footprint.ROWS]

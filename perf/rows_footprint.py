@@ -1,0 +1,49 @@
+"""Rows of what a broker costs to start and to have: time to the first produced record, and memory."""
+
+from __future__ import annotations
+
+import time
+
+from perf.candidates import READING
+from perf.processes import cpu_s, memory
+from perf.rows import Row, Run
+
+_TIMEOUT_S = 60.0
+
+
+def _start_to_produce(run: Run) -> dict[str, float]:
+    """From making the process, on an empty directory, until a record is confirmed by a topic that is created first."""
+    from confluent_kafka import Producer
+
+    with run.own_broker() as broker:
+        began = time.perf_counter()
+        broker.start()
+        ready_ms = (time.perf_counter() - began) * 1000
+        broker.create_topic("first")
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", "linger.ms": 0, "log_level": 0})
+        confirmed: list[object] = []
+        producer.produce("first", b"x", on_delivery=lambda error, _: confirmed.append(error))
+        producer.flush(_TIMEOUT_S)
+        took_ms = (time.perf_counter() - began) * 1000
+        if confirmed != [None]:
+            raise TimeoutError(f"the first record was not confirmed: {confirmed}")
+        return {"ms": took_ms, "ready_ms": ready_ms, "cpu_s": cpu_s(broker.pid)}
+
+
+def _memory(run: Run) -> dict[str, float]:
+    """Now, behind all rows before this one in this and the earlier rounds, and after the start, before any work."""
+    now = memory(run.candidate.pid)
+    return {"idle_mb": run.candidate.idle_mb, "rss_anon_mb": now.anonymous_mb, "rss_mb": now.resident_mb}
+
+
+ROWS = (
+    Row(
+        "start-to-produce", "start to first confirmed record", "footprint", _start_to_produce,
+        "On an empty directory, program files in the page cache; the topic is created by a request.", candidates=READING, quick=True,
+    ),
+    Row(
+        "memory", "memory", "footprint", _memory,
+        "idle: two seconds after the start; the others: after all work of this run, from the second round on after all rows.",
+        candidates=READING, quick=True, warms=False,
+    ),
+)  # fmt: skip

@@ -1,0 +1,54 @@
+"""Rows of latency: how long a client waits, for an acknowledgement, for a record, and for its very first one."""
+
+from __future__ import annotations
+
+from kbroker.workloads.latency import latency
+from kbroker.workloads.share import share_consume
+from perf.candidates import ALL, MAIN, READING
+from perf.rows import Dry, Row, RowFunction, Run
+from perf.topics import Kept
+
+_TAIL_S = 5.0
+"""A 99.9th percentile needs records: 5 000 at the higher rate."""
+_QUICK_TAIL_S = 2.0
+
+
+def _ack_round_trip(run: Run) -> dict[str, float]:
+    topic, group = Kept.SMALL_1P.topic(run), run.new_group()
+    outcome = share_consume(
+        run.plan(), run.bootstrap, topic, group, mode="explicit", max_poll_records=1, sync=True, most=Kept.SMALL_1P.records
+    )
+    if outcome.ran_dry:
+        raise Dry(f"{topic} was empty before there was a window")
+    return run.readings(outcome)
+
+
+def _end_to_end(rate_per_s: int) -> RowFunction:
+    def measured(run: Run) -> dict[str, float]:
+        topic = run.new_topic()
+        plan = run.plan(_QUICK_TAIL_S if run.quick else _TAIL_S, warm_up_s=1.0)
+        return run.readings(latency(plan, run.bootstrap, topic, rate_per_s=rate_per_s))
+
+    return measured
+
+
+def _first_record(run: Run) -> dict[str, float]:
+    topic, group = Kept.SMALL_1P.topic(run), run.new_group()
+    outcome = share_consume(run.plan(0.0), run.bootstrap, topic, group, most=Kept.SMALL_1P.records)
+    assert outcome.first_record_ms is not None, "the consumer ended without a record"
+    return {"ms": outcome.first_record_ms}
+
+
+_E2E_NOTE = "A producer on a fixed schedule and a consumer; counted from the moment a record was due to be sent. linger 0, acks=all."
+ROWS = (
+    Row(
+        "ack-round-trip", "acknowledgement round trip", "latency", _ack_round_trip,
+        "commit_sync() for each poll of one batch, 1 consumer.", candidates=READING, quick=True, prepare=Kept.SMALL_1P.prepare,
+    ),
+    Row("e2e-1000", "end to end at 1 000 records/s", "latency", _end_to_end(1000), _E2E_NOTE, candidates=ALL, quick=True),
+    Row("e2e-100", "end to end at 100 records/s", "latency", _end_to_end(100), _E2E_NOTE, candidates=MAIN),
+    Row(
+        "first-record", "subscribe to first record", "latency", _first_record,
+        "A new share group on a topic that has records, 1 consumer.", candidates=READING, quick=True, prepare=Kept.SMALL_1P.prepare,
+    ),
+)  # fmt: skip

@@ -1,0 +1,65 @@
+"""Rows of share groups, and of work queues: each consumer is a process, and takes records, acknowledges them and takes the next.
+
+The client library hands out whole batches, whatever max.poll.records says. So a topic in large batches shows what bulk work costs, and
+one in batches of one to three records what a queue of single tasks costs, which is what the rows "one record at a time" read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.workloads.share import Mix, share_consume
+from perf.candidates import ALL, READING
+from perf.rows import Dry, Group, Row, RowFunction, Run
+from perf.topics import Kept
+
+_MIX = Mix(release=0.01, reject=0.001)
+_IN_TURNS = "A batch is one consumer's until it has acknowledged it: eight consumers of one partition take turns."
+_SMALL = "The topic was written in batches of 1 to 3 records."
+_ONE = f"max.poll.records=1, explicit; the acknowledgement travels with the next poll. {_SMALL}"
+
+
+def _row(
+    key: str, title: str, kept: Kept, consumers: int, *, group: Group = "share", note: str = "", quick: bool = False, wide: bool = False,
+    **settings: Any,  # noqa: ANN401
+) -> Row:  # fmt: skip
+    function = _consume(kept, consumers, **settings)
+    candidates = ALL - {"kafka-sync"} if wide else READING
+    return Row(key, title, group, function, note, candidates=candidates, quick=quick, prepare=kept.prepare)
+
+
+def _consume(kept: Kept, consumers: int, **settings: Any) -> RowFunction:  # noqa: ANN401
+    def measured(run: Run) -> dict[str, float]:
+        topic, group = kept.topic(run), run.new_group()
+        outcome = share_consume(run.plan(), run.bootstrap, topic, group, consumers=consumers, most=kept.records, **settings)
+        if outcome.ran_dry:
+            raise Dry(f"{topic} was empty before there was a window")
+        return run.readings(outcome)
+
+    return measured
+
+
+ROWS = (
+    _row("share-implicit-1", "1 consumer, implicit, 1 MB batches", Kept.LARGE_1P, 1, quick=True),
+    _row("share-implicit-8", "8 consumers, implicit, 1 MB batches", Kept.LARGE_1P, 8, note=_IN_TURNS, quick=True, wide=True),
+    _row("share-implicit-32", "32 consumers, implicit, 1 MB batches", Kept.LARGE_1P, 32, note=_IN_TURNS),
+    _row("share-implicit-8-6p", "8 consumers, 6 partitions, implicit, 1 MB batches", Kept.LARGE_6P, 8),
+    _row(
+        "share-mixed-8", "8 consumers, explicit, 1 % released, 0.1 % rejected", Kept.LARGE_1P, 8,
+        note="1 MB batches. A record counts when it is done with: a released one when it is taken again.", mode="explicit", verdicts=_MIX,
+    ),
+    _row("share-small-implicit-1", "1 consumer, implicit, small batches", Kept.SMALL_1P, 1, note=_SMALL),
+    _row("share-small-explicit-8", "8 consumers, explicit, small batches", Kept.SMALL_1P, 8, note=_SMALL, quick=True, mode="explicit"),
+    _row(
+        "share-small-explicit-32-6p", "32 consumers, 6 partitions, explicit, small batches", Kept.SMALL_6P, 32,
+        note=_SMALL, mode="explicit",
+    ),
+    _row(
+        "one-1", "1 consumer, one record at a time", Kept.SMALL_1P, 1,
+        group="queue", note=_ONE, quick=True, mode="explicit", max_poll_records=1,
+    ),
+    _row(
+        "one-8", "8 consumers, one record at a time", Kept.SMALL_1P, 8,
+        group="queue", note=_ONE, quick=True, wide=True, mode="explicit", max_poll_records=1,
+    ),
+)  # fmt: skip

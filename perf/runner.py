@@ -1,0 +1,170 @@
+"""Runs rows against candidates in turns (A B C A B C …), so that whatever else the machine does meets all of them alike.
+
+All brokers are up all the time and one of them has work. Before the first round every broker is filled, and Kafka runs every row once,
+since a fresh JVM is up to two times slower. Then every round takes each row, and for each row every candidate, beginning with another
+one in each round. A cell that fails is a note; a broker that dies takes part no more. Ctrl-C ends with what there is.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+
+from perf import candidates as known
+from perf.candidates import Candidate
+from perf.machine import describe
+from perf.processes import memory
+from perf.results import METRICS, Results, RowResult
+from perf.rows import Row, Run
+
+_SETTLE_S = 2.0
+_ERROR_CHARACTERS = 300
+WARMING = 0
+
+
+class Settings(NamedTuple):
+    """`seconds`, `warm_up_s`: of each window. `budget_s`: no round is begun that would end later than so long after the start."""
+
+    rounds: int
+    seconds: float
+    warm_up_s: float
+    quick: bool
+    budget_s: float
+
+
+class Runner:
+    """One run of the suite. `results` is filled as it goes on, so that it may be ended at any time."""
+
+    def __init__(self, keys: Sequence[str], rows: Sequence[Row], settings: Settings, home: Path, console: Console) -> None:
+        self._keys, self._rows, self._settings, self._home, self._console = keys, rows, settings, home, console
+        self._began = time.monotonic()
+        self._candidates: list[Candidate] = []
+        mode = "quick" if settings.quick else "full"
+        self.results = Results(describe(home), datetime.now(UTC).isoformat(timespec="seconds"), mode)
+        self.results.rows = [RowResult(row.key, row.title, row.group, row.note) for row in rows]
+
+    def run(self) -> None:
+        """Everything; KeyboardInterrupt ends it with a note. Brokers are gone on return."""
+        try:
+            with self._running_brokers():
+                self._round(WARMING)
+                self._rounds()
+        except KeyboardInterrupt:
+            self._note("interrupted: what follows was not measured")
+        finally:
+            self.results.took_s = round(time.monotonic() - self._began, 1)
+
+    def _rounds(self) -> None:
+        longest_s = 0.0
+        for number in range(1, self._settings.rounds + 1):
+            began = time.monotonic()
+            if began - self._began + longest_s > self._settings.budget_s:
+                self._note(f"{number - 1} rounds instead of {self._settings.rounds}: another one would take too long")
+                return
+            self._round(number)
+            longest_s = max(longest_s, time.monotonic() - began)
+
+    @contextmanager
+    def _running_brokers(self) -> Iterator[None]:
+        for key in self._keys:
+            kind = known.KINDS[key]
+            self.results.candidates.append(known.facts(kind, known.why_missing(kind)))
+        self._candidates = known.make_candidates(self._keys, self._home)
+        try:
+            for candidate in list(self._candidates):
+                self._start(candidate)
+            time.sleep(_SETTLE_S)
+            for candidate in self._candidates:
+                candidate.idle_mb = memory(candidate.pid).anonymous_mb
+            yield
+        finally:
+            for candidate in self._candidates:
+                candidate.kill()
+
+    def _start(self, candidate: Candidate) -> None:
+        self._say(f"starts {candidate.title}")
+        try:
+            candidate.start()
+        except Exception as error:
+            self._leave_out(candidate, f"does not start: {_one_line(error)}")
+
+    def _leave_out(self, candidate: Candidate, why: str) -> None:
+        self._candidates.remove(candidate)
+        self._note(f"{candidate.key} {why}")
+        for facts in self.results.candidates:
+            if facts.key == candidate.key:
+                facts.missing = why
+
+    def _round(self, number: int) -> None:
+        for row, result in zip(self._rows, self.results.rows, strict=True):
+            if row.rounds is not None and number > row.rounds:
+                continue
+            for candidate in in_turn(self._candidates, number):
+                if not row.suits(candidate.key):
+                    continue
+                reading = self._cell(row, candidate, number)
+                if reading is not None and number != WARMING:
+                    result.readings.setdefault(candidate.key, []).append(dict(reading))
+                if not candidate.is_running:
+                    self._leave_out(candidate, f"died while it ran {row.key}")
+
+    def _cell(self, row: Row, candidate: Candidate, number: int) -> Mapping[str, float] | None:
+        """One row against one candidate, once: None where it failed, and where it only prepared."""
+        os.sync()  # What others have written is not to be written in this one's window.
+        home = self._home / "run"
+        home.mkdir()
+        began = time.monotonic()
+        settings = self._settings
+        run = Run(candidate, number, settings.seconds, settings.warm_up_s, settings.quick, home, self._say)
+        try:
+            reading = _done(row, run)
+        except Exception as error:
+            self._note(f"{row.key}, {candidate.key}, round {number}: {_one_line(error)}")
+            reading = None
+        try:
+            run.clean_up()
+        except Exception as error:
+            self._note(f"{row.key}, {candidate.key}, round {number}, cleaning up: {_one_line(error)}")
+        shutil.rmtree(home)
+        if reading is not None:
+            self._say(f"{number}/{settings.rounds} {row.key:26} {candidate.key:13} {_shown(reading)}  ({time.monotonic() - began:.1f} s)")
+        return reading
+
+    def _note(self, text: str) -> None:
+        self.results.notes.append(text)
+        self._console.print(f"[yellow]{text}[/yellow]", highlight=False)
+
+    def _say(self, text: str) -> None:
+        minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
+        self._console.print(f"[dim]{minutes:3}:{seconds:02}[/dim] {text}", highlight=False)
+
+
+def in_turn(candidates: Sequence[Candidate], round_number: int) -> list[Candidate]:
+    """Another one begins in each round."""
+    first = round_number % max(1, len(candidates))
+    return [*candidates[first:], *candidates[:first]]
+
+
+def _done(row: Row, run: Run) -> Mapping[str, float] | None:
+    if run.round_number != WARMING:
+        return row.run(run)
+    if row.prepare is not None:
+        row.prepare(run)
+    return row.run(run) if row.warms and run.candidate.family == "kafka" else None
+
+
+def _shown(reading: Mapping[str, float]) -> str:
+    return "  ".join(f"{value:,.4g} {METRICS[name].unit} ({name})" for name, value in reading.items() if not name.startswith("rss"))
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:_ERROR_CHARACTERS]}"

@@ -1,0 +1,47 @@
+"""Topics that rows read again and again, each time as a new group: filled once for each broker, before the first round.
+
+They are as large as the fastest reader needs for one window; a window that comes near to the end of a topic is closed early.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from perf.rows import Run
+
+
+class Content(NamedTuple):
+    """`batches`: "large" (1 MB, as a producer with a backlog writes them) or "small" (of 1, 2 and 3 records, well mixed)."""
+
+    records: int
+    record_bytes: int
+    partitions: int
+    batches: str
+
+
+class Kept(Enum):
+    LARGE_1P = Content(3_000_000, 100, 1, "large")
+    LARGE_6P = Content(3_000_000, 100, 6, "large")
+    KILOBYTE_6P = Content(400_000, 1000, 6, "large")
+    SMALL_1P = Content(300_000, 100, 1, "small")
+    SMALL_6P = Content(300_000, 100, 6, "small")
+
+    @property
+    def records(self) -> int:
+        return self.value.records
+
+    def topic(self, run: Run) -> str:
+        """Its name; filled when this returns."""
+        return run.kept_topic(self.name.lower().replace("_", "-"), self._fill, partitions=self.value.partitions)
+
+    def prepare(self, run: Run) -> None:
+        """For Row.prepare."""
+        self.topic(run)
+
+    def _fill(self, bootstrap: str, topic: str) -> None:
+        from kbroker.workloads.fill import fill, fill_small
+
+        records, record_bytes, partitions, batches = self.value
+        write = fill if batches == "large" else fill_small
+        write(bootstrap, topic, records, record_bytes, partitions=partitions)
