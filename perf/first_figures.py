@@ -21,13 +21,18 @@ import click
 from rich.console import Console
 
 from kbroker.client.broker_process import RunningBroker
+from kbroker.workloads.fill import fill_small
+from kbroker.workloads.outcome import Outcome
+from kbroker.workloads.share import share_consume
+from kbroker.workloads.window import Plan as Window
 from perf.big_directory import NoRoom, big_directory, evict, read_all
 from perf.figures import Results, Setting, as_json, show
-from perf.load_one_at_a_time import Style, Work, fill_topic, run_consumers
 from perf.measured_broker import cpu_s, idle_memory_mb, measured_broker, start_ms
+from perf.processes import BrokerWatch
 
 PARTS = ("start", "big", "first", "rate")
-STYLES: Sequence[tuple[str, Style]] = (("one", "next poll"), ("sync", "commit_sync"))
+STYLES = {"one": "next poll", "sync": "commit_sync"}
+RECORD_BYTES = 100
 TOPIC = "orders"
 _PAPER_WIDTH = 160
 _START_RATIO = 3  # a start is short: more of them
@@ -115,8 +120,9 @@ def measure_work(plan: Plan, results: Results, parts: Sequence[str]) -> None:
             for consumers in plan.consumers:
                 for setting, broker in brokers.items():
                     if "first" in parts:
-                        work = _work(plan, broker, f"first-{repeat}", consumers, "next poll", seconds=0)
-                        results.add(setting, **{f"first_{consumers}": max(work.first_record_ms)})
+                        work, _ = _work(plan, broker, f"first-{repeat}", consumers, sync=False, seconds=0)
+                        assert work.first_record_ms is not None
+                        results.add(setting, **{f"first_{consumers}": work.first_record_ms})
                     if "rate" in parts:
                         _rates(plan, setting, broker, results, repeat, consumers)
         for setting, broker in brokers.items():
@@ -125,32 +131,35 @@ def measure_work(plan: Plan, results: Results, parts: Sequence[str]) -> None:
 
 
 def _rates(plan: Plan, setting: Setting, broker: RunningBroker, results: Results, repeat: int, consumers: int) -> None:
-    for name, style in STYLES:
-        work = _work(plan, broker, f"{name}-{repeat}", consumers, style, seconds=plan.seconds)
+    for name, style in STYLES.items():
+        work, watch = _work(plan, broker, f"{name}-{repeat}", consumers, sync=name == "sync", seconds=plan.seconds)
         if work.ran_dry:
             results.notes.append(f"{setting}, {consumers} consumers, {style}: the topic was empty before the end; raise --records")
             continue
-        key = f"{name}_{consumers}"
-        results.add(setting, **{key: work.records_per_s, f"{key}_cpu": work.broker_cpu_us})
+        key, used_s = f"{name}_{consumers}", watch.cost().cpu_s
+        cpu_us = used_s * 1e6 / max(1, work.records)
+        results.add(setting, **{key: work.records_per_s, f"{key}_cpu": cpu_us})
         plan.say(
-            f"{setting!s:12} {consumers} x {style:11} {work.records_per_s:6.0f} records/s, {work.broker_cpu_us:4.0f} us of broker CPU, "
-            f"broker at {work.broker_cpu_share:4.0%}, {work.records_per_poll:.1f} records a poll"
+            f"{setting!s:12} {consumers} x {style:11} {work.records_per_s:6.0f} records/s, {cpu_us:4.0f} us of broker CPU, "
+            f"broker at {used_s / work.seconds:4.0%}, {work.records / max(1, work.requests):.1f} records a poll"
         )
 
 
-def _work(plan: Plan, broker: RunningBroker, group: str, consumers: int, style: Style, *, seconds: float) -> Work:
-    group_id = f"{group}-{consumers}"
+def _work(plan: Plan, broker: RunningBroker, group: str, consumers: int, *, sync: bool, seconds: float) -> tuple[Outcome, BrokerWatch]:
+    group_id, watch = f"{group}-{consumers}", BrokerWatch(broker.pid)
     broker.set_group_config(group_id, {"share.auto.offset.reset": "earliest"})
-    return run_consumers(
+    outcome = share_consume(
+        Window(seconds, watch=watch),
         broker.bootstrap,
         TOPIC,
         group_id,
         consumers=consumers,
-        style=style,
-        seconds=seconds,
-        topic_records=plan.topic_records,
-        broker_pid=broker.pid,
+        mode="explicit",
+        max_poll_records=1,
+        sync=sync,
+        most=plan.topic_records,
     )
+    return outcome, watch
 
 
 @contextlib.contextmanager
@@ -160,7 +169,7 @@ def _filled_broker(plan: Plan, setting: Setting) -> Iterator[RunningBroker]:
         broker.start()
         broker.create_topic(TOPIC)
         plan.say(f"{setting}: writing {plan.topic_records} records in batches of 1 to 3")
-        fill_topic(broker.bootstrap, TOPIC, plan.topic_records)
+        fill_small(broker.bootstrap, TOPIC, plan.topic_records, RECORD_BYTES)
         yield broker
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _CHUNK_RECORDS = 1_000
 _SMALL_CHUNK_RECORDS = 60
-_SMALL_OUTSTANDING = 3_000
+_SMALL_OUTSTANDING = 300
 _STALLED_S = 60.0
 
 
@@ -47,7 +47,7 @@ def fill_small(
 ) -> None:
     """The same in batches of 1, 2 and 3 records in equal numbers, mixed: two records a batch on average.
 
-    The client library makes batches of one size, so there are three producers, which are kept within some thousand records of each other.
+    The client library makes batches of one size, so there are three producers, which are kept within some hundred batches of each other.
     """
     common = {**base(bootstrap, settings), "acks": "all"}
     producers = [{**common, **batching(batch_bytes=1_000_000, linger_ms=5, compression="none", batch_records=size)} for size in (1, 2, 3)]
@@ -55,7 +55,7 @@ def fill_small(
 
 
 class _Filling:
-    """`weights`: how the records are shared out among the producers."""
+    """`weights`: how the records are shared out among the producers, and how many may be on their way, in units of `outstanding`."""
 
     def __init__(
         self, producers: Sequence[Settings], weights: Sequence[int], topic: str, record_bytes: int, chunk_records: int, outstanding: int
@@ -73,11 +73,11 @@ class _Filling:
         for number, first in enumerate(range(0, records, size)):
             messages = next(pool)[: records - first]
             bounds = [len(messages) * sum(self._weights[:each]) // sum(self._weights) for each in range(len(self._weights) + 1)]
-            for producer, (begin, end) in zip(self._producers, pairwise(bounds), strict=True):
+            for producer, weight, (begin, end) in zip(self._producers, self._weights, pairwise(bounds), strict=True):
                 if begin < end:
                     producer.produce_batch(self._topic, messages[begin:end], partition=number % partitions)
                     producer.poll(0)
-                self._wait(producer, self._outstanding)
+                self._wait(producer, self._outstanding * weight)
         for producer in self._producers:
             self._wait(producer, 0)
         self._refusals.check()
