@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from rich.console import Console
 
@@ -25,6 +25,7 @@ from perf.processes import memory
 from perf.results import METRICS, Results, RowResult
 from perf.rows import Row, Run
 
+_T = TypeVar("_T")
 _SETTLE_S = 2.0
 _ERROR_CHARACTERS = 300
 WARMING = 0
@@ -147,7 +148,7 @@ class Runner:
         self._console.print(f"[dim]{minutes:3}:{seconds:02}[/dim] {text}", highlight=False)
 
 
-def in_turn(candidates: Sequence[Candidate], round_number: int) -> list[Candidate]:
+def in_turn(candidates: Sequence[_T], round_number: int) -> list[_T]:
     """Another one begins in each round."""
     first = round_number % max(1, len(candidates))
     return [*candidates[first:], *candidates[:first]]

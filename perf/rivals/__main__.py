@@ -1,0 +1,72 @@
+"""One-at-a-time queue work: kbroker beside Redis Streams, RabbitMQ and NATS JetStream.
+
+    make perf-rivals                                               installs what is missing (servers: when root), measures, keeps results
+    python -m perf.rivals --sides segment-disk,redis-streams       some of them
+"""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+import click
+from rich.console import Console
+
+from perf import report_html, report_terminal
+from perf.results import to_json, write_json
+from perf.rivals.comparison import Comparison
+from perf.rivals.sides import OURS, RIVALS, Settings
+
+KEYS = (*OURS, *(rival.key for rival in RIVALS))
+_PAPER_WIDTH = 200
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def _chosen(_: click.Context, __: click.Parameter, text: str | None) -> Sequence[str]:
+    keys = [part.strip() for part in (text or "").split(",") if part.strip()]
+    unknown = [key for key in keys if key not in KEYS]
+    if unknown:
+        raise click.BadParameter(f"{', '.join(unknown)}; there are {', '.join(KEYS)}")
+    return keys or KEYS
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+@click.command()
+@click.option("--sides", callback=_chosen, metavar="KEY,…", help=f"Of {', '.join(KEYS)}.  [default: all]")
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Readings of each figure.")
+@click.option("--seconds", type=click.FloatRange(min=0.2), default=3.0, show_default=True, help="Length of a window.")
+@click.option("--json", "json_file", type=_FILE, help="Write every reading there.")
+@click.option("--html", "html_file", type=_FILE, help="Write the report with plots there.")
+@click.option("--home", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Where servers keep data: a disk with 5 GB.")
+def main(sides: Sequence[str], rounds: int, seconds: float, json_file: Path | None, html_file: Path | None, home: Path | None) -> None:
+    """Take one record, acknowledge it, take the next: kbroker beside other queues, in turns, each with its own Python client.
+
+    Ctrl-C ends it early; what was measured until then is reported.
+    """
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_PAPER_WIDTH)
+    settings = Settings(rounds=rounds, seconds=seconds, warm_up_s=0.5)
+    signal.signal(signal.SIGTERM, _interrupt)
+    with tempfile.TemporaryDirectory(prefix="kbroker-rivals-", dir=home, ignore_cleanup_errors=True) as directory:
+        comparison = Comparison(sides, settings, Path(directory), console)
+        comparison.run()
+    results = comparison.results
+    if json_file is not None:
+        write_json(results, json_file)
+    report_terminal.show(to_json(results), console)
+    if html_file is not None:
+        report_html.write(to_json(results), html_file)
+    for path in (json_file, html_file):
+        if path is not None:
+            console.print(f"written: {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""Runs the queue rows against kbroker and the rivals in turns (A B C A B C …), and judges the best rival of each durability.
+
+All servers are up all the time and one of them has work. For each row every side is given its records first; then come the windows,
+beginning with another side in each round. A cell that fails is a note; a server that dies takes part no more.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from perf import candidates as known
+from perf.goals import Goal, judge
+from perf.machine import describe
+from perf.results import METRICS, CandidateFacts, Reading, Results, RowResult
+from perf.rivals.sides import OURS, RIVALS, SINGLE, KbrokerSide, RivalSide, Settings, Side, queue_rows
+from perf.rows import Row
+from perf.runner import in_turn
+
+WARMING = 0
+AT_LEAST = {"rate": 1.0, "per_cpu_s": 0.7}
+"""Of the best rival of the same durability, in the row of eight consumers; the other rows are for information."""
+JUDGED_ROW = "one-8"
+_SHOWN = ("rate", "per_cpu_s", "cpu_share", "rss_anon_mb")
+_SETTLE_S = 1.0
+_ERROR_CHARACTERS = 300
+
+
+class Comparison:
+    """One run. `results` is filled as it goes on, so that it may be ended at any time."""
+
+    def __init__(self, keys: Sequence[str], settings: Settings, home: Path, console: Console) -> None:
+        self._settings, self._home, self._console = settings, home, console
+        self._began = time.monotonic()
+        self.results = Results(describe(home), datetime.now(UTC).isoformat(timespec="seconds"), "rivals")
+        self._rows = queue_rows(settings)
+        self.results.rows = [RowResult(row.key, row.title, row.group, row.note) for row in self._rows]
+        self._sides = self._make_sides(keys)
+
+    def run(self) -> None:
+        """Everything; KeyboardInterrupt ends it with a note. Servers are gone on return."""
+        try:
+            with self._running_servers():
+                for number in range(WARMING, self._settings.rounds + 1):
+                    for row, result in zip(self._rows, self.results.rows, strict=True):
+                        self._row(row, result, number)
+        except KeyboardInterrupt:
+            self._note("interrupted: what follows was not measured")
+        finally:
+            self.results.took_s = round(time.monotonic() - self._began, 1)
+            self.results.goals = judge(self.results, goals(self.results))
+
+    def _make_sides(self, keys: Sequence[str]) -> list[Side]:
+        """Facts of everybody are in the results; those that are not installed do not take part."""
+        sides: list[Side] = []
+        settings, home = self._settings, self._home
+        for candidate in known.make_candidates([key for key in OURS if key in keys], home):
+            facts = known.facts(candidate.kind, None)
+            sides.append(KbrokerSide(candidate, facts, settings, home, self._say))
+            self.results.candidates.append(facts)
+        for rival in (rival for rival in RIVALS if rival.key in keys):
+            facts = CandidateFacts(rival.key, rival.title, rival.family, "", rival.durability, "", rival.why_missing())
+            self.results.candidates.append(facts)
+            if facts.missing is None:
+                sides.append(RivalSide(rival(home / rival.key), facts, settings))
+            else:
+                self._say(f"{rival.title}: {facts.missing}")
+        return sides
+
+    @contextmanager
+    def _running_servers(self) -> Iterator[None]:
+        everybody = list(self._sides)
+        try:
+            for side in everybody:
+                self._say(f"starts {side.facts.title}")
+                try:
+                    side.start()
+                except Exception as error:
+                    self._leave_out(side, f"does not start: {_one_line(error)}")
+            yield
+        finally:
+            for side in everybody:
+                side.kill()
+
+    def _row(self, row: Row, result: RowResult, number: int) -> None:
+        prepared = []
+        for side in [side for side in self._sides if side.suits(row)]:
+            with self._cell(side, row, number):
+                side.prepare(row)
+                prepared.append(side)
+        os.sync()  # What one of them has still to write is not to be written in another one's window.
+        time.sleep(_SETTLE_S)
+        for side in in_turn(prepared, number):
+            with self._cell(side, row, number):
+                self._measure(side, row, result, number)
+        for side in prepared:
+            with self._cell(side, row, number):
+                side.drop()
+
+    def _measure(self, side: Side, row: Row, result: RowResult, number: int) -> None:
+        reading = side.measure(row, number)
+        if number != WARMING:
+            result.readings.setdefault(side.facts.key, []).append(dict(reading))
+        which = "warming" if number == WARMING else f"{number}/{self._settings.rounds}"
+        self._say(f"{which:7} {row.key:6} {side.facts.key:17} {_shown(reading)}")
+
+    @contextmanager
+    def _cell(self, side: Side, row: Row, number: int) -> Iterator[None]:
+        """What fails in it is a note; a side whose server has died takes part no more."""
+        try:
+            yield
+        except Exception as error:
+            self._note(f"{row.key}, {side.facts.key}, round {number}: {_one_line(error)}")
+        if side in self._sides and not side.is_running():
+            self._leave_out(side, f"died in {row.key}")
+
+    def _leave_out(self, side: Side, why: str) -> None:
+        self._sides.remove(side)
+        side.facts.missing = why
+        self._note(f"{side.facts.key} {why}")
+
+    def _note(self, text: str) -> None:
+        self.results.notes.append(text)
+        self._console.print(f"[yellow]{text}[/yellow]", highlight=False)
+
+    def _say(self, text: str) -> None:
+        minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
+        self._console.print(f"[dim]{minutes:3}:{seconds:02}[/dim] {text}", highlight=False)
+
+
+def goals(results: Results) -> list[Goal]:
+    """Against the best rival of the same durability, metric by metric: the fastest need not be the one that uses the least CPU."""
+    found = []
+    ours = [candidate for candidate in results.candidates if candidate.family == "kbroker"]
+    for row in results.rows:
+        against_row = SINGLE.get(row.key, row.key)
+        for candidate in ours:
+            for metric, at_least in AT_LEAST.items():
+                best = best_rival(results, against_row, metric, candidate.durability)
+                if best is not None:
+                    limit = at_least if row.key == JUDGED_ROW else None
+                    found.append(Goal(row.key, metric, candidate.key, best, limit, against_row=against_row))
+    return found
+
+
+def best_rival(results: Results, row: str, metric: str, durability: str) -> str | None:
+    """By its median; None where there is no reading of any."""
+    medians = {
+        candidate.key: median
+        for candidate in results.candidates
+        if candidate.family != "kbroker" and candidate.durability == durability
+        if (median := results.median(row, candidate.key, metric)) is not None
+    }
+    return max(medians, key=medians.__getitem__, default=None)
+
+
+def _shown(reading: Reading) -> str:
+    return "  ".join(f"{reading[name]:,.4g} {METRICS[name].unit}" for name in _SHOWN if name in reading)
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:_ERROR_CHARACTERS]}"

@@ -1,0 +1,123 @@
+"""NATS JetStream as a queue: a work-queue stream in files, a durable pull consumer, fetch(1) and ack."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from kbroker.workloads.client_process import Link
+from kbroker.workloads.window import Client
+from perf.rivals.rival import HOST, PAYLOAD, Rival, count_one, program
+from perf.rivals.server_process import ServerFailed, ServerProcess
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client as Connection
+
+CONSUMER = "workers"
+_FILL_AT_ONCE = 500
+_FETCH_TIMEOUT_S = 0.1
+
+
+class NatsJetStream(Rival):
+    """File storage. The server syncs every two minutes (its default), so records outlive the server's crash, not the machine's."""
+
+    key: ClassVar[str] = "nats-jetstream"
+    title: ClassVar[str] = "NATS JetStream"
+    family: ClassVar[str] = "nats"
+    durability: ClassVar[str] = "os"
+    package: ClassVar[str] = "nats-server"
+    client: ClassVar[str] = "nats-py"
+
+    def launch(self) -> ServerProcess:
+        options = ["--addr", HOST, "--port", str(self.port), "--jetstream", "--store_dir", str(self.home / "data")]
+        return ServerProcess([program("nats-server"), *options], self.home / "server.log")
+
+    def answers(self) -> bool:
+        try:
+            socket.create_connection((HOST, self.port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+    def check(self) -> str:
+        """Storage is a setting of a stream: `fill` looks at it."""
+        return asyncio.run(self._version())
+
+    def fill(self, queue: str, records: int) -> None:
+        asyncio.run(self._fill(queue, records))
+
+    def consumer(self, queue: str) -> Client:
+        return Client(work, {"port": self.port, "queue": queue})
+
+    def left(self, queue: str) -> int:
+        return asyncio.run(self._left(queue))
+
+    def drop(self, queue: str) -> None:
+        asyncio.run(self._drop(queue))
+
+    async def _version(self) -> str:
+        async with connected(self.port) as connection:
+            return str(connection._server_info["version"])
+
+    async def _fill(self, queue: str, records: int) -> None:
+        from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
+
+        stream = StreamConfig(name=queue, subjects=[queue], storage=StorageType.FILE, retention=RetentionPolicy.WORK_QUEUE)
+        async with connected(self.port) as connection:
+            jetstream = connection.jetstream()
+            await jetstream.add_stream(stream)
+            await jetstream.add_consumer(queue, ConsumerConfig(durable_name=CONSUMER, ack_policy=AckPolicy.EXPLICIT))
+            for first in range(0, records, _FILL_AT_ONCE):
+                at_once = min(_FILL_AT_ONCE, records - first)
+                await asyncio.gather(*(jetstream.publish(queue, PAYLOAD) for _ in range(at_once)))
+            made = await jetstream.stream_info(queue)
+            consumer = await jetstream.consumer_info(queue, CONSUMER)
+        as_told = made.config.storage == StorageType.FILE and consumer.config.ack_policy == AckPolicy.EXPLICIT
+        if not as_told or consumer.config.mem_storage or made.state.messages != records:
+            raise ServerFailed(f"nats-server's stream is not as it was asked for: {made}, {consumer}")
+
+    async def _left(self, queue: str) -> int:
+        async with connected(self.port) as connection:
+            consumer = await connection.jetstream().consumer_info(queue, CONSUMER)
+        return (consumer.num_pending or 0) + (consumer.num_ack_pending or 0)
+
+    async def _drop(self, queue: str) -> None:
+        async with connected(self.port) as connection:
+            await connection.jetstream().delete_stream(queue)
+
+
+def work(link: Link, arguments: Mapping[str, Any]) -> None:
+    """A client process."""
+    asyncio.run(_work(link, arguments["port"], arguments["queue"]))
+
+
+async def _work(link: Link, port: int, queue: str) -> None:
+    from nats.errors import TimeoutError as NothingThere
+
+    async with connected(port) as connection:
+        subscription = await connection.jetstream().pull_subscribe_bind(CONSUMER, stream=queue)
+        link.begin()
+        while link.running:
+            try:
+                (record,) = await subscription.fetch(1, timeout=_FETCH_TIMEOUT_S)
+            except NothingThere:
+                link.check_patience()
+                continue
+            await record.ack()
+            count_one(link)
+        await connection.flush()
+    link.send_report()
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[Connection]:
+    import nats
+
+    connection = await nats.connect(f"nats://{HOST}:{port}", allow_reconnect=False)
+    try:
+        yield connection
+    finally:
+        await connection.close()

@@ -1,0 +1,181 @@
+"""RabbitMQ as a queue: persistent messages, prefetch 1, each acknowledged. Quorum queues are synced, classic durable ones are not.
+
+The node is one of its own: name, directories, configuration, Erlang cookie and port mapper (epmd), nothing of what a package set up.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from kbroker.client.broker_process import free_port
+from kbroker.workloads.client_process import Link
+from kbroker.workloads.window import Client
+from perf.rivals.rival import HOST, PAYLOAD, Rival, count_one, program
+from perf.rivals.server_process import ServerFailed, ServerProcess
+
+if TYPE_CHECKING:
+    from pika.adapters.blocking_connection import BlockingChannel
+    from pika.spec import Basic, BasicProperties
+
+PERSISTENT = 2
+_CONTROL_TIMEOUT_S = 60.0
+_POLL_S = 0.1
+_LOOPBACK_ONLY = "-kernel inet_dist_use_interface {127,0,0,1}"
+
+
+class RabbitMQ(Rival):
+    """A node for one type of queue."""
+
+    queue_type: ClassVar[str]
+    family: ClassVar[str] = "rabbitmq"
+    package: ClassVar[str] = "rabbitmq-server"
+    client: ClassVar[str] = "pika"
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self._node = f"rival-{self.port}@localhost"
+        self._environment: dict[str, str] = {}
+        self._port_mapper: ServerProcess | None = None
+
+    def launch(self) -> ServerProcess:
+        self._environment = {**os.environ, **self._settings()}
+        # Left to itself the node starts a daemon that outlives it.
+        mapper = [program("epmd"), "-port", self._environment["ERL_EPMD_PORT"], "-address", HOST]
+        self._port_mapper = ServerProcess(mapper, self.home / "epmd.log", self._environment)
+        return ServerProcess([program("rabbitmq-server")], self.home / "server.log", self._environment)
+
+    def kill(self) -> None:
+        super().kill()
+        if self._port_mapper is not None:
+            self._port_mapper.kill()
+
+    def answers(self) -> bool:
+        from pika.exceptions import AMQPConnectionError
+
+        try:
+            with channel_to(self.port):
+                return True
+        except AMQPConnectionError:
+            return False
+
+    def check(self) -> str:
+        """Syncs are a matter of the queue's type; how the log of quorum queues makes them is a setting."""
+        method = self._control("eval", "maps:get(wal_sync_method, ra_system:fetch(quorum_queues)).")
+        if method not in ("datasync", "sync"):
+            raise ServerFailed(f"RabbitMQ's log of quorum queues is synced with {method}")
+        return self._control("eval", "rabbit_misc:version().").strip('"')
+
+    def fill(self, queue: str, records: int) -> None:
+        import pika
+
+        with channel_to(self.port) as channel:
+            channel.queue_declare(queue, durable=True, arguments={"x-queue-type": self.queue_type})
+            properties = pika.BasicProperties(delivery_mode=PERSISTENT)
+            for _ in range(records):
+                channel.basic_publish("", queue, PAYLOAD, properties)
+            self._server_has(channel, queue, records)
+        self._check_queue(queue)
+
+    def consumer(self, queue: str) -> Client:
+        return Client(work, {"port": self.port, "queue": queue})
+
+    def left(self, queue: str) -> int:
+        with channel_to(self.port) as channel:
+            # It waits its turn in the queue's log, behind all acknowledgements; what it takes goes back when the connection ends.
+            method, _, _ = channel.basic_get(queue)
+            return method.message_count + 1 if method is not None else 0
+
+    def drop(self, queue: str) -> None:
+        with channel_to(self.port) as channel:
+            channel.queue_delete(queue)
+
+    def _settings(self) -> Mapping[str, str]:
+        home = self.home
+        plugins, config, environment_file = home / "enabled_plugins", home / "rabbitmq.conf", home / "rabbitmq-env.conf"
+        plugins.write_text("[].\n")
+        config.write_text(f"listeners.tcp.1 = {HOST}:{self.port}\nlog.file.level = warning\n")
+        environment_file.write_text("")
+        return {
+            "HOME": str(home),
+            "ERL_EPMD_PORT": str(free_port()),
+            "ERL_EPMD_ADDRESS": HOST,
+            "RABBITMQ_NODENAME": self._node,
+            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _LOOPBACK_ONLY,
+            "RABBITMQ_CONF_ENV_FILE": str(environment_file),
+            "RABBITMQ_CONFIG_FILE": str(config),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(plugins),
+            "RABBITMQ_MNESIA_BASE": str(home / "data"),
+            "RABBITMQ_LOG_BASE": str(home / "log"),
+            "RABBITMQ_PID_FILE": str(home / "pid"),
+        }
+
+    def _server_has(self, channel: BlockingChannel, queue: str, records: int) -> None:
+        """Until the queue has taken in all that was published. Publisher confirms would say it too, one round trip for each record."""
+        assert self.server is not None
+        self.server.wait_until(lambda: channel.queue_declare(queue, passive=True).method.message_count == records)
+
+    def _check_queue(self, queue: str) -> None:
+        listed = self._control("list_queues", "--no-table-headers", "name", "type", "durable").splitlines()
+        if f"{queue}\t{self.queue_type}\ttrue" not in listed:
+            raise ServerFailed(f"RabbitMQ's queue {queue} is not as it was asked for: {listed}")
+
+    def _control(self, *words: str) -> str:
+        command = [program("rabbitmqctl"), "--quiet", "--node", self._node, *words]
+        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=_CONTROL_TIMEOUT_S, check=False)
+        if done.returncode:
+            raise ServerFailed(f"rabbitmqctl {words[0]} ended with {done.returncode}: {(done.stderr or done.stdout).strip()}")
+        return done.stdout.strip()
+
+
+class QuorumQueue(RabbitMQ):
+    """Every change goes through a Raft log (of one member) that is synced."""
+
+    key: ClassVar[str] = "rabbitmq-quorum"
+    title: ClassVar[str] = "RabbitMQ quorum queue"
+    durability: ClassVar[str] = "disk"
+    queue_type: ClassVar[str] = "quorum"
+
+
+class ClassicQueue(RabbitMQ):
+    """Durable, with persistent messages: written to files, which are not synced when a message is acknowledged."""
+
+    key: ClassVar[str] = "rabbitmq-classic"
+    title: ClassVar[str] = "RabbitMQ classic queue"
+    durability: ClassVar[str] = "os"
+    queue_type: ClassVar[str] = "classic"
+
+
+def work(link: Link, arguments: Mapping[str, Any]) -> None:
+    """A client process. What prefetching has brought when it ends goes back to the queue with the connection's end."""
+    with channel_to(arguments["port"]) as channel:
+
+        def take(_: BlockingChannel, method: Basic.Deliver, properties: BasicProperties, __: bytes) -> None:
+            channel.basic_ack(method.delivery_tag)
+            if properties.delivery_mode != PERSISTENT:
+                raise ServerFailed(f"a message of delivery mode {properties.delivery_mode}")
+            count_one(link)
+
+        channel.basic_qos(prefetch_count=1)
+        link.begin()
+        channel.basic_consume(arguments["queue"], take)
+        while link.running:
+            channel.connection.process_data_events(_POLL_S)
+            link.check_patience()
+    link.send_report()
+
+
+@contextmanager
+def channel_to(port: int) -> Iterator[BlockingChannel]:
+    import pika
+
+    connection = pika.BlockingConnection(pika.ConnectionParameters(HOST, port))
+    try:
+        yield connection.channel()
+    finally:
+        connection.close()

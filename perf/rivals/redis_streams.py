@@ -1,0 +1,99 @@
+"""Redis Streams as a queue: a consumer group, XREADGROUP COUNT 1, XACK. Every change is synced before it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from kbroker.workloads.client_process import Link
+from kbroker.workloads.window import Client
+from perf.rivals.rival import HOST, PAYLOAD, Rival, count_one, program
+from perf.rivals.server_process import ServerFailed, ServerProcess
+
+if TYPE_CHECKING:
+    import redis
+
+GROUP = "workers"
+_FILL_AT_ONCE = 5_000
+_BLOCK_MS = 100
+_IN_FORCE = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
+
+
+class RedisStreams(Rival):
+    """appendfsync=always: the append-only file is synced before commands are answered, those of all clients of one round at once."""
+
+    key: ClassVar[str] = "redis-streams"
+    title: ClassVar[str] = "Redis Streams"
+    family: ClassVar[str] = "redis"
+    durability: ClassVar[str] = "disk"
+    package: ClassVar[str] = "redis-server"
+    client: ClassVar[str] = "redis"
+
+    def launch(self) -> ServerProcess:
+        settings = {"port": self.port, "bind": HOST, "dir": self.home, "daemonize": "no", "save": "", **_IN_FORCE}
+        options = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+        return ServerProcess([program("redis-server"), *options], self.home / "server.log")
+
+    def answers(self) -> bool:
+        from redis.exceptions import ConnectionError
+
+        with connect(self.port) as redis:
+            try:
+                return bool(redis.ping())
+            except ConnectionError:
+                return False
+
+    def check(self) -> str:
+        """The file is written to only if it is enabled and its last write went well."""
+        with connect(self.port) as redis:
+            settings = {name: value for pattern in _IN_FORCE for name, value in redis.config_get(pattern).items()}
+            facts = redis.info()
+        if settings != _IN_FORCE or not facts["aof_enabled"] or facts["aof_last_write_status"] != "ok":
+            raise ServerFailed(f"redis-server is not as durable as it was told to be: {settings}, {facts}")
+        return str(facts["redis_version"])
+
+    def fill(self, queue: str, records: int) -> None:
+        with connect(self.port) as redis:
+            redis.xgroup_create(queue, GROUP, id="0", mkstream=True)
+            for first in range(0, records, _FILL_AT_ONCE):
+                pipeline = redis.pipeline(transaction=False)
+                for _ in range(min(_FILL_AT_ONCE, records - first)):
+                    pipeline.xadd(queue, {"value": PAYLOAD})
+                pipeline.execute()
+        self.check()
+
+    def consumer(self, queue: str) -> Client:
+        return Client(work, {"port": self.port, "queue": queue})
+
+    def left(self, queue: str) -> int:
+        with connect(self.port) as redis:
+            (group,) = redis.xinfo_groups(queue)
+            return int(group["lag"]) + int(group["pending"])
+
+    def drop(self, queue: str) -> None:
+        with connect(self.port) as redis:
+            redis.delete(queue)
+
+
+def work(link: Link, arguments: Mapping[str, Any]) -> None:
+    """A client process. XACK's answer says that the record was this consumer's, and not acknowledged before."""
+    queue, name = arguments["queue"], f"worker-{link.number}"
+    with connect(arguments["port"]) as redis:
+        redis.ping()
+        link.begin()
+        while link.running:
+            streams = redis.xreadgroup(GROUP, name, {queue: ">"}, count=1, block=_BLOCK_MS)
+            if not streams:
+                link.check_patience()
+                continue
+            ((_, ((record_id, _),)),) = streams
+            if redis.xack(queue, GROUP, record_id) != 1:
+                raise ServerFailed(f"record {record_id!r} was acknowledged before")
+            count_one(link)
+    link.send_report()
+
+
+def connect(port: int) -> redis.Redis:
+    import redis
+
+    return redis.Redis(HOST, port, single_connection_client=True, decode_responses=False)

@@ -1,0 +1,112 @@
+"""A server that is a child process of ours, and whatever processes it makes: its CPU time, its memory, its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from perf.processes import Cost, cpu_s, memory
+
+START_TIMEOUT_S = 60.0
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_LOOK_AGAIN_S = 0.05
+
+
+class ServerFailed(Exception):
+    """A server did not start, or is not set up as it was told to; the text ends with what it printed."""
+
+
+class ServerProcess:
+    """Started by the constructor, in the directory of `log_file`, which gets what it prints. `kill` must be called."""
+
+    def __init__(self, command: Sequence[str], log_file: Path, env: Mapping[str, str] | None = None) -> None:
+        self._log_file, self._name = log_file, Path(command[0]).name
+        with log_file.open("ab") as log:
+            # A session of its own: Ctrl-C on the terminal is for us, who then kill it.
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, cwd=log_file.parent, start_new_session=True
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def wait_until(self, answers: Callable[[], bool]) -> None:
+        """Raises ServerFailed when the process ends before `answers` says yes, or does not say so within `START_TIMEOUT_S`."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not answers():
+            code = self._process.poll()
+            if code is not None or time.monotonic() > deadline:
+                what = f"ended with exit code {code}" if code is not None else f"did not answer within {START_TIMEOUT_S:.0f} s"
+                raise ServerFailed(f"{self._name} {what}; it printed:\n{self._log_file.read_text(errors='replace')[-3000:]}")
+            time.sleep(_LOOK_AGAIN_S)
+
+    def kill(self) -> None:
+        """SIGKILL to it and all its children; nothing of their data is wanted any more. No error if it has ended."""
+        for pid in reversed(process_tree(self.pid)) if self.is_running() else []:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue  # Ended with its parent.
+        self._process.wait()
+
+
+class TreeWatch:
+    """Reads a server and all its children around a window; a kbroker.workloads.window.Watch, as perf.processes.BrokerWatch is one."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._began_cpu_s = 0.0
+        self._cost: Cost | None = None
+
+    def opened(self) -> None:
+        self._cost = None
+        self._began_cpu_s = tree_cpu_s(self.pid)
+
+    def closed(self) -> None:
+        used_s = tree_cpu_s(self.pid) - self._began_cpu_s
+        readings = [memory(pid) for pid in process_tree(self.pid)]
+        self._cost = Cost(used_s, sum(each.anonymous_mb for each in readings), sum(each.resident_mb for each in readings))
+
+    def cost(self) -> Cost:
+        """Of the last window that was closed."""
+        assert self._cost is not None, "no window was opened and closed"
+        return self._cost
+
+
+def tree_cpu_s(pid: int) -> float:
+    """User and system time of `pid` and its children, those included that have ended and were waited for (in steps of 10 ms)."""
+    waited_for = 0
+    living = 0.0
+    for member in process_tree(pid):
+        living += cpu_s(member)
+        waited_for += sum(int(ticks) for ticks in _stat_fields(member)[13:15])
+    return living + waited_for / _TICKS_PER_S
+
+
+def process_tree(pid: int) -> list[int]:
+    """`pid`, its children, their children …"""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                parent = int(_stat_fields(int(entry.name))[1])
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # Ended since the directory was listed.
+            children.setdefault(parent, []).append(int(entry.name))
+    tree = [pid]
+    for member in tree:  # which grows meanwhile
+        tree += children.get(member, [])
+    return tree
+
+
+def _stat_fields(pid: int) -> list[str]:
+    """/proc/PID/stat behind the name in brackets: [1] is the parent, [13] and [14] are the times of children that were waited for."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
