@@ -1,0 +1,91 @@
+"""Whether a broker's memory grows: hours of traffic in minutes, with new clients all the time, and its anonymous memory in between.
+
+    python -m perf.memory_over_time                              five minutes on the segment engine: about 100 M records
+    python -m perf.memory_over_time --engine lmdb --minutes 60
+
+In turns: a producer as fast as it can, and eight share consumers of one group (explicit, 1 % released, 0.1 % rejected), all new
+processes each time. The topic keeps 64 MiB, so retention is at work as well. What a broker takes at first (caches, buffers, the
+interpreter's arenas) is not growth: that is what the last third of the time has over the second third, by medians.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from kbroker.workloads.produce import produce
+from kbroker.workloads.share import Mix, share_consume
+from kbroker.workloads.window import Plan
+from perf.measured_broker import measured_broker
+from perf.processes import memory
+
+TOPIC_CONFIG: Mapping[str, str] = {"segment.bytes": str(16 << 20), "retention.bytes": str(64 << 20)}
+CONSUMERS = 8
+_PRODUCE_S, _CONSUME_S = 0.5, 1.0
+_SHOWN_ROWS = 30
+
+
+class Sample(NamedTuple):
+    """After `seconds`, in which `records` were written and taken."""
+
+    seconds: float
+    records: int
+    rss_anon_mb: float
+
+
+def samples(bootstrap: str, pid: int, topic: str, group: str, seconds: float) -> list[Sample]:
+    """One for each turn, at least three. Raises WorkloadFailed."""
+    began, records, found = time.monotonic(), 0, list[Sample]()
+    while len(found) < 3 or time.monotonic() - began < seconds:
+        produced = produce(Plan(_PRODUCE_S, 0.0), bootstrap, topic)
+        consumed = share_consume(
+            Plan(_CONSUME_S, 0.0), bootstrap, topic, group, consumers=CONSUMERS, mode="explicit", verdicts=Mix(), most=produced.records
+        )
+        records += produced.records + consumed.records
+        found.append(Sample(time.monotonic() - began, records, memory(pid).anonymous_mb))
+    return found
+
+
+def growth_mb(found: Sequence[Sample]) -> float:
+    third = len(found) // 3
+    second, last = found[-2 * third : -third], found[-third:]
+    return median(sample.rss_anon_mb for sample in last) - median(sample.rss_anon_mb for sample in second)
+
+
+@click.command(help=__doc__)
+@click.option("--engine", default="segment", show_default=True)
+@click.option("--durability", type=click.Choice(["disk", "os"]), default="disk", show_default=True)
+@click.option("--minutes", default=5.0, show_default=True)
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write every sample there.")
+def main(engine: str, durability: str, minutes: float, json_file: Path | None) -> None:
+    with tempfile.TemporaryDirectory(prefix="kbroker-perf-") as home:
+        broker = measured_broker(Path(home), engine, durability)
+        broker.start()
+        try:
+            broker.create_topic("orders", config=TOPIC_CONFIG)
+            broker.set_group_config("workers", {"share.auto.offset.reset": "earliest"})
+            found = samples(broker.bootstrap, broker.pid, "orders", "workers", minutes * 60)
+            broker.stop()
+        finally:
+            broker.kill()
+    table = Table("minutes", "million records", "anonymous memory, MB")
+    for sample in found[:: max(1, len(found) // _SHOWN_ROWS)]:
+        table.add_row(f"{sample.seconds / 60:.1f}", f"{sample.records / 1e6:.1f}", f"{sample.rss_anon_mb:.1f}")
+    console = Console()
+    console.print(table)
+    console.print(f"growth in the last third: {growth_mb(found):+.1f} MB")
+    if json_file is not None:
+        json_file.write_text(json.dumps([sample._asdict() for sample in found], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
