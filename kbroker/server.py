@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import faulthandler
-import inspect
 import logging
 import math
 import os
@@ -24,7 +23,8 @@ from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, cast
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -32,7 +32,7 @@ from kbroker.api import APIS, handler_of
 from kbroker.api.api_versions import API_KEY as API_VERSIONS_KEY
 from kbroker.api.api_versions import unsupported_version
 from kbroker.broker.broker import Broker, open_broker
-from kbroker.broker.connection import Answer, CloseConnection, Connection, Later, PeerGone, Raw, Request
+from kbroker.broker.connection import Answer, CloseConnection, Connection, Later, Message, PeerGone, Raw, Request
 from kbroker.broker.options import ReadyInfo, StartOptions
 from kbroker.errors import ErrorCode, OperatorError
 from kbroker.metrics import RequestMetrics
@@ -40,6 +40,7 @@ from kbroker.protocol.error_codes import error_codes
 from kbroker.protocol.frames import BadFrame, FrameReader
 from kbroker.protocol.messages import build_response, encode, read_request, read_request_head, response_header
 from kbroker.records import Buffer
+from kbroker.storage.files import after
 
 if TYPE_CHECKING:
     from kbroker.admin_http import AdminHttp
@@ -81,22 +82,16 @@ class _Response:
         self.correlation_id = correlation_id
         self.answer = answer
 
-    async def buffers(self) -> Sequence[Buffer]:
-        answer = self.answer
-        if isinstance(answer, Later):
-            await answer.pending.wait()
-            later = answer.body()
-            if later is None:
-                self.metrics.answered(perf_counter() - self.began, 0)
-                return ()
-            answer = later
+    def buffers(self, answer: Raw | Message | None) -> Sequence[Buffer]:
+        """The whole response with `answer` for its body; nothing where that is None."""
+        if answer is None:
+            self.metrics.answered(perf_counter() - self.began, 0)
+            return ()
         if isinstance(answer, Raw):
-            body: Sequence[Buffer] = answer.buffers
-            errors = answer.errors
+            body, errors = answer
         else:
             entity = build_response(self.api_key, self.version, answer)
-            body = (encode(entity),)
-            errors = error_codes(entity)
+            body, errors = (encode(entity),), error_codes(entity)
         if errors:
             self.metrics.failed(errors)
         tags = response_header(self.api_key, self.version)
@@ -217,10 +212,12 @@ class Server:
 
     async def _close_idle(self) -> None:
         while True:
-            await trio.sleep(min(_IDLE_CHECK_S, max(0.1, self._max_idle_s)))
-            oldest = trio.current_time() - self._max_idle_s
+            await trio.sleep(min(_IDLE_CHECK_S, max(0.1, self._max_idle_s / 4)))
+            now = trio.current_time()
             for peer in list(self._open.values()):
-                if (peer.is_stalled or not peer.busy) and peer.last_active < oldest:
+                if peer.was_active:  # A burst only notes that it was: to ask for the time would cost it more calls.
+                    peer.was_active, peer.last_active = False, now
+                elif (peer.is_stalled or not peer.busy) and peer.last_active < now - self._max_idle_s:
                     logger.info("closing connection of %s: idle for connections.max.idle.ms", peer.name)
                     peer.shut_down()
 
@@ -276,6 +273,7 @@ class _Peer:
 
     __slots__ = (
         "_broker", "_frames", "_metrics", "_server", "busy", "connection", "is_stalled", "last_active", "name", "reserved_bytes", "sock",
+        "was_active",
     )  # fmt: skip
 
     def __init__(self, server: Server, broker: Broker, sock: socket.socket, connection_id: int, host: str) -> None:
@@ -291,6 +289,8 @@ class _Peer:
         self.is_stalled = False
         """The peer reads too slowly, or not at all: its answers wait for it."""
         self.last_active = trio.current_time()
+        self.was_active = False
+        """Since somebody looked at `last_active`."""
 
     async def serve(self, shared_buffer: memoryview) -> None:
         while True:
@@ -307,7 +307,7 @@ class _Peer:
             self.busy = False
             if self._server.stopping:
                 return
-            self.last_active = trio.current_time()
+            self.was_active = True
             if self._frames.expected_bytes != self.reserved_bytes:
                 await self._server.reserve(self, self._frames.expected_bytes)
 
@@ -320,7 +320,7 @@ class _Peer:
         try:
             while (frame := next(frames, None)) is not None:
                 response, waiting = self._dispatch(frame)
-                is_turn_over = perf_counter() > turn_ends
+                is_turn_over = response.began > turn_ends
                 if not is_owned and (waiting is not None or is_turn_over):
                     # The shared buffer is another task's as soon as this one waits: own what has not been looked at yet.
                     frames, is_owned = _owned(frames), True
@@ -367,40 +367,47 @@ class _Peer:
             raise CloseConnection(f"malformed request: {error}") from error
         request = Request(self._broker, self.connection, head.api_key, head.api_version, head.client_id, body)
         answer = handler_of(head.api_key)(request)
-        response = _Response(metrics, began, head.api_key, head.api_version, head.correlation_id, {})
-        if inspect.iscoroutine(answer):
-            return response, answer
-        response.answer = cast(Answer, answer)
-        return response, None
+        response = _Response(metrics, began, head.api_key, head.api_version, head.correlation_id, answer)
+        return response, answer if type(answer) is CoroutineType else None
 
     async def _send(self, ready: deque[_Response]) -> None:
-        if not ready:
-            return
         buffers: list[Buffer] = []
         try:
             while ready:
-                buffers += await ready.popleft().buffers()
+                response = ready.popleft()
+                answer = response.answer
+                if isinstance(answer, Later):
+                    if answer.pending.parts:
+                        await answer.pending.wait()
+                    answer = answer.body()
+                buffers += response.buffers(answer)
         finally:
             # Also when an acks=0 batch was refused, which ends the connection: earlier answers of the burst are good.
-            await self._send_buffers([memoryview(buffer) for buffer in buffers if len(buffer)])
+            if buffers:
+                await self._send_buffers(buffers)
 
-    async def _send_buffers(self, buffers: list[memoryview]) -> None:
-        start = 0
-        while start < len(buffers):
-            try:
-                sent = self.sock.sendmsg(buffers[start : start + _MAX_IOVECS])
-            except BlockingIOError:
+    async def _send_buffers(self, buffers: list[Buffer]) -> None:
+        """Nearly always the socket takes everything at once."""
+        sent = self._send_some(buffers)
+        if sent == sum(map(len, buffers)):
+            return
+        views = [memoryview(buffer) for buffer in buffers]
+        while views := after(views, sent):
+            if not sent:
                 self.last_active = trio.current_time()
                 self.is_stalled = True
                 await trio.lowlevel.wait_writable(self.sock.fileno())
                 self.is_stalled = False
-                continue
-            self._metrics.sent_bytes += sent
-            while start < len(buffers) and sent >= len(buffers[start]):
-                sent -= len(buffers[start])
-                start += 1
-            if sent:
-                buffers[start] = buffers[start][sent:]
+            sent = self._send_some(views)
+
+    def _send_some(self, buffers: Sequence[Buffer]) -> int:
+        """The number of bytes that the socket has taken; 0 where it takes none now."""
+        try:
+            sent = self.sock.sendmsg(buffers[:_MAX_IOVECS])
+        except BlockingIOError:
+            return 0
+        self._metrics.sent_bytes += sent
+        return sent
 
     async def take_leave(self, shared_buffer: memoryview) -> None:
         """Send the end of the stream and read to the peer's, for a moment: to close a socket in which unread bytes lie resets the

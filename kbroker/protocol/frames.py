@@ -7,9 +7,11 @@ costs nothing.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Generator, Iterator
 
-_SIZE_BYTES = 4
+_SIZE = struct.Struct(">i")
+_SIZE_BYTES = _SIZE.size
 
 
 class BadFrame(ValueError):
@@ -33,16 +35,20 @@ class FrameReader:
     def feed(self, data: memoryview) -> Iterator[memoryview]:
         """The whole frames (without their sizes), read-only. A frame is valid as long as `data` is, and until
         the next step of the iterator; whatever is left at the end is kept. Raises BadFrame."""
+        data = data.toreadonly()
         position = 0
         if self._partial:
             position = yield from self._complete_partial(data)
         size = len(data)
         while size - position >= _SIZE_BYTES:
-            end = position + _SIZE_BYTES + self._frame_size(data[position : position + _SIZE_BYTES])
-            if end > size:
+            (frame_size,) = _SIZE.unpack_from(data, position)
+            if not 0 < frame_size <= self._max_frame_bytes:
+                raise self._bad_frame(frame_size)
+            begin = position + _SIZE_BYTES
+            if begin + frame_size > size:
                 break
-            yield data[position + _SIZE_BYTES : end].toreadonly()
-            position = end
+            position = begin + frame_size
+            yield data[begin:position]
         if position < size:
             self._partial += data[position:]
 
@@ -54,7 +60,10 @@ class FrameReader:
             partial += data[:position]
             if len(partial) < _SIZE_BYTES:
                 return len(data)
-        wanted = _SIZE_BYTES + self._frame_size(partial) - len(partial)
+        (frame_size,) = _SIZE.unpack_from(partial)
+        if not 0 < frame_size <= self._max_frame_bytes:
+            raise self._bad_frame(frame_size)
+        wanted = _SIZE_BYTES + frame_size - len(partial)
         taken = data[position : position + wanted]
         partial += taken
         position += len(taken)
@@ -63,8 +72,5 @@ class FrameReader:
             yield memoryview(partial)[_SIZE_BYTES:].toreadonly()
         return position
 
-    def _frame_size(self, head: bytes | bytearray | memoryview) -> int:
-        frame_size = int.from_bytes(head[:_SIZE_BYTES], "big", signed=True)
-        if not 0 < frame_size <= self._max_frame_bytes:
-            raise BadFrame(f"frame size {frame_size} is not between 1 and {self._max_frame_bytes}")
-        return frame_size
+    def _bad_frame(self, frame_size: int) -> BadFrame:
+        return BadFrame(f"frame size {frame_size} is not between 1 and {self._max_frame_bytes}")
