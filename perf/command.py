@@ -29,8 +29,8 @@ from perf.results import Results, to_json, write_json
 from perf.rows import Row, all_rows
 from perf.runner import Runner, Settings
 
-FULL = Settings(rounds=3, seconds=2.0, warm_up_s=0.5, quick=False, budget_s=58 * 60)
-QUICK = Settings(rounds=1, seconds=1.0, warm_up_s=0.3, quick=True, budget_s=5 * 60)
+FULL = Settings(rounds=3, seconds=2.0, warming_s=3.0, warm_up_s=0.5, quick=False, budget_s=58 * 60)
+QUICK = Settings(rounds=1, seconds=1.0, warming_s=1.0, warm_up_s=0.3, quick=True, budget_s=5 * 60)
 QUICK_CANDIDATES = ("segment-os", "segment-disk", "kafka", "kafka-sync")
 _PAPER_WIDTH = 200
 

@@ -65,7 +65,7 @@ class Run:
     def kept_topic(self, name: str, fill: Fill, *, partitions: int = 1) -> str:
         """A topic that is created and filled at its first use on this broker, and stays for all rows that name it."""
         if name not in self.candidate.filled:
-            self.say(f"fills {name}")
+            self.say(f"{self.candidate.key} fills {name}")
             self.candidate.create_topic(name, partitions=partitions)
             fill(self.bootstrap, name)
             self.candidate.filled.add(name)

@@ -14,9 +14,9 @@ _QUICK_TAIL_S = 2.0
 
 
 def _ack_round_trip(run: Run) -> dict[str, float]:
-    topic, group = Kept.SMALL_1P.topic(run), run.new_group()
+    topic, group = Kept.TASKS.topic(run), run.new_group()
     outcome = share_consume(
-        run.plan(), run.bootstrap, topic, group, mode="explicit", max_poll_records=1, sync=True, most=Kept.SMALL_1P.records
+        run.plan(), run.bootstrap, topic, group, mode="explicit", max_poll_records=1, sync=True, most=Kept.TASKS.records
     )
     if outcome.ran_dry:
         raise Dry(f"{topic} was empty before there was a window")
@@ -33,8 +33,8 @@ def _end_to_end(rate_per_s: int) -> RowFunction:
 
 
 def _first_record(run: Run) -> dict[str, float]:
-    topic, group = Kept.SMALL_1P.topic(run), run.new_group()
-    outcome = share_consume(run.plan(0.0), run.bootstrap, topic, group, most=Kept.SMALL_1P.records)
+    topic, group = Kept.TASKS.topic(run), run.new_group()
+    outcome = share_consume(run.plan(0.0), run.bootstrap, topic, group, most=Kept.TASKS.records)
     assert outcome.first_record_ms is not None, "the consumer ended without a record"
     return {"ms": outcome.first_record_ms}
 
@@ -43,12 +43,12 @@ _E2E_NOTE = "A producer on a fixed schedule and a consumer; counted from the mom
 ROWS = (
     Row(
         "ack-round-trip", "acknowledgement round trip", "latency", _ack_round_trip,
-        "commit_sync() for each poll of one batch, 1 consumer.", candidates=READING, quick=True, prepare=Kept.SMALL_1P.prepare,
+        "commit_sync() for each poll of one batch, 1 consumer.", candidates=READING, quick=True, prepare=Kept.TASKS.prepare,
     ),
     Row("e2e-1000", "end to end at 1 000 records/s", "latency", _end_to_end(1000), _E2E_NOTE, candidates=ALL, quick=True),
     Row("e2e-100", "end to end at 100 records/s", "latency", _end_to_end(100), _E2E_NOTE, candidates=MAIN),
     Row(
         "first-record", "subscribe to first record", "latency", _first_record,
-        "A new share group on a topic that has records, 1 consumer.", candidates=READING, quick=True, prepare=Kept.SMALL_1P.prepare,
+        "A new share group on a topic that has records, 1 consumer.", candidates=READING, quick=True, prepare=Kept.TASKS.prepare,
     ),
 )  # fmt: skip

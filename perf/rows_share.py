@@ -55,11 +55,11 @@ ROWS = (
         note=_SMALL, mode="explicit",
     ),
     _row(
-        "one-1", "1 consumer, one record at a time", Kept.SMALL_1P, 1,
+        "one-1", "1 consumer, one record at a time", Kept.TASKS, 1,
         group="queue", note=_ONE, quick=True, mode="explicit", max_poll_records=1,
     ),
     _row(
-        "one-8", "8 consumers, one record at a time", Kept.SMALL_1P, 8,
+        "one-8", "8 consumers, one record at a time", Kept.TASKS, 8,
         group="queue", note=_ONE, quick=True, wide=True, mode="explicit", max_poll_records=1,
     ),
 )  # fmt: skip

@@ -32,10 +32,14 @@ WARMING = 0
 
 
 class Settings(NamedTuple):
-    """`seconds`, `warm_up_s`: of each window. `budget_s`: no round is begun that would end later than so long after the start."""
+    """`seconds`, `warm_up_s`: of each window; `warming_s`: of those of the round that warms.
+
+    `budget_s`: no round is begun that would end later than so long after the start.
+    """
 
     rounds: int
     seconds: float
+    warming_s: float
     warm_up_s: float
     quick: bool
     budget_s: float
@@ -124,7 +128,8 @@ class Runner:
         home.mkdir()
         began = time.monotonic()
         settings = self._settings
-        run = Run(candidate, number, settings.seconds, settings.warm_up_s, settings.quick, home, self._say)
+        seconds = settings.seconds if number != WARMING else settings.warming_s
+        run = Run(candidate, number, seconds, settings.warm_up_s, settings.quick, home, self._say)
         try:
             reading = _done(row, run)
         except Exception as error:
