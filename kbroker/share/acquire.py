@@ -142,7 +142,7 @@ class Acquisition:
         window, limit = self._window, self._settings.delivery_count_limit
         states, counts = window.states, window.counts
         room = self._max_records - self.taken if self._by_record else j - i
-        if throttle.is_suspect(states, counts, i, j, limit):
+        if window.highest_count >= throttle.threshold(limit) and throttle.is_suspect(states, counts, i, j, limit):
             if not self.taken:
                 size = batch_end + 1 - window.base - window.marks.rfind(1, 0, i + 1)
                 for start, stop in throttle.pick(states, counts, i, j, batch_size=size, delivery_limit=limit, room=room):
@@ -152,11 +152,11 @@ class Acquisition:
             i = states.find(AVAILABLE, i, j)
             if i < 0:
                 break
-            run = j - i
+            run = min(j - i, room)
             if run > 1:
-                run -= len(states[i:j].lstrip(_AVAILABLE_BYTE))
-            stop = i + min(run, room)
-            room -= stop - i
+                run -= len(states[i : i + run].lstrip(_AVAILABLE_BYTE))
+            stop = i + run
+            room -= run
             if counts.count(counts[i], i, stop) == stop - i:
                 self._grant(i, stop)
                 i = stop

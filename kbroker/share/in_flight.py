@@ -71,6 +71,7 @@ class InFlightWindow:
         "exhausted",
         "gap_end",
         "gap_start",
+        "highest_count",
         "lock_numbers",
         "locks",
         "marks",
@@ -85,6 +86,8 @@ class InFlightWindow:
     available_from: int
     """No AVAILABLE offset is below this one."""
     complete: int
+    highest_count: int
+    """No delivery count is above this one."""
 
     def __init__(self, start_offset: int) -> None:
         self.states = bytearray()
@@ -102,7 +105,9 @@ class InFlightWindow:
         """Offsets from SPSO to SPEO, terminal ones and holes included, control batches not (this is what the lock limit counts)."""
         if not self.states:
             return 0
-        return self.end_offset - self.start_offset + 1 - self.states.count(CONTROL, self.start_offset - self.base)
+        size, head = self.end_offset - self.start_offset + 1, self.start_offset - self.base
+        # Looked at several times for each request: to find nothing in thousands of offsets takes a tenth of counting it.
+        return size if self.states.find(CONTROL, head) < 0 else size - self.states.count(CONTROL, head)
 
     @property
     def gap_open(self) -> bool:
@@ -274,9 +279,10 @@ class InFlightWindow:
         return i < j and (self.states[i] != HOLE or self.states.count(HOLE, i, j) != j - i)
 
     def take(self, i: int, j: int, number: int) -> None:
-        """Column indexes i..j-1, all AVAILABLE, are delivered once more under the Lock `number`."""
+        """Column indexes i..j-1, all AVAILABLE with one delivery count, are delivered once more under the Lock `number`."""
         self.states[i:j] = _ACQUIRED_BYTE * (j - i)
         self.counts[i:j] = self.counts[i:j].translate(COUNT_UP)
+        self.highest_count = max(self.highest_count, self.counts[i])
         self.lock_numbers[i:j] = array("I", [number]) * (j - i)
 
     def set_code(self, first: int, last: int, code: int) -> None:
@@ -405,6 +411,7 @@ class InFlightWindow:
         """Nothing is in flight; reading goes on at `offset`."""
         self.base = self.start_offset = self.end_offset = self.available_from = offset
         self.complete = 0
+        self.highest_count = 1  # that of new data
         del self.states[:], self.counts[:], self.marks[:], self.lock_numbers[:]
         self.locks.clear()
 
@@ -421,6 +428,7 @@ class InFlightWindow:
                 self.marks += b"\1" + bytes(missing - 1)
             self.states += bytes([state]) * size
             self.counts += bytes([count]) * size
+            self.highest_count = max(self.highest_count, count)
             self.marks += b"\1" + bytes(size - 1)
             next_offset = last + 1
         if not batches:
