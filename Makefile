@@ -11,6 +11,7 @@
 #   make spark-demo  a broker, load, share consumers, poison records: what Spark reads of it, as reports to look at
 #   make perf-parts  times the broker's parts on every engine, four minutes (PARTS_ARGS=--quick: under one)
 #   make perf        time to ready, memory and one-record-at-a-time rates of every engine (perf/README.md)
+#   make perf-rivals  one-at-a-time queue work beside Redis Streams, RabbitMQ and NATS JetStream; root: installs them (RIVALS_ARGS)
 #   make lint        ruff, mypy --strict, import contracts, size limits and documentation walks
 #   make docs        write the documents that are made from tables in the code
 #   make clean       remove what these targets made
@@ -24,7 +25,7 @@ PLUGINS := $(wildcard plugins/*/pyproject.toml)
 SLOW := tests/checks tests/clients tests/consumer_groups tests/crash tests/powercut
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-clients test-crash test-powercut test-spark test-full spark-full spark-demo crash powercut differential record-kafka perf perf-parts lint docs clean recorder
+.PHONY: help demo test test-unit test-clients test-crash test-powercut test-spark test-full spark-full spark-demo crash powercut differential record-kafka perf perf-parts perf-rivals lint docs clean recorder
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -121,9 +122,18 @@ perf: .venv-run/.ready
 	$(PY) -m pip install $(PIP_FLAGS) -e '.[test,perf]'
 	@touch $@
 
-# Not tests: they assert nothing about time, and `make test` does not look at them. -v beside it shows pytest-benchmark's own tables.
+# No tests: nothing is asserted about time, and `make test` does not look at them.
 perf-parts: .venv/.perf-parts
 	$(PYTEST) perf/parts --benchmark-max-time=0.5 --benchmark-quiet $(PARTS_ARGS)
+
+.venv-run/.rivals: .venv-run/.ready
+	.venv-run/bin/python -m pip install $(PIP_FLAGS) -e '.[perf,rivals]'
+	@touch $@
+
+# The suite's report tools and the rivals' clients beside what a user has.
+perf-rivals: .venv-run/.rivals
+	.venv-run/bin/python -m perf.rivals.install
+	.venv-run/bin/python -m perf.rivals --json perf/results/rivals.json $(RIVALS_ARGS)
 
 docs: .venv/.ready
 	$(PY) -m tests.checks.settings_doc

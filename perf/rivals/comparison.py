@@ -139,10 +139,10 @@ def goals(results: Results) -> list[Goal]:
     found = []
     ours = [candidate for candidate in results.candidates if candidate.family == "kbroker"]
     for row in results.rows:
-        against_row = SINGLE.get(row.key, row.key)
+        against_row = SINGLE.get(row.key)
         for candidate in ours:
             for metric, at_least in AT_LEAST.items():
-                best = best_rival(results, against_row, metric, candidate.durability)
+                best = best_rival(results, against_row or row.key, metric, candidate.durability)
                 if best is not None:
                     limit = at_least if row.key == JUDGED_ROW else None
                     found.append(Goal(row.key, metric, candidate.key, best, limit, against_row=against_row))

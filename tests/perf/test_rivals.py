@@ -1,0 +1,144 @@
+"""The rivals of the queue rows: each takes and acknowledges every record once, is as durable as it is meant to be, and ends with us.
+
+What they are measured at is nothing for a test; where a server or its client is not installed, its tests are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from kbroker.workloads.window import Plan, measure
+from perf.results import CandidateFacts, Results, RowResult
+from perf.rivals import rival as rival_module
+from perf.rivals.comparison import Comparison, goals
+from perf.rivals.redis_streams import RedisStreams, connect
+from perf.rivals.rival import RECORD_BYTES, Rival
+from perf.rivals.server_process import ServerFailed, ServerProcess, TreeWatch, process_tree
+from perf.rivals.sides import RIVALS, Settings
+
+_RECORDS = 300
+_CONSUMERS = 2
+_END_S = 10.0
+_LONG_ENOUGH = Plan(seconds=60.0, warm_up_s=60.0)
+"""The window ends when the queue is nearly empty."""
+
+
+@pytest.fixture(params=RIVALS, ids=lambda rival: rival.key)
+def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rival]:
+    yield from _running(request.param, tmp_path)
+
+
+@pytest.fixture
+def redis_streams(tmp_path: Path) -> Iterator[Rival]:
+    yield from _running(RedisStreams, tmp_path)
+
+
+def _running(kind: type[Rival], home: Path) -> Iterator[Rival]:
+    if (why := kind.why_missing()) is not None:
+        pytest.skip(f"{kind.title}: {why}")
+    rival = kind(home / kind.key)
+    try:
+        rival.start()
+        yield rival
+    finally:
+        rival.kill()
+
+
+def test_every_record_taken_is_acknowledged_once(running: Rival) -> None:
+    running.fill("queue", _RECORDS)
+    assert running.left("queue") == _RECORDS
+    watch = TreeWatch(running.pid)
+    window = measure(_LONG_ENOUGH._replace(watch=watch), [running.consumer("queue")] * _CONSUMERS, most=_RECORDS)
+    taken = [report.units.total() for report in window.reports]
+    assert all(taken)
+    assert sum(taken) >= 0.9 * _RECORDS
+    assert running.left("queue") == _RECORDS - sum(taken)
+    assert sum(report.bytes.total() for report in window.reports) == RECORD_BYTES * sum(taken)
+    assert watch.cost().cpu_s > 0
+    running.drop("queue")
+    running.fill("queue", 1)
+    assert running.left("queue") == 1
+
+
+def test_redis_that_does_not_sync_each_answer_is_refused(redis_streams: Rival) -> None:
+    with connect(redis_streams.port) as redis:
+        redis.config_set("appendfsync", "everysec")
+    with pytest.raises(ServerFailed, match="everysec"):
+        redis_streams.fill("queue", 1)
+
+
+def test_a_comparison_has_a_reading_of_each_row_and_leaves_no_server(redis_streams: Rival, tmp_path: Path) -> None:
+    redis_streams.kill()
+    comparison = Comparison(["redis-streams"], Settings(rounds=1, seconds=0.2, warm_up_s=0.1), tmp_path, Console(quiet=True))
+    comparison.run()
+    results = comparison.results
+    assert results.notes == []
+    assert {row.key: len(row.readings.get("redis-streams", ())) for row in results.rows} == {
+        "one-1": 1, "one-8": 1, "single-1": 0, "single-8": 0,
+    }  # fmt: skip
+    assert all({"rate", "cpu_s", "rss_anon_mb"} <= reading.keys() for reading in results.rows[1].readings["redis-streams"])
+    assert not [pid for pid in process_tree(os.getpid()) if "redis-server" in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
+def test_what_is_not_installed_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(rival_module, "find_program", lambda name: None)
+    comparison = Comparison([rival.key for rival in RIVALS], Settings(rounds=1, seconds=0.2, warm_up_s=0.1), tmp_path, Console(quiet=True))
+    comparison.run()
+    assert {facts.key: facts.missing for facts in comparison.results.candidates} == {
+        "redis-streams": "not installed: apt-get install redis-server",
+        "rabbitmq-quorum": "not installed: apt-get install rabbitmq-server",
+        "nats-jetstream": "not installed: apt-get install nats-server",
+        "rabbitmq-classic": "not installed: apt-get install rabbitmq-server",
+    }
+    assert not any(row.readings for row in comparison.results.rows)
+
+
+def test_the_best_rival_of_the_same_durability_is_what_counts_for_each_metric() -> None:
+    figures = {  # rate, records per CPU second
+        "segment-disk": (600.0, 70.0), "segment-os": (900.0, 90.0),
+        "redis-streams": (500.0, 100.0), "rabbitmq-quorum": (400.0, 20.0), "nats-jetstream": (1000.0, 80.0),
+    }  # fmt: skip
+    results = Results({}, "", "rivals")
+    for key in figures:
+        family, durability = ("kbroker", key.partition("-")[2]) if key.startswith("segment") else ("other", "disk")
+        results.candidates.append(CandidateFacts(key, key, family, "", "os" if key == "nats-jetstream" else durability, ""))
+    readings = {key: [{"rate": rate, "per_cpu_s": per_cpu_s}] for key, (rate, per_cpu_s) in figures.items()}
+    ours = {key: readings[key] for key in ("segment-disk", "segment-os")}
+    results.rows = [RowResult("one-8", "", "queue", readings=readings), RowResult("single-8", "", "queue", readings=ours)]
+    found = {(goal.row, goal.candidate, goal.metric): (goal.against, goal.at_least, goal.against_row) for goal in goals(results)}
+    assert found == {
+        ("one-8", "segment-disk", "rate"): ("redis-streams", 1.0, None),
+        ("one-8", "segment-disk", "per_cpu_s"): ("redis-streams", 0.7, None),
+        ("one-8", "segment-os", "rate"): ("nats-jetstream", 1.0, None),
+        ("one-8", "segment-os", "per_cpu_s"): ("nats-jetstream", 0.7, None),
+        ("single-8", "segment-disk", "rate"): ("redis-streams", None, "one-8"),
+        ("single-8", "segment-disk", "per_cpu_s"): ("redis-streams", None, "one-8"),
+        ("single-8", "segment-os", "rate"): ("nats-jetstream", None, "one-8"),
+        ("single-8", "segment-os", "per_cpu_s"): ("nats-jetstream", None, "one-8"),
+    }
+
+
+def test_a_killed_server_takes_its_children_along(tmp_path: Path) -> None:
+    server = ServerProcess(["/bin/sh", "-c", "sleep 1000 & wait"], tmp_path / "server.log")
+    server.wait_until(lambda: len(process_tree(server.pid)) == 2)
+    child = os.pidfd_open(process_tree(server.pid)[1])
+    try:
+        server.kill()
+        ended, _, _ = select.select([child], [], [], _END_S)
+        assert ended == [child]
+    finally:
+        os.close(child)
+    assert not server.is_running()
+
+
+def test_a_server_that_ends_instead_of_answering_says_what_it_printed(tmp_path: Path) -> None:
+    server = ServerProcess(["/bin/sh", "-c", "echo no such directory; exit 3"], tmp_path / "server.log")
+    with pytest.raises(ServerFailed, match=r"exit code 3; it printed:\nno such directory"):
+        server.wait_until(lambda: False)
+    server.kill()
