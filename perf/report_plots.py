@@ -198,7 +198,9 @@ _SYMBOLS = ("circle", "diamond", "square")
 
 def _percentiles(report: Report, row: RowResult, candidates: Sequence[CandidateFacts], _metric: str) -> _Panel:
     """A line for each candidate from the median to the last percentile; `disk` has open symbols."""
-    traces, texts, ends = [], [], []
+    traces: list[dict[str, Any]] = []
+    texts: list[dict[str, Any]] = []
+    ends: list[float] = []
     for each in candidates:
         found = [(name, spread) for name in PERCENTILES if (spread := report.spread(row, each.key, name)) is not None]
         if not found:
@@ -274,7 +276,8 @@ def _curve_plot(report: Report, curve: Curve, rows: Mapping[int, RowResult]) -> 
 
 
 def _lines(report: Report, rows: Mapping[int, RowResult], metric: str) -> tuple[list[dict[str, Any]], list[float]]:
-    traces, values = [], []
+    traces: list[dict[str, Any]] = []
+    values: list[float] = []
     for each in report.shown_in(rows.values()):
         points = {count: spread for count, row in rows.items() if (spread := report.spread(row, each.key, metric)) is not None}
         if not points:

@@ -77,7 +77,7 @@ LATENCIES = [
     ("e2e-1000", "end to end at 1 000 records/s", (0.41, 2.5, 14), (0.38, 1.1, 4.1), (6, 62, 69)),
     ("e2e-100", "end to end at 100 records/s", (0.45, 0.73, 6.3), (0.4, 0.6, 2), (3, 9, 20)),
 ]
-TIMES = [
+TIMES: list[tuple[str, str, str, dict[str, tuple[float, float]]]] = [
     ("first-record", "subscribe to first record", "latency", {"ms": (4_500, 21)}),
     (
         "start-to-produce", "start to first confirmed record", "footprint",

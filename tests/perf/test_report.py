@@ -74,7 +74,8 @@ def shown(data: dict[str, Any], width: int = 250) -> str:
 def plots(page: str) -> list[dict[str, Any]]:
     found = re.search(r'<script type="application/json" id="plots">(.*?)</script>', page, re.DOTALL)
     assert found
-    return json.loads(found[1])
+    every: list[dict[str, Any]] = json.loads(found[1])
+    return every
 
 
 def test_the_page_has_every_row_note_and_candidate(data: dict[str, Any], read: Reader) -> None:
