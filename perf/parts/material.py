@@ -6,7 +6,9 @@ or file system gains by compressing. Engines come through the plugin door, those
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -96,6 +98,13 @@ def fill(store: LogStore, log: LogId, size_bytes: int, *, batch_bytes: int, in_a
         store.write(batches, now_ms=NOW_MS)
     store.sync()
     return end_offset
+
+
+def fill_and_die(engine: str, directory: Path, size_bytes: int, batch_bytes: int) -> None:
+    """In a process of its own: `fill` one log, 1 MiB in a write, and be killed."""
+    store = open_log_store(engine, directory)
+    fill(store, *create_logs(store), size_bytes, batch_bytes=batch_bytes, in_a_write=MIB // batch_bytes)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def frame_of(key: tuple[int, int], message: Mapping[str, Any]) -> bytes:

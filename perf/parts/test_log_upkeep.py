@@ -1,14 +1,15 @@
 """Opening a log store, and taking old data out of it.
 
-*open* is what a start waits for: 64 MiB in one log, files in the page cache, after a clean stop, and after an end without one (a copy
-of the directory of a store that is not closed, which is what kill -9 leaves). *trim* removes the older half of a log's segments of
-4 MiB, as retention does, and *drop* all of a log, as the deletion of a topic does; both are durable on return. How much work is left to
-the engine's background threads is not seen here.
+*open* is what a start waits for: 64 MiB in one log, files in the page cache, after a clean stop and after kill -9. *trim* removes the
+older half of a log's segments of 2 MiB, as retention does, and *drop* all of a log, as the deletion of a topic does; both are durable on
+return. How much work is left to the engine's background threads is not seen here.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from itertools import count
@@ -17,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from kbroker.storage.spi import LogId, LogSettings, LogStore
-from perf.parts.material import KEPT_LOG_ENGINES, KIB, LOG_ENGINES, MIB, create_logs, fill, log_id, named, open_log_store
+from perf.parts.material import KEPT_LOG_ENGINES, KIB, LOG_ENGINES, MIB, fill, fill_and_die, log_id, named, open_log_store
 from perf.parts.part import Part
 
 _STORE_BYTES = 64 * MIB
-_LOG_BYTES, _SEGMENT_BYTES = 32 * MIB, 4 * MIB
+_LOG_BYTES, _SEGMENT_BYTES = 16 * MIB, 2 * MIB
 
 
 @pytest.fixture(scope="module", params=KEPT_LOG_ENGINES)
@@ -36,13 +37,14 @@ def batch_bytes(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="module")
 def stopped(engine: str, batch_bytes: int, module_directory: Path) -> Iterator[tuple[Path, Path]]:
-    """The directory of a store that was closed, and one of a store that was not."""
+    """The directory of a store that was closed, and one of a store whose process was killed."""
     clean, killed = (module_directory / f"{engine}-{batch_bytes}-{end}" for end in ("clean", "killed"))
-    store = open_log_store(engine, clean)
-    (log,) = create_logs(store)
-    fill(store, log, _STORE_BYTES, batch_bytes=batch_bytes, in_a_write=64)
-    copy(clean, killed)
-    store.close()
+    process = multiprocessing.get_context("spawn").Process(target=fill_and_die, args=(engine, killed, _STORE_BYTES, batch_bytes))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    copy(killed, clean)
+    open_log_store(engine, clean).close()
     yield clean, killed
     shutil.rmtree(clean)
     shutil.rmtree(killed)
@@ -55,18 +57,22 @@ def copy(source: Path, target: Path) -> None:
 
 @pytest.mark.parametrize("end", ["clean", "killed"])
 def test_open(part: Part, engine: str, batch_bytes: int, stopped: tuple[Path, Path], end: str) -> None:
-    now = stopped[0].parent / "now"
+    clean, killed = stopped
+    now = clean.parent / "now"
     opened: list[LogStore] = []
 
     def prepare() -> tuple[Path]:
-        copy(stopped[end == "killed"], now)
+        if end == "clean":
+            return (clean,)
+        copy(killed, now)
         return (now,)
 
-    def clear_up(_: Path) -> None:
+    def clear_up(path: Path) -> None:
         store = opened.pop()
         assert store.bounds(log_id()).end_offset == _STORE_BYTES // batch_bytes
         store.close()
-        shutil.rmtree(now)
+        if path == now:
+            shutil.rmtree(now)
 
     part.rounds(
         prepare, lambda path: opened.append(open_log_store(engine, path)), clear_up=clear_up, rounds=5, thing="start", size=_STORE_BYTES,
