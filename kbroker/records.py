@@ -25,7 +25,6 @@ records (timestamps, dead letters, inspection).
 
 from __future__ import annotations
 
-import io
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -34,7 +33,6 @@ from typing import NamedTuple, TypeAlias
 from crc32c import crc32c
 from kio._kio_native import read_signed_varint, read_signed_varlong
 from kio.serial.errors import BufferUnderflow
-from kio.serial.writers import write_signed_varint, write_signed_varlong
 
 from kbroker.compression import DEFAULT_MAX_BYTES, Codec, CorruptPayload, compress, decompress
 
@@ -55,6 +53,8 @@ _TRANSACTIONAL = 0x10
 CONTROL = 0x20
 """The attribute of control batches, which clients never see."""
 
+_ONE_BYTE = tuple(bytes((number,)) for number in range(0x80))
+_NULL = _ONE_BYTE[1]  # -1
 _STAMP_OFFSET = struct.Struct(">q")
 _STAMP_EPOCH = struct.Struct(">i")
 _STAMP_CRC = struct.Struct(">I")
@@ -258,16 +258,17 @@ def build_batch(
     attributes: int = 0,
 ) -> bytes:
     """A whole batch with the given records at consecutive offsets from `base_offset`. At least one record."""
-    body = io.BytesIO()
+    body: list[Buffer] = []
     count = 0
     base_timestamp_ms = max_timestamp_ms = NO_TIMESTAMP
     for count, record in enumerate(records, start=1):
         if count == 1:
             base_timestamp_ms = max_timestamp_ms = record.timestamp_ms
-        max_timestamp_ms = max(max_timestamp_ms, record.timestamp_ms)
-        _write_record(body, record, record.timestamp_ms - base_timestamp_ms, count - 1)
+        elif record.timestamp_ms > max_timestamp_ms:
+            max_timestamp_ms = record.timestamp_ms
+        add_record(body, record, timestamp_delta=record.timestamp_ms - base_timestamp_ms, offset_delta=count - 1)
     assert count, "a batch has at least one record"
-    payload = compress(codec, body.getvalue())
+    payload = compress(codec, b"".join(body))
     batch = bytearray(HEADER_SIZE + len(payload))
     HEADER.pack_into(
         batch, 0, base_offset, len(batch) - LENGTH_END, leader_epoch, MAGIC, 0, attributes | codec, count - 1, base_timestamp_ms,
@@ -296,24 +297,36 @@ def _varint_size(number: int) -> int:
     return max(1, (zigzag.bit_length() + 6) // 7)
 
 
-def _write_record(body: io.BytesIO, record: Record, timestamp_delta: int, offset_delta: int) -> None:
-    content = io.BytesIO()
-    content.write(b"\x00")
-    write_signed_varlong(content, timestamp_delta)
-    write_signed_varint(content, offset_delta)
-    _write_bytes(content, record.key)
-    _write_bytes(content, record.value)
-    write_signed_varint(content, len(record.headers))
-    for name, value in record.headers:
-        _write_bytes(content, name.encode(errors=_HEADER_ERRORS))
-        _write_bytes(content, value)
-    write_signed_varint(body, content.tell())
-    body.write(content.getbuffer())
+def add_record(body: list[Buffer], record: Record, *, timestamp_delta: int, offset_delta: int) -> None:
+    """The record's pieces as they stand in an uncompressed batch, behind what there is."""
+    headers = record.headers
+    content: list[Buffer] = [b"\0", _varint(timestamp_delta), _varint(offset_delta)]
+    _add_bytes(content, record.key)
+    _add_bytes(content, record.value)
+    content.append(_varint(len(headers)))
+    for name, value in headers:
+        _add_bytes(content, name.encode(errors=_HEADER_ERRORS))
+        _add_bytes(content, value)
+    body.append(_varint(sum(map(len, content))))
+    body += content
 
 
-def _write_bytes(content: io.BytesIO, value: bytes | None) -> None:
+def _add_bytes(content: list[Buffer], value: bytes | None) -> None:
     if value is None:
-        write_signed_varint(content, -1)
-        return
-    write_signed_varint(content, len(value))
-    content.write(value)
+        content.append(_NULL)
+    else:
+        content.append(_varint(len(value)))
+        content.append(value)
+
+
+def _varint(number: int) -> bytes:
+    """A zigzag varint or varlong."""
+    zigzag = number << 1 if number >= 0 else (-number << 1) - 1
+    if zigzag < 0x80:
+        return _ONE_BYTE[zigzag]
+    encoded = bytearray()
+    while zigzag >= 0x80:
+        encoded.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    encoded.append(zigzag)
+    return bytes(encoded)

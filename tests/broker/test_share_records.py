@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 import sys
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from kbroker.records import (
     Buffer,
     ProducerInfo,
     Record,
-    _write_record,
+    add_record,
     build_batch,
     crc_is_valid,
     iter_headers,
@@ -39,10 +38,10 @@ _END = 1 << 40
 
 def batch_of(records: Sequence[Record], base_offset: int, last_offset: int, *, attributes: int = 0) -> bytes:
     """As compaction leaves one: the records keep their offsets, wherever the batch begins and ends."""
-    body = io.BytesIO()
+    body: list[Buffer] = []
     for record in records:
-        _write_record(body, record, record.timestamp_ms - records[0].timestamp_ms, record.offset - base_offset)
-    batch = bytearray(HEADER_SIZE) + body.getvalue()
+        add_record(body, record, timestamp_delta=record.timestamp_ms - records[0].timestamp_ms, offset_delta=record.offset - base_offset)
+    batch = bytearray(HEADER_SIZE) + b"".join(body)
     HEADER.pack_into(
         batch, 0, base_offset, len(batch) - LENGTH_END, 3, 2, 0, attributes, last_offset - base_offset, records[0].timestamp_ms,
         max(record.timestamp_ms for record in records), 77, 1, 5, len(records),
