@@ -17,8 +17,7 @@ COUNTERPART = {"os": "kafka", "disk": "kafka-sync"}
 """Whom a candidate of ours is compared with, by durability."""
 
 QUEUE_RIVALS = frozenset({"redis", "nats", "rabbitmq"})
-QUEUE_ROWS = frozenset({"one-1", "one-8"})
-"""The only rows that these have."""
+"""These are in rows of the group `queue` only."""
 
 GROUPS: Mapping[str, tuple[str, str]] = {
     "produce": ("Produce", "Unmodified clients in processes of their own; counted is what the broker has acknowledged."),
@@ -30,6 +29,8 @@ GROUPS: Mapping[str, tuple[str, str]] = {
     "scale": ("Scale", "What becomes of the rates as there is more of everything."),
 }
 
+ABOUT_RATES = ("produce", "fetch", "share", "queue")
+"""Groups in which clients do as much as they can."""
 _SAID_WITH_GROUP = ("produce", "fetch", "share")
 _SHORT = {
     "rate": "records/s",
@@ -116,8 +117,8 @@ class Report:
         return verdicts.count(True), verdicts.count(False), verdicts.count(None)
 
     def mean_ratio(self, metric: str) -> tuple[float, int] | None:
-        """Of the main pair: geometric mean over the rows that both have, and how many these are."""
-        found = [self.results.ratio(row.key, metric, OURS, THEIRS) for row in self.results.rows]
+        """Of the main pair: geometric mean over the rows about rates that both have, and how many these are."""
+        found = [self.results.ratio(row.key, metric, OURS, THEIRS) for row in self.results.rows if row.group in ABOUT_RATES]
         ratios = [ratio.median for ratio in found if ratio is not None and ratio.median > 0]
         return (geometric_mean(ratios), len(ratios)) if ratios else None
 
@@ -125,7 +126,7 @@ class Report:
         """The run and the machine, as pairs of a name and a text."""
         results = self.results
         run = [("began", results.began), ("took", duration(results.took_s)), ("mode", results.mode), ("rounds", str(self.rounds()))]
-        return run + [(name.replace("_", " "), _fact(value)) for name, value in results.machine.items()]
+        return run + [_fact(name, value) for name, value in results.machine.items()]
 
 
 def parse(data: Mapping[str, Any]) -> Report:
@@ -136,7 +137,7 @@ def parse(data: Mapping[str, Any]) -> Report:
 
 def would_have(candidate: CandidateFacts, row: RowResult) -> bool:
     """Whether it is missing in this row because it is not installed."""
-    return candidate.missing is not None and (candidate.family not in QUEUE_RIVALS or row.key in QUEUE_ROWS)
+    return candidate.missing is not None and (candidate.family not in QUEUE_RIVALS or row.group == "queue")
 
 
 def kind(candidate: CandidateFacts) -> str:
@@ -159,7 +160,8 @@ def goal_title(report: Report, goal: GoalResult) -> str:
     row = report.results.row(goal.row)
     if row is None:
         return goal.title or goal.row
-    return f"{report.title(goal.row)}, of {report.title(goal.against_row)}" if goal.against_row else report.title(goal.row)
+    other = f", of {report.title(goal.against_row)}" if goal.against_row not in (None, goal.row) else ""
+    return report.title(goal.row) + other
 
 
 def short_name(report: Report, metric: str) -> str:
@@ -189,12 +191,12 @@ def sign(goal: GoalResult) -> str:
     return {True: "✓", False: "✗", None: "○" if has_limit(goal) else "·"}[goal.met]
 
 
-def _fact(value: object) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_fact(each)}" for name, each in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(_fact(each) for each in value)
-    return str(value)
+def _fact(name: str, value: object) -> tuple[str, str]:
+    """A name that ends with a unit lends it to its value: `sync_ms` is `sync`, `0.2 ms`."""
+    words, _, unit = name.rpartition("_")
+    if words and unit in ("gb", "ms"):
+        return words.replace("_", " "), f"{value} {unit.upper() if unit == 'gb' else unit}"
+    return name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def number(value: float) -> str:
@@ -213,7 +215,7 @@ def times(ratio: float) -> str:
 
 def between(low: float, high: float) -> str:
     """Of the ratios of all rounds."""
-    return f"{_digits(low)} to {_digits(high)}"
+    return f"{_digits(low)} to {_digits(high)}" if high > low else ""
 
 
 def _digits(value: float) -> str:

@@ -21,6 +21,7 @@ from perf.report_data import (
     THEIRS,
     TIMES,
     Report,
+    Spread,
     between,
     by_pair,
     goal_title,
@@ -78,7 +79,8 @@ class Section:
     key: str
     title: str
     note: str
-    plots: Sequence[Plot]
+    curves: Sequence[Plot]
+    cards: Sequence[Plot]
 
 
 class Scale:
@@ -119,7 +121,7 @@ def render(data: Mapping[str, Any]) -> str:
     curves = curve_plots(report)
     groups = dict.fromkeys([*report.groups(), *(["scale"] if curves else [])])
     sections = [_section(report, group, curves if group == "scale" else []) for group in groups]
-    plots = [*([picture] if picture else []), *(plot for section in sections for plot in section.plots)]
+    plots = [*([picture] if picture else []), *(plot for section in sections for plot in (*section.curves, *section.cards))]
     environment = Environment(
         loader=FileSystemLoader([_HERE, _LOOK]), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -152,7 +154,7 @@ def _section(report: Report, group: str, curves: Sequence[Plot]) -> Section:
     title, note = GROUPS.get(group, (group, ""))
     drawn = {key for curve in CURVES for key in curve.points.values()} if curves else set()
     cards = [row_plot(report, row) for row in report.rows_of(group) if row.key not in drawn]
-    return Section(group, title, note, [*curves, *cards])
+    return Section(group, title, note, curves, cards)
 
 
 # --- the large numbers on top ---
@@ -163,7 +165,7 @@ def _headlines(report: Report) -> Iterable[Headline]:
     if met + missed:
         note = f"{missed} missed" + (f", {unmeasured} not measured" if unmeasured else "")
         yield Headline("goals met", f"{met} of {met + missed}", note, "good" if not missed else "warn")
-    for metric, title in (("rate", "throughput"), ("per_cpu_s", "per CPU second")):
+    for metric, title in (("rate", "throughput"), ("per_cpu_s", "per broker CPU second")):
         mean = report.mean_ratio(metric)
         if mean is not None:
             yield Headline(title, times(mean[0]), f"{OURS} / {THEIRS}, geometric mean of {mean[1]} rows")
@@ -259,6 +261,10 @@ class Readings:
     lines: Sequence[tuple[str, CandidateFacts, int, Sequence[tuple[str, str]]]]
 
 
+def _texts(spread: Spread) -> tuple[str, str]:
+    return number(spread.median), f"{number(spread.low)} to {number(spread.high)}" if spread.high > spread.low else ""
+
+
 def _readings(report: Report) -> Readings:
     metrics = list(dict.fromkeys(metric for row in report.results.rows for metric in report.metrics_of(row)))
     metrics = [metric for metric in report.metrics if metric in metrics] + [metric for metric in metrics if metric not in report.metrics]
@@ -266,6 +272,6 @@ def _readings(report: Report) -> Readings:
     for row in report.results.rows:
         for each in report.shown_in([row]):
             spreads = [report.spread(row, each.key, metric) for metric in metrics]
-            cells = [(number(s.median), f"{number(s.low)} to {number(s.high)}") if s else ("", "") for s in spreads]
+            cells = [_texts(spread) if spread is not None else ("", "") for spread in spreads]
             lines.append((report.title(row.key), each, len(row.readings.get(each.key, ())), cells))
     return Readings([with_unit(report, metric) for metric in metrics], lines)

@@ -94,6 +94,7 @@ def _trace(name: str, colour: str, found: Mapping[str, Ratio]) -> dict[str, Any]
             "color": "@ink",
             "thickness": 1,
             "width": 3,
+            "visible": any(ratio.high > ratio.low for ratio in ratios),
         },
         "hovertext": [f"{times(ratio.median)} ({times(ratio.low)} to {times(ratio.high)})" for ratio in ratios],
         "hoverinfo": "text",

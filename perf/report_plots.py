@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from perf.report_data import PERCENTILES, Report, Spread, kind, number, times, with_unit, would_have
+from perf.report_data import ABOUT_RATES, PERCENTILES, Report, Spread, kind, number, times, with_unit, would_have
 from perf.results import CandidateFacts, RowResult
 
 COLOURS = ("segment", "lmdb", "rocksdb", "memory", "kafka", "redis", "nats", "rabbitmq")
 """What has a colour in report.css; everything else is grey."""
 
-_LINE_PX, _HEAD_PX = 21, 46
+_LINE_PX, _HEAD_PX, _TICKS_PX = 21, 40, 22
 _LABELS = 0.2
 """The part of a card's width that the candidates' names take."""
 
@@ -49,7 +50,6 @@ CURVES = (
 )
 
 _RATES = ("rate", "per_cpu_s")
-_ABOUT_RATES = ("produce", "fetch", "share", "queue")
 _PANELS = (("percentiles", "cpu_s"), _RATES, ("ms", "cpu_s"), ("idle_mb", "rss_anon_mb"), ("rss_anon_mb", "grew_mb"))
 """What may be drawn of a row: the first of these whose first metric was read. In groups that are about rates these come first."""
 
@@ -78,14 +78,15 @@ def row_plot(report: Report, row: RowResult) -> Plot:
         layout[f"yaxis{number_of_axis}"] = _names(candidates, f"x{number_of_axis}", shown=count == 1)
         layout["annotations"] += [{**text, "xref": f"x{number_of_axis}", "yref": f"y{number_of_axis}"} for text in texts]
         layout["annotations"].append(_head(_panel_title(report, metric), left))
-    return Plot(row.title, row.note, data, layout, _HEAD_PX + _LINE_PX * len(candidates))
+    height_px = _HEAD_PX + _LINE_PX * len(candidates) + (_TICKS_PX if "percentiles" in panels else 0)
+    return Plot(row.title, row.note, data, layout, height_px)
 
 
 def panels_of(report: Report, row: RowResult) -> list[str]:
     found = report.metrics_of(row)
     if any(metric in found for metric in PERCENTILES):
         found = ["percentiles", *found]
-    possible = (_RATES, *_PANELS) if row.group in _ABOUT_RATES else _PANELS
+    possible = (_RATES, *_PANELS) if row.group in ABOUT_RATES else _PANELS
     for panels in possible:
         if panels[0] in found:
             return [metric for metric in panels if metric in found]
@@ -142,7 +143,9 @@ _Panel = tuple[list[dict[str, Any]], dict[str, Any], list[dict[str, Any]]]
 def _bars(report: Report, row: RowResult, candidates: Sequence[CandidateFacts], metric: str) -> _Panel:
     """A bar for each candidate, written out; beside those of ours what they are to Kafka of the same durability."""
     found = [(each, spread) for each in candidates if (spread := report.spread(row, each.key, metric)) is not None]
-    most = max((spread.high for _, spread in found), default=1.0) or 1.0
+    most = max((spread.high for _, spread in found), default=1.0)
+    least = min((spread.low for _, spread in found), default=0.0)
+    room = 1.4 if "percentiles" in panels_of(report, row) else 0.75  # for the figures; the panel beside percentiles is narrow
     trace = {
         "type": "bar",
         "orientation": "h",
@@ -157,9 +160,10 @@ def _bars(report: Report, row: RowResult, candidates: Sequence[CandidateFacts], 
         "hovertext": [_hover(report, row, each, metric, spread) for each, spread in found],
         "hoverinfo": "text",
     }
-    texts = [_beside(each, spread.high, _value_text(report, row, each, metric, spread)) for each, spread in found]
+    texts = [_beside(each, max(0.0, spread.high), _value_text(report, row, each, metric, spread)) for each, spread in found]
     texts += [_beside(each, 0, "not installed", faint=True) for each in candidates if would_have(each, row)]
-    axis = {"range": [0, most * 1.75], "showticklabels": False, "ticks": "", "showgrid": False, "showline": False}
+    left, right = min(0.0, least), max(0.0, most)
+    axis = {"range": [left, right + room * (right - left or 1)], "showticklabels": False, "ticks": "", "showgrid": False, "showline": False}
     return ([trace] if found else []), axis, texts
 
 
@@ -171,7 +175,7 @@ def _pattern(candidates: Iterable[CandidateFacts]) -> dict[str, Any]:
 
 def _errors(spreads: Sequence[Spread]) -> dict[str, Any]:
     above, below = [each.high - each.median for each in spreads], [each.median - each.low for each in spreads]
-    return {"type": "data", "array": above, "arrayminus": below, "color": "@ink", "thickness": 1, "width": 3}
+    return {"type": "data", "array": above, "arrayminus": below, "color": "@ink", "thickness": 1, "width": 3, "visible": any(above + below)}
 
 
 def _beside(candidate: CandidateFacts, x: float, text: str, *, faint: bool = False) -> dict[str, Any]:
@@ -234,15 +238,17 @@ def _written(candidate: CandidateFacts, medians: Sequence[float]) -> list[dict[s
 
 
 def log_axis(values: Sequence[float], *, free: float = 0.0) -> dict[str, Any]:
-    """Over all values, of its right end the part `free` left empty; a tick and its text at every power of ten."""
+    """Over all values, of its right end the part `free` left empty; ticks at powers of ten, and between them where there are few."""
     low, high = (math.log10(min(values)) - 0.1, math.log10(max(values)) + 0.1) if values else (0.0, 1.0)
     high = low + (high - low) / (1 - free)
     tens = [10.0**power for power in range(math.floor(low), math.ceil(high) + 1)]
+    if high - low < 1.5:
+        tens = [step * ten for ten in tens for step in (1, 2, 5)]
     return {
         "type": "log",
         "range": [low, high],
         "tickvals": tens,
-        "ticktext": [f"{ten:g}" if ten < 1e4 else number(ten) for ten in tens],
+        "ticktext": [f"{ten:g}" if ten < 1000 else number(ten) for ten in tens],
         "fixedrange": True,
     }
 
@@ -271,8 +277,12 @@ def _curve_plot(report: Report, curve: Curve, rows: Mapping[int, RowResult]) -> 
         layout[f"xaxis{axis}"] = {"type": "log", "domain": [left, right], "anchor": f"y{axis}", "showgrid": False, **places}
         layout[f"yaxis{axis}"] = {"anchor": f"x{axis}", **_fine_log_axis(values)}
         layout["annotations"].append(_head(f"{_panel_title(report, metric)} (log)", left))
-    note = " ".join(dict.fromkeys(row.note for row in rows.values() if row.note))
-    return Plot(curve.title, note, data, layout, 330)
+    return Plot(curve.title, _joined(row.note for row in rows.values()), data, layout, 330)
+
+
+def _joined(notes: Iterable[str]) -> str:
+    """Every sentence once."""
+    return " ".join(dict.fromkeys(sentence for note in notes for sentence in re.split(r"(?<=\.) ", note) if sentence))
 
 
 def _lines(report: Report, rows: Mapping[int, RowResult], metric: str) -> tuple[list[dict[str, Any]], list[float]]:
@@ -305,7 +315,7 @@ def _lines(report: Report, rows: Mapping[int, RowResult], metric: str) -> tuple[
 def _fine_log_axis(values: Sequence[float]) -> dict[str, Any]:
     """Ticks at 1, 2 and 5 of each power of ten."""
     axis = log_axis(values)
-    steps = [step * ten for ten in axis["tickvals"] for step in (1, 2, 5)]
+    steps = sorted({step * 10 ** math.floor(math.log10(tick)) for tick in axis["tickvals"] for step in (1, 2, 5)})
     return {**axis, "tickvals": steps, "ticktext": [number(step) for step in steps], "showline": False}
 
 
