@@ -17,7 +17,7 @@ from kbroker.storage.spi import LogId, LogStore
 from perf.parts.material import KIB, LOG_ENGINES, MIB, create_logs, fill, log_id, named, open_log_store, total
 from perf.parts.part import Part
 
-_LOG_BYTES = 4 * MIB
+_LOG_BYTES = 2 * MIB
 _LAYOUTS = [(KIB, 1), (KIB, 64), (16 * KIB, 1), (16 * KIB, 64)]
 
 
