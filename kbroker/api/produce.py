@@ -61,7 +61,7 @@ class _Produce:
         self._reason = ""
         self.acks: int = request.body.acks
         self._is_odd = self.acks not in _ACKS or request.body.transactional_id is not None or request.version < _ZSTD_FROM
-        self.pending = Pending()
+        self.pending = Pending(start=request.broker.logs.start)
 
     def append_topic(self, name: str | UUID, batches: Mapping[int, bytes | None]) -> None:
         if not batches:
@@ -78,7 +78,7 @@ class _Produce:
             partition = None
             try:
                 partition = self._partition(topic, name, index, records)
-                appended = partition.append(records, self._now_ms, part.done, part.written)
+                appended = partition.append(records, self._now_ms, part.done, part.written, start=False)
                 rows.append(ProduceRow(index, 0, appended.base_offset, appended.log_append_time_ms, partition.log_start_offset))
             except KafkaError as error:
                 self.pending.parts -= 1

@@ -182,7 +182,8 @@ class Broker:
         )
 
     def connection_closed(self, connection: Connection) -> None:
-        """A client's connection has ended: what it held is free again."""
+        """A client's connection has ended: what it held is free again, and what it sent and did not wait for is written."""
+        self.logs.start()
         self.share_groups.connection_closed(connection.id)
 
     def start_closing(self) -> None:

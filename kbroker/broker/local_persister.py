@@ -101,7 +101,7 @@ class LocalPersister:
         if not outcome.must_wait:
             return list(outcome.results)
         results = list(outcome.results)
-        pending = Pending(1)
+        pending = Pending(1, self._commits.start)
 
         def done(error: Exception | None) -> None:
             if error is None:
@@ -110,7 +110,7 @@ class LocalPersister:
                 results[:] = self.coordinator.failed(outcome, message=str(error))
             pending.part_done()
 
-        self._commits.submit(outcome.changes, done)
+        self._commits.submit(outcome.changes, done, start=False)
         await pending.wait()
         return results
 

@@ -12,6 +12,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import trio
@@ -134,12 +135,14 @@ class Partition:
     def settled(self) -> bool:
         return not self._in_flight
 
-    def append(self, records: bytes | None, now_ms: int, on_done: OnDone, on_written: Callable[[], None] | None = None) -> Appended:
+    def append(
+        self, records: bytes | None, now_ms: int, on_done: OnDone, on_written: Callable[[], None] | None = None, *, start: bool = True
+    ) -> Appended:
         """Validate, stamp and queue one produced batch. Raises KafkaError, mostly BadBatch, when it is refused; then no callback is
         called.
 
         `on_done` is told when the batch counts (or NoSpace, StoreFailed); both callbacks run after this call has returned, except
-        for a repeat of a batch that counts already.
+        for a repeat of a batch that counts already. Who says `start=False` starts the group commit before it waits for anything.
         """
         if self.deleted:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
@@ -152,7 +155,8 @@ class Partition:
             # As in Kafka a repeat is told its own time where the topic stamps none: the same one, as its records are the same.
             append_time_ms = repeat.timestamp_ms if self.rules.log_append_time else header.max_timestamp_ms
             return self._answer_repeat(Appended(repeat.base_offset, append_time_ms), on_done, on_written)
-        return self._queue(bytearray(memoryview(records)[: header.size_bytes]), header, has_producer, now_ms, on_done, on_written)
+        batch = bytearray(memoryview(records)[: header.size_bytes])
+        return self._queue(batch, header, has_producer, now_ms, on_done, on_written, start=start)
 
     def append_control(self, batch: bytes, on_done: OnDone) -> int:
         """Stamp and queue a batch of the broker's own control records, without timestamp or producer: clients never see them, so that
@@ -166,7 +170,15 @@ class Partition:
         return self._queue(bytearray(batch), header, False, 0, on_done, None).base_offset
 
     def _queue(
-        self, batch: bytearray, header: BatchHeader, has_producer: bool, now_ms: int, on_done: OnDone, on_written: Callable[[], None] | None
+        self,
+        batch: bytearray,
+        header: BatchHeader,
+        has_producer: bool,
+        now_ms: int,
+        on_done: OnDone,
+        on_written: Callable[[], None] | None,
+        *,
+        start: bool = True,
     ) -> Appended:
         base_offset = self.next_offset
         if not self.epochs or self.epochs[-1].epoch != self.leader_epoch:
@@ -175,17 +187,18 @@ class Partition:
         stamp(batch, base_offset=base_offset, leader_epoch=self.leader_epoch)
         append_time_ms = -1
         max_timestamp_ms = header.max_timestamp_ms
-        if header.is_control:
+        is_control = header.is_control
+        if is_control:
             self.control_from = base_offset if self.control_from is None else self.control_from
         else:
             self.control_from = None
-        if self.rules.log_append_time and not header.is_control:
+        if self.rules.log_append_time and not is_control:
             append_time_ms = max_timestamp_ms = now_ms
             stamp_log_append_time(batch, now_ms)
         elif header.is_log_append_time:
             stamp_create_time(batch)
         last_offset = base_offset + header.last_offset_delta
-        in_flight = _InFlight(base_offset, last_offset + 1, len(batch), has_producer, header.is_control)
+        in_flight = _InFlight(base_offset, last_offset + 1, len(batch), has_producer, is_control)
         in_flight.on_done.append(on_done)
         if on_written is not None:
             in_flight.on_written.append(on_written)
@@ -197,8 +210,9 @@ class Partition:
         self.appended_bytes += len(batch)
         self._commits.submit(
             (StampedBatch(self.log, base_offset, last_offset, max_timestamp_ms, batch),),
-            lambda error: self._committed(in_flight, error),
-            lambda: self._written(in_flight),
+            partial(self._committed, in_flight),
+            partial(self._written, in_flight),
+            start=start,
         )
         return Appended(base_offset, append_time_ms)
 

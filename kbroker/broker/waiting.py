@@ -58,10 +58,11 @@ class Waiters:
 class Pending:
     """Counts down the parts of an answer that are not there yet; the task that waits for it is resumed at zero."""
 
-    __slots__ = ("_task", "parts")
+    __slots__ = ("_start", "_task", "parts")
 
-    def __init__(self, parts: int = 0) -> None:
+    def __init__(self, parts: int = 0, start: Callable[[], None] | None = None) -> None:
         self.parts = parts
+        self._start = start
         self._task: trio.lowlevel.Task | None = None
 
     def part_done(self) -> None:
@@ -72,6 +73,8 @@ class Pending:
 
     async def wait(self) -> None:
         """Returns at once when nothing is missing. One task may wait; cancelling it leaves the parts under way."""
+        if self.parts and self._start is not None:
+            self._start()
         if self.parts == 0:
             return
 

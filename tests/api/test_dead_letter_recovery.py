@@ -155,11 +155,11 @@ async def test_a_cursor_that_cannot_be_saved_holds_the_dead_letter_back(
         key = await prepare_dead_letters(client, 2)
         submit, refuse = client.broker.state.submit, True
 
-        def no_cursors(items: Any, on_done: Any, *more: Any) -> None:
+        def no_cursors(items: Any, on_done: Any, *more: Any, **options: Any) -> None:
             if refuse and any(name.startswith(DeadLetterKey.namespace) for name, _ in items):
                 trio.lowlevel.current_trio_token().run_sync_soon(on_done, NoSpace("the disk is full"))
             else:
-                submit(items, on_done, *more)
+                submit(items, on_done, *more, **options)
 
         monkeypatch.setattr(client.broker.state, "submit", no_cursors)
         await reject(client, key, 0)

@@ -322,3 +322,93 @@ async def test_a_failed_background_sync_ends_all_writing() -> None:
             await commits.commit(["c"])
     assert store.written == ["a", "b"]
     assert store.synced == []
+
+
+async def submit_and_start(commits: GroupCommit[str], name: str, notes: list[str]) -> None:
+    commits.submit([name], noting(notes, name), lambda: notes.append(f"{name} written"), start=False)
+    commits.start()
+
+
+async def test_a_task_that_writes_alone_is_told_at_once() -> None:
+    store = FakeStore()
+    notes: list[str] = []
+    async with committing(store, durability="os") as commits:
+        await submit_and_start(commits, "a", notes)
+        assert notes == [], "nobody knows yet whether it is alone"
+        await trio.testing.wait_all_tasks_blocked()
+        await submit_and_start(commits, "b", notes)
+        assert notes == ["a written", "a", "b written", "b"]
+        commits.start()
+        assert commits.statistics().groups == 2, "nothing was queued"
+
+
+@pytest.mark.parametrize(("in_thread", "durability"), [(True, "os"), (False, "disk"), (True, "disk")])
+async def test_what_waits_for_the_thread_is_only_begun(in_thread: bool, durability: str) -> None:
+    store = FakeStore()
+    notes: list[str] = []
+    async with committing(store, in_thread=in_thread, durability=durability) as commits:
+        for name in ("a", "b"):
+            told = len(notes)
+            await submit_and_start(commits, name, notes)
+            assert len(notes) == told
+            await commits.commit([])
+    assert notes == ["a written", "a", "b written", "b"]
+
+
+async def test_tasks_that_write_in_one_tick_are_one_group() -> None:
+    store = FakeStore()
+    notes: list[str] = []
+    async with committing(store, durability="os") as commits:
+        for _ in range(2):
+            async with trio.open_nursery() as nursery:
+                for name in ("a", "b", "c"):
+                    nursery.start_soon(submit_and_start, commits, name, notes)
+            await trio.testing.wait_all_tasks_blocked()
+    assert [sorted(group) for group in store.groups] == [["a", "b", "c"]] * 2
+
+
+async def test_what_is_started_keeps_its_place_behind_a_sync_and_operations() -> None:
+    store = FakeStore()
+    notes: list[str] = []
+    async with committing(store, durability="os") as commits, trio.open_nursery() as nursery:
+        await submit_and_start(commits, "a", notes)
+        await trio.testing.wait_all_tasks_blocked()
+        store.gate.clear()
+        with trio.fail_after(10):
+            await store.is_syncing.wait()
+        nursery.start_soon(commits.perform, lambda: notes.append("operation"))
+        await trio.testing.wait_all_tasks_blocked()
+        await submit_and_start(commits, "b", notes)
+        assert notes == ["a written", "a"]
+        store.gate.set()
+        await trio.testing.wait_all_tasks_blocked()
+        await commits.commit([])
+    assert notes == ["a written", "a", "operation", "b written", "b"]
+
+
+async def test_a_write_at_once_is_refused_with_all_that_is_queued() -> None:
+    store = FakeStore()
+    notes: list[str] = []
+    async with committing(store, durability="os") as commits:
+        await submit_and_start(commits, "a", notes)
+        await trio.testing.wait_all_tasks_blocked()
+        commits.submit(["b"], noting(notes, "b"), start=False)
+        store.fail_write = NoSpace("full")
+        await submit_and_start(commits, "c", notes)
+        assert notes == ["a written", "a", "b:NoSpace", "c:NoSpace"]
+        await submit_and_start(commits, "d", notes)
+    assert notes[4:] == ["d written", "d"]
+
+
+async def test_an_error_that_no_write_may_raise_ends_the_committer() -> None:
+    """The broker ends with it, as whoever was to be told never will be."""
+    store = FakeStore()
+    notes: list[str] = []
+    with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+        async with committing(store, durability="os") as commits:
+            await submit_and_start(commits, "a", notes)
+            await trio.testing.wait_all_tasks_blocked()
+            store.fail_write = ZeroDivisionError("a bug")
+            await submit_and_start(commits, "b", notes)
+            await trio.sleep_forever()
+    assert notes == ["a written", "a"]
