@@ -103,7 +103,8 @@ def fill(store: LogStore, log: LogId, size_bytes: int, *, batch_bytes: int, in_a
 def fill_and_die(engine: str, directory: Path, size_bytes: int, batch_bytes: int) -> None:
     """In a process of its own: `fill` one log, 1 MiB in a write, and be killed."""
     store = open_log_store(engine, directory)
-    fill(store, *create_logs(store), size_bytes, batch_bytes=batch_bytes, in_a_write=MIB // batch_bytes)
+    (log,) = create_logs(store)
+    fill(store, log, size_bytes, batch_bytes=batch_bytes, in_a_write=MIB // batch_bytes)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
