@@ -210,14 +210,15 @@ class ShareFetching:
     ) -> bool:
         if not batches:
             return False
+        control = [batch[:2] for batch in batches if batch.is_control]
         ranges = engine.acquire(
             self._member_id,
             mode=self._limits.mode,
             batch_size=self._limits.batch_size,
             max_records=self._budget,
             fetch_offset=fetch_offset,
-            batches=[(batch.base_offset, batch.last_offset) for batch in batches if not batch.is_control],
-            control=[(batch.base_offset, batch.last_offset) for batch in batches if batch.is_control],
+            batches=[batch[:2] for batch in batches if not batch.is_control] if control else [batch[:2] for batch in batches],
+            control=control,
             now_ms=now_ms(),
         )
         if not ranges:
@@ -227,8 +228,11 @@ class ShareFetching:
             for acquired in ranges:
                 loaded.metrics.acquired_ranges.observe(acquired.last_offset - acquired.first_offset + 1)
         self._budget -= sum(acquired.last_offset - acquired.first_offset + 1 for acquired in ranges)
-        is_exact = self._limits.mode is AcquireMode.RECORD_LIMIT
-        records: Sequence[Buffer] = loaded.records.of(batches, ranges) if is_exact else whole_batches(batches, ranges)
+        records: Sequence[Buffer]
+        if self._limits.mode is AcquireMode.RECORD_LIMIT:
+            records = loaded.records.of(batches, ranges)
+        else:
+            records = whole_batches(batches, ranges, has_control=bool(control))
         loaded.partition.metrics.bytes_out += sum(map(len, records))
         self._rows[partition] = ShareFetchRow(partition.partition, records=records, acquired=ranges)
         return True

@@ -11,7 +11,8 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.broker.share_records import _BATCHES_REMEMBERED, _STRIDE, StoredBatch, TakenRecords, walk
+from kbroker.broker.share_records import _BATCHES_REMEMBERED, _STRIDE, StoredBatch, TakenRecords, walk, whole_batches
+from kbroker.broker.stored_batches import iter_possible
 from kbroker.compression import Codec
 from kbroker.records import (
     CONTROL,
@@ -120,6 +121,37 @@ def test_a_client_reads_exactly_what_was_taken(log: tuple[list[bytes], list[Reco
         assert all(
             record in expected or any(batch.base_offset <= record.offset <= batch.last_offset for batch in hole) for record in found
         ), "others only of batches where no record was taken, but a hole"
+
+
+@given(_log(), st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), max_size=3), st.integers(0, 300), st.integers(1, 3))
+def test_walks_to_where_batches_are_possible(
+    log: tuple[list[bytes], list[Record]], damage: list[tuple[int, int]], end: int, parts: int
+) -> None:
+    """Damage is met as everywhere else in the broker (stored_batches.py), in every shape that a read may have."""
+    batches, _ = log
+    size = -(-len(batches) // parts)
+    views = []
+    for at in range(0, len(batches), size):
+        data = bytearray(b"".join(batches[at : at + size]))
+        for position, byte in damage:
+            data[position % len(data)] = byte
+        views.append(memoryview(data))
+    expected = [
+        (header.base_offset, header.last_offset, header.is_control, view, position, position + header.size_bytes)
+        for view, position, header in iter_possible(views, end)
+    ]
+    assert walk(views, 0, _END, end) == expected
+    assert walk(views, 3, 5, end) == [each for each in expected if each[0] < 8]
+
+
+@given(_log(), st.integers(0, 300), st.integers(0, 50))
+def test_whole_batches_are_those_of_the_first_to_the_last_offset(log: tuple[list[bytes], list[Record]], first: int, size: int) -> None:
+    stored = read(*log[0])
+    expected = [batch for batch in stored if batch.base_offset <= first + size and batch.last_offset >= first]
+    for has_control in (False, True):
+        views = whole_batches(stored, taken((first, first + size)), has_control=has_control)
+        assert b"".join(views) == b"".join(batch.view[batch.start : batch.end] for batch in expected)
+        assert len(views) <= 1
 
 
 def test_one_record_of_the_middle() -> None:
