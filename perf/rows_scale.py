@@ -11,7 +11,7 @@ from typing import NamedTuple
 from kbroker.workloads.fill import fill
 from kbroker.workloads.share import share_consume
 from perf import rows_disk, rows_long
-from perf.candidates import KBROKER, READING
+from perf.candidates import READING
 from perf.idle_members import idle_members
 from perf.record_limit import take_one_by_one
 from perf.rows import Dry, Row, RowFunction, Run
@@ -21,6 +21,8 @@ CONSUMERS = 8
 MEMBERS = 500
 THINK_S = 0.005
 _RECORD_BYTES = 100
+_SEGMENT = frozenset(("segment-os", "segment-disk"))
+"""For what hardly depends on the engine."""
 
 
 class _Spread(NamedTuple):
@@ -107,20 +109,20 @@ _LIMIT = "ShareFetch v2 in mode record_limit, max_records 1, by a client of our 
 ROWS = (
     Row(
         "share-partitions-10", "10 share-partitions", "scale", _FEW.measured,
-        f"{_SPREAD} One partition.", candidates=READING, prepare=_FEW.prepare,
+        f"{_SPREAD} One partition.", candidates=READING, rounds=2, prepare=_FEW.prepare,
     ),
     Row(
         "share-partitions-1000", "1 000 share-partitions", "scale", _MANY.measured,
-        f"{_SPREAD} 100 partitions.", candidates=READING, prepare=_MANY.prepare,
+        f"{_SPREAD} 100 partitions.", candidates=READING, rounds=2, prepare=_MANY.prepare,
     ),
     Row(
         "members-8", "8 members at work", "scale", _members(0),
-        _BESIDE, candidates=READING, prepare=Kept.SMALL_1P.prepare,
+        _BESIDE, candidates=_SEGMENT | {"kafka"}, rounds=2, prepare=Kept.SMALL_1P.prepare,
     ),
     Row(
         "members-500", "8 members at work, 492 idle", "scale", _members(MEMBERS - CONSUMERS),
         f"{_BESIDE} The idle ones are members of the same group that only send heartbeats.",
-        candidates=READING, prepare=Kept.SMALL_1P.prepare,
+        candidates=_SEGMENT | {"kafka"}, rounds=2, prepare=Kept.SMALL_1P.prepare,
     ),
     Row(
         "one-work-8", "8 consumers, 5 ms of work for each record", "scale", _work,
@@ -128,11 +130,11 @@ ROWS = (
     ),
     Row(
         "one-limit", "exactly one record at a time, from batches of 8 000", "scale", _LARGE.measured,
-        _LIMIT, candidates=KBROKER, quick=True, prepare=_LARGE.prepare,
+        _LIMIT, candidates=_SEGMENT, quick=True, prepare=_LARGE.prepare,
     ),
     Row(
         "one-limit-singles", "exactly one record at a time, from batches of one", "scale", _SINGLES.measured,
-        _LIMIT, candidates=KBROKER, quick=True, prepare=_SINGLES.prepare,
+        _LIMIT, candidates=_SEGMENT, quick=True, prepare=_SINGLES.prepare,
     ),
     *rows_long.ROWS,
     *rows_disk.ROWS,

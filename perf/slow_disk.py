@@ -5,8 +5,8 @@
 The pause comes before the real operation, in the thread that does it, with the GIL released, as the kernel would wait. For the segment
 engine it is put into the file door (kbroker.storage.files): every sync, and every 64 KiB of a file that was there when the broker got
 ready, the first time they are read (as if the page cache had been empty then, and the kernel did not read ahead). LMDB and RocksDB have
-no such door, so there it is put around sync(), and around every read() that is the first to begin at an offset that the log had at the
-start. Their own housekeeping is not slowed, nor is anybody's start.
+no such door, so there it is put around sync(), and around a read() that is the first to begin at an offset which the log had at the start,
+for each 64 KiB that it gives. Their own housekeeping is not slowed, nor is anybody's start.
 
 The report says how often there was a pause, by operation, on the broker's loop and in other threads, and where on the loop: each of those
 held up every client.
@@ -153,11 +153,13 @@ def _slow_reads(store: Any, pauses: Pauses) -> None:  # noqa: ANN401 - a LogStor
     cold = {log: [0, store.bounds(log).end_offset] for log in store.logs()}
 
     def slow_read(self: Any, log: Any, offset: int, *, max_bytes: int, end_offset: int) -> Any:  # noqa: ANN401
+        views = read(self, log, offset, max_bytes=max_bytes, end_offset=end_offset)
         reached = cold.get(log)
         if reached is not None and reached[0] <= offset < reached[1]:
             reached[0] = offset + 1
-            pauses.pause("read")
-        return read(self, log, offset, max_bytes=max_bytes, end_offset=end_offset)
+            for _ in range(0, sum(map(len, views)), _STEP_BYTES):
+                pauses.pause("read")
+        return views
 
     kind.read = slow_read
 
