@@ -6,11 +6,12 @@ sent when what was taken is saved. Rows without acknowledgement batches say NONE
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 from kbroker.broker.connection import Raw, Request
+from kbroker.broker.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metrics import TopicMetrics
 from kbroker.protocol.hot import ShareAcknowledgeRow, share_acknowledge_response
@@ -47,9 +48,8 @@ async def handle(request: Request) -> Raw:
 
 def listed_partitions(topics: Sequence[Any]) -> list[TopicPartition]:
     """The partitions of a request's Topics, each once: librdkafka may list one more than once."""
-    return list(
-        dict.fromkeys(TopicPartition(topic.topic_id or NO_TOPIC_ID, row.partition_index) for topic in topics for row in topic.partitions)
-    )
+    listed = [TopicPartition(topic.topic_id or NO_TOPIC_ID, row.partition_index) for topic in topics for row in topic.partitions]
+    return listed if len(listed) < 2 else list(dict.fromkeys(listed))
 
 
 def check_identity(body: Any) -> None:
@@ -63,40 +63,51 @@ def check_identity(body: Any) -> None:
 async def acknowledge(request: Request, topics: Sequence[Any], *, is_renew_ack: bool) -> dict[TopicPartition, KafkaError | None]:
     """One result per partition that is listed, saved where it is None. Rows that a client lists twice are taken together."""
     body = request.body
-    listed: dict[TopicPartition, list[AckBatch]] = {}
-    for topic in topics:
-        for row in topic.partitions:
-            batches = listed.setdefault(TopicPartition(topic.topic_id or NO_TOPIC_ID, row.partition_index), [])
-            batches += (AckBatch(batch.first_offset, batch.last_offset, batch.acknowledge_types) for batch in row.acknowledgement_batches)
     results: dict[TopicPartition, KafkaError | None] = {}
     valid: list[tuple[TopicPartition, Sequence[AckBatch]]] = []
-    for partition, batches in listed.items():
-        results[partition] = _check(request, partition, batches, is_renew_ack=is_renew_ack)
-        if results[partition] is None and batches:
-            valid.append((partition, batches))
-    results.update(await request.broker.share_groups.acknowledge(body.group_id, body.member_id, valid))
-    _count(request, zip(listed.values(), results.items(), strict=True))
+    asked: list[tuple[TopicMetrics, TopicPartition]] = []
+    for partition, batches in _listed_batches(topics).items():
+        topic = request.broker.topics.by_id(partition.topic_id)
+        results[partition] = error = _check(request.version, topic, partition, batches, is_renew_ack=is_renew_ack)
+        if batches:
+            if error is None:
+                valid.append((partition, batches))
+            if topic is not None:
+                asked.append((topic.metrics, partition))
+    if valid:
+        results.update(await request.broker.share_groups.acknowledge(body.group_id, body.member_id, valid))
+    _count(asked, results)
     return results
 
 
-def _count(request: Request, results: Iterable[tuple[list[AckBatch], tuple[TopicPartition, KafkaError | None]]]) -> None:
+def _listed_batches(topics: Sequence[Any]) -> dict[TopicPartition, list[AckBatch]]:
+    listed: dict[TopicPartition, list[AckBatch]] = {}
+    for topic in topics:
+        for row in topic.partitions:
+            batches = [AckBatch(batch.first_offset, batch.last_offset, batch.acknowledge_types) for batch in row.acknowledgement_batches]
+            before = listed.setdefault(TopicPartition(topic.topic_id or NO_TOPIC_ID, row.partition_index), batches)
+            if before is not batches:
+                before += batches
+    return listed
+
+
+def _count(asked: Sequence[tuple[TopicMetrics, TopicPartition]], results: Mapping[TopicPartition, KafkaError | None]) -> None:
     """Each topic counts once for a request, as in Kafka, if there was something to acknowledge."""
     failed: dict[TopicMetrics, bool] = {}
-    for batches, (partition, error) in results:
-        topic = request.broker.topics.by_id(partition.topic_id) if batches else None
-        if topic is not None:
-            failed[topic.metrics] = failed.get(topic.metrics, False) or error is not None
+    for metrics, partition in asked:
+        failed[metrics] = failed.get(metrics, False) or results[partition] is not None
     for metrics, has_failed in failed.items():
         metrics.share_acknowledge_requests += 1
         metrics.failed_share_acknowledge_requests += has_failed
 
 
-def _check(request: Request, partition: TopicPartition, batches: Sequence[AckBatch], *, is_renew_ack: bool) -> KafkaError | None:
+def _check(
+    version: int, topic: Topic | None, partition: TopicPartition, batches: Sequence[AckBatch], *, is_renew_ack: bool
+) -> KafkaError | None:
     try:
-        check_ack_batches(batches, version=request.version, is_renew_ack=is_renew_ack)
+        check_ack_batches(batches, version=version, is_renew_ack=is_renew_ack)
     except KafkaError as error:
         return error
-    topic = request.broker.topics.by_id(partition.topic_id)
     if topic is None:
         return KafkaError(ErrorCode.unknown_topic_id)
     if not 0 <= partition.partition < len(topic.partitions):

@@ -24,6 +24,8 @@ from kbroker.share.persister import TopicPartition
 from kbroker.share.session import FetchPlan
 from kbroker.share.share_partition import AcquireMode
 
+_MODES = {int(mode): mode for mode in AcquireMode}
+
 
 async def handle(request: Request) -> Raw:
     body = request.body
@@ -33,12 +35,13 @@ async def handle(request: Request) -> Raw:
         check_identity(body)
         if is_renew_ack:
             _check_renewal_limits(body)
-        plan = await _plan(request)
+        acknowledging = _with_acks(body.topics)
+        plan = await _plan(request, has_acks=bool(acknowledging))
     except KafkaError as error:
         return _refusal(request, error)
     if plan.replaced is not None:
         share_groups.release_session(plan.replaced)
-    results = await acknowledge(request, _with_acks(body.topics), is_renew_ack=is_renew_ack)
+    results = await acknowledge(request, acknowledging, is_renew_ack=is_renew_ack) if acknowledging else {}
     rows: dict[TopicPartition, ShareFetchRow] = {}
     if plan.is_final:
         share_groups.close_session(plan.session)
@@ -64,10 +67,11 @@ def _lock_duration_ms(request: Request) -> int:
     return request.broker.share_groups.settings(request.body.group_id).lock_duration_ms
 
 
-async def _plan(request: Request) -> FetchPlan:
+async def _plan(request: Request, *, has_acks: bool) -> FetchPlan:
     body = request.body
-    forgotten = (TopicPartition(topic.topic_id or NO_TOPIC_ID, index) for topic in body.forgotten_topics_data for index in topic.partitions)
-    has_acks = any(row.acknowledgement_batches for topic in body.topics for row in topic.partitions)
+    forgotten: dict[TopicPartition, None] = {}
+    for topic in body.forgotten_topics_data:
+        forgotten |= dict.fromkeys(TopicPartition(topic.topic_id or NO_TOPIC_ID, index) for index in topic.partitions)
     sessions = request.broker.share_groups.sessions
     try:
         return sessions.fetch(
@@ -76,7 +80,7 @@ async def _plan(request: Request) -> FetchPlan:
             body.share_session_epoch,
             connection_id=request.connection.id,
             add=listed_partitions(body.topics),
-            forget=list(dict.fromkeys(forgotten)),
+            forget=list(forgotten),
             has_acks=has_acks,
         )
     except KafkaError as error:
@@ -87,7 +91,7 @@ async def _plan(request: Request) -> FetchPlan:
 
 
 def _with_acks(topics: Sequence[Any]) -> list[Any]:
-    return [topic for topic in topics if any(row.acknowledgement_batches for row in topic.partitions)]
+    return [topic for topic in topics if any([row.acknowledgement_batches for row in topic.partitions])]
 
 
 def _check_renewal_limits(body: Any) -> None:
@@ -102,26 +106,27 @@ def _max_wait_ms(body: Any) -> int:
 
 def _limits(request: Request) -> ShareLimits:
     body = request.body
-    try:
-        mode = AcquireMode(getattr(body, "share_acquire_mode", AcquireMode.BATCH_OPTIMIZED))
-    except ValueError:
-        raise KafkaError(ErrorCode.unknown_server_error) from None
+    mode = _MODES.get(getattr(body, "share_acquire_mode", 0))
+    if mode is None:
+        raise KafkaError(ErrorCode.unknown_server_error)
     max_bytes = min(body.max_bytes, request.broker.config["fetch.max.bytes"])
     return ShareLimits(_max_wait_ms(body), min(body.min_bytes, max_bytes), max_bytes, body.max_records, max(1, body.batch_size), mode)
 
 
 def _due_rows(plan: FetchPlan, rows: dict[TopicPartition, ShareFetchRow]) -> dict[TopicPartition, ShareFetchRow]:
     """Everything of a new session; later what has records or an error, is new, or had an error before."""
-    plan.session.begin_answer()
+    session, is_new = plan.session, plan.is_new
+    session.begin_answer()
     return {
         partition: row
         for partition, row in rows.items()
-        if plan.session.answer_row(partition, has_records=bool(row.acquired), has_error=row.error_code != 0) or plan.is_new
+        if session.answer_row(partition, has_records=bool(row.acquired), has_error=row.error_code != 0) or is_new
     }
 
 
 def _errors(rows: Mapping[TopicPartition, ShareFetchRow]) -> list[int]:
-    return [code for row in rows.values() for code in (row.error_code, row.acknowledge_error_code) if code]
+    wrong = [row for row in rows.values() if row.error_code or row.acknowledge_error_code]
+    return [code for row in wrong for code in (row.error_code, row.acknowledge_error_code) if code]
 
 
 def _answer(request: Request, rows: dict[TopicPartition, ShareFetchRow], results: dict[TopicPartition, KafkaError | None]) -> Any:

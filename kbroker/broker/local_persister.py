@@ -1,7 +1,7 @@
 """The default Persister: the share coordinator in this process, its changes in the state store's group commit.
 
 What it answers with code none counts as far as
---durability goes. A write that is cancelled while it waits is saved all the same.
+--durability goes. A verb that is cancelled while it waits is saved all the same.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ class CountsShareState(Protocol):
 
 
 class LocalPersister:
+    writes_to_the_end = True
+
     def __init__(self, coordinator: ShareStateCoordinator, commits: GroupCommit[Change]) -> None:
         self.coordinator = coordinator
         self._commits = commits
@@ -72,7 +74,7 @@ class LocalPersister:
 
     async def write(self, group_id: str, requests: Sequence[WriteRequest]) -> list[Result]:
         began = perf_counter()
-        results = await self._save(self.coordinator.write(group_id, requests, now_ms=wall_clock_ms()))
+        results = await self._save(self.coordinator.write(group_id, requests, now_ms=wall_clock_ms()), to_the_end=True)
         self.write_seconds.observe(perf_counter() - began)
         return results
 
@@ -97,7 +99,7 @@ class LocalPersister:
     async def aclose(self) -> None:
         """Nothing of its own to close: the state store is the broker's."""
 
-    async def _save(self, outcome: ShareStateOutcome[R]) -> list[R]:
+    async def _save(self, outcome: ShareStateOutcome[R], *, to_the_end: bool = False) -> list[R]:
         if not outcome.must_wait:
             return list(outcome.results)
         results = list(outcome.results)
@@ -111,7 +113,7 @@ class LocalPersister:
             pending.part_done()
 
         self._commits.submit(outcome.changes, done, start=False)
-        await pending.wait()
+        await pending.wait(to_the_end=to_the_end)
         return results
 
 

@@ -120,6 +120,7 @@ class ShareGroups:
     ) -> None:
         self._topics = topics
         self._persister = persister
+        self._shields_writes = not getattr(persister, "writes_to_the_end", False)
         self._deadlines = deadlines
         self._settings = settings
         self._reset_policy = reset_policy
@@ -204,9 +205,8 @@ class ShareGroups:
         loaded.waiters.add(waiter)
         try:
             while loaded.engine is None and not loaded.gone:
-                with trio.CancelScope() as scope:
-                    waiter.attach(scope)
-                    await trio.sleep_forever()
+                await waiter.wait()
+                waiter.rearm()
         finally:
             loaded.waiters.discard(waiter)
         if loaded.engine is None:
@@ -315,31 +315,30 @@ class ShareGroups:
         """Write through the Persister and make it final, or undo it. Never cancelled half-way: the engines wait for the outcome.
 
         What was to be saved later goes first: the count of a Persist includes what those before it did."""
-        saves = [each for save in saves for each in (*_take_queued(save.loaded), save)]
-        for save in saves:
-            if save.persist.archiving:
-                self.dead_letters.before_save(save.loaded)
-        requests = [
-            WriteRequest(
-                save.loaded.key[1],
-                save.persist.state_epoch,
-                save.persist.leader_epoch,
-                save.persist.start_offset,
-                save.persist.delivery_complete_count,
-                save.persist.batches,
-            )
-            for save in saves
-        ]
-        with trio.CancelScope(shield=True):
-            try:
-                written = await self._persister.write(group_id, requests)
-            except Exception:
-                # Left pending, the records could neither be acknowledged nor acquired by anybody until a restart.
-                logger.exception("the persister failed to save share state of group %s", group_id)
-                written = []
+        if any([save.loaded.to_save for save in saves]):
+            saves = [each for save in saves for each in (*_take_queued(save.loaded), save)]
+        requests = []
+        for loaded, persist in saves:
+            if persist.archiving:
+                self.dead_letters.before_save(loaded)
+            _, start_offset, complete, batches, state_epoch, leader_epoch = persist
+            requests.append(WriteRequest(loaded.key[1], state_epoch, leader_epoch, start_offset, complete, batches))
+        try:
+            write = self._write_shielded if self._shields_writes else self._persister.write
+            written = await write(group_id, requests)
+        except Exception:
+            # Left pending, the records could neither be acknowledged nor acquired by anybody until a restart.
+            logger.exception("the persister failed to save share state of group %s", group_id)
+            written = []
         if len(written) != len(requests):
             written = [Result(request.partition, ErrorCode.unknown_server_error) for request in requests]
         return {result.partition: self._settle(save, result) for save, result in zip(saves, written, strict=True)}
+
+    async def _write_shielded(self, group_id: str, requests: Sequence[WriteRequest]) -> list[Result]:
+        written: list[Result] = []
+        with trio.CancelScope(shield=True):
+            written = await self._persister.write(group_id, requests)
+        return written
 
     def _settle(self, save: _Save, result: Result) -> KafkaError | None:
         loaded, persist = save

@@ -1,4 +1,4 @@
-"""How a request waits. A parked request costs its connection's task and one cancel scope; nothing polls.
+"""How a request waits. A parked request costs its connection's task, and at most one timer of its connection's; nothing polls.
 
 `Waiter` is handed to whatever may end the wait (a partition, a share-partition); `Pending` is the answer to a request whose
 commit is under way, so that the other requests of the same burst are handled meanwhile.
@@ -15,22 +15,34 @@ import trio
 class Waiter:
     """One parked request. Wake it as often as you like; it stays woken until `rearm`."""
 
-    __slots__ = ("_scope", "woken")
+    __slots__ = ("_task", "woken")
 
     def __init__(self) -> None:
         self.woken = False
-        self._scope: trio.CancelScope | None = None
+        self._task: trio.lowlevel.Task | None = None
 
     def wake(self) -> None:
         self.woken = True
-        if self._scope is not None:
-            self._scope.cancel()
+        self.resume()
 
     def rearm(self) -> None:
         self.woken = False
 
-    def attach(self, scope: trio.CancelScope | None) -> None:
-        self._scope = scope
+    def resume(self) -> None:
+        """End the wait, if there is one, for another reason than that it was woken."""
+        if self._task is not None:
+            task, self._task = self._task, None
+            trio.lowlevel.reschedule(task)
+
+    async def wait(self) -> None:
+        """Returns at once when it has been woken. One task may wait: whoever has the waiter, or its Connection on its behalf."""
+        if not self.woken:
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
 
 class Waiters:
@@ -71,14 +83,17 @@ class Pending:
             task, self._task = self._task, None
             trio.lowlevel.reschedule(task)
 
-    async def wait(self) -> None:
-        """Returns at once when nothing is missing. One task may wait; cancelling it leaves the parts under way."""
+    async def wait(self, *, to_the_end: bool = False) -> None:
+        """Returns at once when nothing is missing. One task may wait; cancelling it leaves the parts under way, or with `to_the_end` has
+        to wait for them as well (as in a shielded scope, which would cost more than all else here)."""
         if self.parts and self._start is not None:
             self._start()
         if self.parts == 0:
             return
 
         def abort(_: object) -> trio.lowlevel.Abort:
+            if to_the_end:
+                return trio.lowlevel.Abort.FAILED
             self._task = None
             return trio.lowlevel.Abort.SUCCEEDED
 

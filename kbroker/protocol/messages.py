@@ -115,6 +115,7 @@ def encode(entity: Entity) -> bytes:
 
 
 _Converter: TypeAlias = Callable[[Any], Any]
+_MILLISECOND = datetime.timedelta(milliseconds=1)
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -194,7 +195,7 @@ def build(schema: type[Any], message: Any) -> Any:
 
 def milliseconds(value: i32Timedelta | i64Timedelta | datetime.timedelta) -> int:
     """What kio decodes as a timedelta, as the integer that was on the wire."""
-    return value // datetime.timedelta(milliseconds=1)
+    return value // _MILLISECOND
 
 
 __all__ = [

@@ -87,7 +87,8 @@ class SummaryResult(Result):
 
 class Persister(Protocol):
     """What is durable on return: everything that a result with code none says was done, as far as the operator's
-    --durability goes."""
+    --durability goes. Writes are shielded from cancellation, which costs something; a persister whose `write` cannot be cancelled
+    may say `writes_to_the_end = True`, and is called without that."""
 
     async def initialize(self, group_id: str, requests: Sequence[InitializeRequest]) -> list[Result]: ...
     async def read(self, group_id: str, requests: Sequence[ReadRequest]) -> list[ReadResult]: ...
