@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, Entry] = {
     "dead-letters": Entry("dead_letters:dead_letters", "List, show and redrive what share groups gave up."),
     "groups": Entry("groups:groups", "List groups of all types; describe, reset and delete consumer groups."),
     "configs": Entry("configs:configs", "Describe, set and delete configs of topics, groups and brokers."),
+    "perf": Entry("perf:perf", "Measure a broker: produce, fetch, share-consume and latency."),
     "storage": Entry("storage:storage", "Look into a data directory, also beside a live broker."),
 }
 

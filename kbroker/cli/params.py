@@ -237,10 +237,11 @@ def chosen_groups(group: tuple[str, ...], more_groups: tuple[str, ...], all_grou
     return names
 
 
-def bootstrap_option(function: F) -> F:
-    """`--bootstrap-server`: where the broker is."""
+def bootstrap_option_with(*more_names: str) -> Callable[[F], F]:
+    """`--bootstrap-server`: where the broker is. It may have other names besides."""
     return click.option(
         "--bootstrap-server",
+        *more_names,
         "-b",
         "bootstrap",
         type=AddressType(),
@@ -249,7 +250,12 @@ def bootstrap_option(function: F) -> F:
         show_default=True,
         show_envvar=True,
         help="Address of the broker.",
-    )(function)
+    )
+
+
+def bootstrap_option(function: F) -> F:
+    """`--bootstrap-server`."""
+    return bootstrap_option_with()(function)
 
 
 def json_option(function: F) -> F:

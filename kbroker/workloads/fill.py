@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import cycle, pairwise
 from typing import TYPE_CHECKING
 
 from kbroker.workloads.client_process import WorkloadFailed
+from kbroker.workloads.fetch import partitions_of
 from kbroker.workloads.payload import chunks
 from kbroker.workloads.produce import Refusals, batching, outstanding_records
 from kbroker.workloads.settings import NO_SETTINGS, Settings, base
@@ -19,6 +20,8 @@ _CHUNK_RECORDS = 1_000
 _SMALL_CHUNK_RECORDS = 60
 _SMALL_OUTSTANDING = 300
 _STALLED_S = 60.0
+_PROGRESS_S = 0.2
+_METADATA_S = 10.0
 
 
 def fill(
@@ -31,19 +34,28 @@ def fill(
     compression: str = "none",
     partitions: int = 1,
     settings: Settings = NO_SETTINGS,
+    progress: Callable[[int], None] | None = None,
 ) -> None:
     """Write so many records, the same number to each of the first `partitions` (a few more to some), in batches of about 1 MB or of at
-    most `batch_records`. Returns when the broker has confirmed all (acks=all). Raises WorkloadFailed."""
+    most `batch_records`. Returns when the broker has confirmed all (acks=all). `progress` is told now and then how many were written.
+    Raises WorkloadFailed."""
     own = {
         **base(bootstrap, settings),
         **batching(batch_bytes=1_000_000, linger_ms=50, compression=compression, batch_records=batch_records or 1_000_000),
         "acks": "all",
     }
-    _Filling([own], [1], topic, record_bytes, _CHUNK_RECORDS, outstanding_records(record_bytes)).write(records, partitions)
+    _Filling([own], [1], topic, record_bytes, _CHUNK_RECORDS, outstanding_records(record_bytes)).write(records, partitions, progress)
 
 
 def fill_small(
-    bootstrap: str, topic: str, records: int, record_bytes: int = 100, *, partitions: int = 1, settings: Settings = NO_SETTINGS
+    bootstrap: str,
+    topic: str,
+    records: int,
+    record_bytes: int = 100,
+    *,
+    partitions: int = 1,
+    settings: Settings = NO_SETTINGS,
+    progress: Callable[[int], None] | None = None,
 ) -> None:
     """The same in batches of 1, 2 and 3 records in equal numbers, mixed: two records a batch on average.
 
@@ -51,7 +63,22 @@ def fill_small(
     """
     common = {**base(bootstrap, settings), "acks": "all"}
     producers = [{**common, **batching(batch_bytes=1_000_000, linger_ms=5, compression="none", batch_records=size)} for size in (1, 2, 3)]
-    _Filling(producers, [1, 2, 3], topic, record_bytes, _SMALL_CHUNK_RECORDS, _SMALL_OUTSTANDING).write(records, partitions)
+    _Filling(producers, [1, 2, 3], topic, record_bytes, _SMALL_CHUNK_RECORDS, _SMALL_OUTSTANDING).write(records, partitions, progress)
+
+
+def record_count(bootstrap: str, topic: str, *, settings: Settings = NO_SETTINGS) -> int:
+    """Offsets that a topic has from its earliest on: its records, unless some of them are gone or are no data. Raises WorkloadFailed."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({**base(bootstrap, settings), "group.id": "kbroker-perf"})
+    try:
+        ends = [
+            consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_METADATA_S)
+            for partition in partitions_of(consumer, topic)
+        ]
+    finally:
+        consumer.close()
+    return sum(end - begin for begin, end in ends)
 
 
 class _Filling:
@@ -67,7 +94,8 @@ class _Filling:
         self._weights, self._topic, self._record_bytes = weights, topic, record_bytes
         self._chunk_records, self._outstanding = chunk_records, outstanding
 
-    def write(self, records: int, partitions: int) -> None:
+    def write(self, records: int, partitions: int, progress: Callable[[int], None] | None) -> None:
+        told_s = time.monotonic()
         size = min(self._chunk_records, -(-records // partitions))
         pool = cycle(chunks(self._record_bytes, size))
         for number, first in enumerate(range(0, records, size)):
@@ -78,9 +106,14 @@ class _Filling:
                     producer.produce_batch(self._topic, messages[begin:end], partition=number % partitions)
                     producer.poll(0)
                 self._wait(producer, self._outstanding * weight)
+            if progress is not None and time.monotonic() - told_s >= _PROGRESS_S:
+                told_s = time.monotonic()
+                progress(first + len(messages))
         for producer in self._producers:
             self._wait(producer, 0)
         self._refusals.check()
+        if progress is not None:
+            progress(records)
 
     def _wait(self, producer: Producer, outstanding: int) -> None:
         """Until no more are on their way. Raises WorkloadFailed when nothing moves."""

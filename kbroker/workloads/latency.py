@@ -6,6 +6,7 @@ import struct
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from kbroker.workloads.client_process import SLOT_S, Link, WorkloadFailed
@@ -62,16 +63,15 @@ def latency(
     share_group = group or f"kbroker-perf-{uuid.uuid4()}"
     receiving = {"settings": {**common, **_consumer_settings(via, share_group)}, "topic": topic, "via": via}
     window = measure(plan, [Client(_send, sending), Client(_receive, receiving)])
-    sent = window.sum([window.reports[_PRODUCER].others])
-    received = window.outcome().latencies_ms
-    count = 0 if received is None else received.count
-    return Outcome(
-        records=count,
-        bytes=count * record_bytes,
-        seconds=window.seconds,
-        latencies_ms=received,
+    sent, found = window.sum([window.reports[_PRODUCER].others]), window.outcome()
+    came = 0 if found.latencies_ms is None else found.latencies_ms.count
+    return replace(
+        found,
+        records=came,
+        bytes=came * record_bytes,
+        requests=0,
         first_record_ms=window.reports[_CONSUMER].first_ms,
-        details={"missing": max(0, sent - count)},
+        details={**found.details, "missing": max(0, sent - came)},
     )
 
 
@@ -84,15 +84,20 @@ def _consumer_settings(via: Via, group: str) -> dict[str, Any]:
 def _send(link: Link, arguments: Mapping[str, Any]) -> None:
     from confluent_kafka import Producer
 
-    topic, refusals = arguments["topic"], Refusals()
+    topic, refusals, link.longest_end_s = arguments["topic"], Refusals(), 2 * _FLUSH_S
     producer = Producer({**arguments["settings"], "on_delivery": refusals})
     rest = values(arguments["record_bytes"])[0][SMALLEST_BYTES:]
     link.begin()
     began_ns, number, gap_ns = time.monotonic_ns(), 0, 1e9 / arguments["rate_per_s"]
-    while link.running:
-        due_ns = began_ns + int(number * gap_ns)
-        if (wait_s := (due_ns - time.monotonic_ns()) / 1e9) > 0:
-            time.sleep(min(wait_s, _LONGEST_WAIT_S))
+    end_ns = None
+    while True:
+        due_ns, now_ns = began_ns + int(number * gap_ns), time.monotonic_ns()
+        if end_ns is None and not link.running:
+            end_ns = now_ns
+        if end_ns is not None and (due_ns > end_ns or now_ns > end_ns + _FLUSH_S * 1e9):
+            break
+        if due_ns > now_ns:
+            time.sleep(min((due_ns - now_ns) / 1e9, _LONGEST_WAIT_S))
             continue
         try:
             producer.produce(topic, _STAMP.pack(due_ns, number) + rest)
@@ -106,6 +111,8 @@ def _send(link: Link, arguments: Mapping[str, Any]) -> None:
         number += 1
         if number == 1:
             link.first(wait=False)
+    if due_ns <= end_ns:
+        raise WorkloadFailed(f"the producer did not keep to {arguments['rate_per_s']:.0f} records/s")
     left = producer.flush(_FLUSH_S)
     refusals.check()
     if left:
@@ -114,6 +121,7 @@ def _send(link: Link, arguments: Mapping[str, Any]) -> None:
 
 
 def _receive(link: Link, arguments: Mapping[str, Any]) -> None:
+    link.longest_end_s = 2 * _FLUSH_S + _STRAGGLERS_S
     poll, close = (_share_consumer if arguments["via"] == "share" else _consumer)(link, arguments["settings"], arguments["topic"])
     received, first_number, stop_at_s = 0, 0, None
     while True:
@@ -131,8 +139,10 @@ def _receive(link: Link, arguments: Mapping[str, Any]) -> None:
         link.check_patience()
         if link.running:
             continue
+        if not link.has_finished(_PRODUCER):
+            continue
         stop_at_s = stop_at_s or now_ns / 1e9 + _STRAGGLERS_S
-        if (link.has_finished(_PRODUCER) and received + first_number >= link.progress_of(_PRODUCER)) or now_ns / 1e9 > stop_at_s:
+        if received + first_number >= link.progress_of(_PRODUCER) or now_ns / 1e9 > stop_at_s:
             break
     link.send_report()
     close()

@@ -126,22 +126,25 @@ class _Worker:
         link = self._link
         link.begin()
         self._consumer.subscribe([self._topic])
-        while not self._work_once():
+        while not (messages := self._poll()):
             link.check_patience()
+        link.note_first()
+        self._acknowledge(messages)
         self._commit()  # The others are still to find something: nothing may stay in our hands.
         link.first()
         while link.running:
-            self._work_once()
+            if messages := self._poll():
+                self._work(messages)
         link.send_report()
         self._consumer.close()
 
-    def _work_once(self) -> bool:
-        """One poll and what follows from it; whether there were records."""
+    def _poll(self) -> Sequence[Message]:
         messages = list(self._consumer.poll(_POLL_S))
-        if not messages:
-            return False
         if any(map(self._error_of, messages)):
             raise WorkloadFailed(next(error.str() for message in messages if (error := message.error()) is not None))
+        return messages
+
+    def _work(self, messages: Sequence[Message]) -> None:
         if self._think_s:
             self._think_about(messages)
         else:
@@ -151,7 +154,6 @@ class _Worker:
             self._commit()
             ended_s = time.monotonic()
             self._link.latency(ended_s, (ended_s - began_s) * 1000)
-        return True
 
     def _acknowledge(self, messages: Sequence[Message]) -> None:
         records, releases = len(messages), 0

@@ -9,11 +9,12 @@ nor the end of a topic is in a figure.
                   up a topic that others are still waiting for
     opened        after the warm-up
     closed        after `seconds`, or when what there is to do is nearly done
-    stop          clients report, and only then close: a client library that hangs in close() costs a process, not a figure
+    stop          clients report, and only then close: a client library that hangs in a call costs a process, not a figure
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import time
 from array import array
@@ -23,13 +24,13 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from typing import Any, NamedTuple, Protocol
 
-from kbroker.workloads.client_process import FIRST_TIMEOUT_S, SLOT_S, Link, Report, Shared, Work, WorkloadFailed, run_client
+from kbroker.workloads.client_process import FIRST_TIMEOUT_S, SLOT_S, Report, Word, Work, WorkloadFailed, run_client
 from kbroker.workloads.outcome import Outcome, Percentiles
 
 __all__ = ["SLOT_S", "Client", "Plan", "Watch", "Window", "WorkloadFailed", "measure"]
 
 _UP_TIMEOUT_S = 120.0
-_REPORT_TIMEOUT_S = 30.0
+_REPORT_TIMEOUT_S = 60.0
 _CLOSE_TIMEOUT_S = 5.0
 _LOOK_S = 0.02
 _WARM_UP_SHARE = 0.3
@@ -95,7 +96,10 @@ class Window(NamedTuple):
         return found
 
     def outcome(self, **details: float) -> Outcome:
+        """`details` are joined by the number of clients whose library hung at the end, if any did."""
         first_ms = [report.first_ms for report in self.reports if report.first_ms is not None]
+        if stuck := sum(report.is_stuck for report in self.reports):
+            details["stuck"] = stuck
         return Outcome(
             records=self.sum([report.units for report in self.reports]),
             bytes=self.sum([report.bytes for report in self.reports]),
@@ -116,11 +120,11 @@ def measure(plan: Plan, clients: Sequence[Client], *, most: int | None = None) -
     crew = _Crew(clients)
     try:
         crew.hear_from_all("up", _UP_TIMEOUT_S)
-        crew.shared.begin.set()
+        crew.tell("begin")
         crew.hear_from_all("first", FIRST_TIMEOUT_S + _REPORT_TIMEOUT_S)
-        crew.shared.go.set()
+        crew.tell("go")
         first, last, ran_dry = _open_and_close(plan, crew, most)
-        crew.shared.numbers[0] = 1
+        crew.tell("stop")
         reports = crew.reports()
         crew.join(_CLOSE_TIMEOUT_S)
     finally:
@@ -149,15 +153,15 @@ class _Crew:
     def __init__(self, clients: Sequence[Client]) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(_PRELOAD)
-        self.shared = Shared(context.RawArray("q", 1 + 2 * len(clients)), context.Event(), context.Event())
+        self._numbers = context.RawArray("q", 1 + 2 * len(clients))
         self._count = len(clients)
         self._processes: list[ForkServerProcess] = []
         self._connections: list[Connection] = []
         self._heard: dict[Connection, list[object]] = {}
         for number, client in enumerate(clients):
-            ours, theirs = context.Pipe(duplex=False)
-            link = Link(number, len(clients), self.shared, theirs)
-            process = context.Process(target=run_client, args=(client.work, client.arguments, link, theirs), daemon=True)
+            ours, theirs = context.Pipe()
+            arguments = (client.work, client.arguments, number, len(clients), self._numbers, theirs)
+            process = context.Process(target=run_client, args=arguments, daemon=True)
             process.start()
             theirs.close()
             self._processes.append(process)
@@ -166,7 +170,15 @@ class _Crew:
 
     def done(self) -> int:
         """Units that all clients have counted so far."""
-        return sum(self.shared.numbers[1 : 1 + self._count])
+        return sum(self._numbers[1 : 1 + self._count])
+
+    def tell(self, word: Word) -> None:
+        """A client that has ended by itself is found when it is listened to."""
+        if word == "stop":
+            self._numbers[0] = 1
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.send(word)
 
     def let_work(self, seconds: float, units: int | None) -> None:
         """Until the time is over or this many units are done. Raises WorkloadFailed when a client fails."""
@@ -214,7 +226,7 @@ class _Crew:
             assert isinstance(ready, Connection)
             try:
                 said = ready.recv()
-            except EOFError:
+            except (EOFError, ConnectionError):
                 process = self._processes[self._connections.index(ready)]
                 process.join(_CLOSE_TIMEOUT_S)
                 raise WorkloadFailed(f"a client's process ended by itself, exit code {process.exitcode}") from None

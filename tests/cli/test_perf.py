@@ -1,0 +1,72 @@
+"""`kbroker perf` against a real broker, in windows too short for a figure."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.cli.exits import OK, REFUSED, UNREACHABLE, USAGE
+from kbroker.client.broker_process import free_port
+from tests.cli.conftest import Command
+
+SHORT = ("--seconds", "0.2", "--warm-up", "0")
+FEW = ("--records", "2000")
+LATENCIES = ["P50-MS", "P95-MS", "P99-MS", "P99.9-MS", "MAX-MS"]
+COMMANDS = {
+    "produce": (("--record-bytes", "50", "--batch-bytes", "16384", "--idempotence", "--partitions", "2"), []),
+    "fetch": ((*FEW, "--compression", "lz4", "--consumers", "2"), []),
+    "share-consume": ((*FEW, "--small-batches", "--mode", "explicit", "--release", "0.1", "--max-poll-records", "1"), ["RELEASED"]),
+    "latency": (("--rate", "100", "--via", "share"), [*LATENCIES, "MISSING"]),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_table_and_nothing_left_behind(command: Command, name: str) -> None:
+    before = [command("topics", "list").lines, command("share-groups", "list").lines]
+    options, columns = COMMANDS[name]
+    ran = command("perf", name, *options, *SHORT)
+    assert ran.code == OK, ran.err
+    header, row = ran.lines
+    assert header.split()[:4] == ["RECORDS", "SECONDS", "RECORDS/S", "MB/S"]
+    assert set(columns) <= set(header.split())
+    assert len(row.split()) == len(header.split())
+    assert int(row.split()[0]) > 0
+    assert [command("topics", "list").lines, command("share-groups", "list").lines] == before
+
+
+def test_json_has_everything(command: Command) -> None:
+    found = command("perf", "share-consume", *FEW, *SHORT, "--small-batches", "--mode", "explicit", "--sync", "--json").json
+    assert found["records"] > 0
+    assert found["records_per_s"] == pytest.approx(found["records"] / found["seconds"])
+    assert found["megabytes_per_s"] == pytest.approx(found["bytes"] / 1e6 / found["seconds"])
+    assert set(found["latencies_ms"]) == {"p50", "p95", "p99", "p999", "max", "count"}
+    assert {"requests", "first_record_ms", "ran_dry", "details"} <= set(found)
+
+
+def test_a_topic_and_a_group_of_ones_own_stay(command: Command, topic: str) -> None:
+    assert command("perf", "produce", "--topic", topic, *SHORT).code == OK
+    assert command("perf", "share-consume", "--topic", topic, "--group", "those-that-measure", *SHORT).code == OK
+    assert topic in command("topics", "list").lines
+    assert "those-that-measure" in command("share-groups", "list").lines
+
+
+def test_a_topic_that_was_made_may_be_kept(command: Command) -> None:
+    before = set(command("topics", "list").lines)
+    ran = command("perf", "latency", "--rate", "50", "--keep", *SHORT)
+    (kept,) = set(command("topics", "list").lines) - before
+    assert f"topic {kept} is kept" in ran.err
+    assert command("topics", "delete", kept).code == OK
+
+
+def test_too_few_records_are_said(command: Command) -> None:
+    ran = command("perf", "share-consume", "--records", "1", "--seconds", "60")
+    assert ran.code == OK
+    assert "--records" in ran.err
+
+
+def test_refusals(command: Command) -> None:
+    assert command("perf", "produce", "--idempotence", "--acks", "1").code == USAGE
+    assert command("perf", "share-consume", "--release", "0.1").code == USAGE
+    assert command("perf", "latency", "--record-bytes", "15").code == USAGE
+    missing = command("perf", "fetch", "--topic", "no-such-topic")
+    assert (missing.code, missing.err) == (REFUSED, "kbroker: there is no topic no-such-topic\n")
+    assert command("perf", "produce", "--bootstrap", f"127.0.0.1:{free_port()}").code == UNREACHABLE
