@@ -130,6 +130,7 @@ class Server:
         self._room = trio.lowlevel.ParkingLot()
         self._emptied = trio.lowlevel.ParkingLot()
         self._accepting = trio.CancelScope()
+        self._hang_ups = _HangUps()
         self.stopping = False
 
     def statistics(self) -> ServerStatistics:
@@ -139,6 +140,7 @@ class Server:
         """Accept until cancelled; then connections end with their tasks."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._close_idle)
+            nursery.start_soon(self._hang_ups.run)
             with self._accepting:
                 while True:
                     await trio.lowlevel.wait_readable(listener.fileno())
@@ -173,6 +175,7 @@ class Server:
         self.metrics.accepted += 1
         peer = _Peer(self, self._broker, sock, self._next_id, host)
         self._open[self._next_id] = peer
+        self._hang_ups.watch(sock.fileno(), peer.connection)
         self.metrics.connections = len(self._open)
         self._next_id += 1
         nursery.start_soon(self._serve_peer, peer)
@@ -184,6 +187,7 @@ class Server:
         finally:
             del self._open[peer.connection.id]
             self.metrics.connections = len(self._open)
+            self._hang_ups.forget(peer.sock.fileno())
             peer.sock.close()
             if not self._open:
                 self._emptied.unpark_all()
@@ -268,6 +272,34 @@ class Server:
                     peer.shut_down()
 
 
+class _HangUps:
+    """Tells connections that their peers have closed their side, also behind bytes of later requests: a fetch that waits for days would
+    be held as long. Where there is no epoll, somebody looks from time to time."""
+
+    def __init__(self) -> None:
+        self._poller = select.epoll() if hasattr(select, "epoll") else select.poll()
+        self._connections: dict[int, Connection] = {}
+
+    def watch(self, fd: int, connection: Connection) -> None:
+        self._connections[fd] = connection
+        self._poller.register(fd, _END_OF_STREAM)
+
+    def forget(self, fd: int) -> None:
+        if self._connections.pop(fd, None) is not None:
+            self._poller.unregister(fd)
+
+    async def run(self) -> None:
+        while True:
+            if isinstance(self._poller, select.epoll):
+                await trio.lowlevel.wait_readable(self._poller.fileno())
+            else:
+                await trio.sleep(_HANG_UP_CHECK_S)
+            for fd, _ in self._poller.poll(0):
+                connection = self._connections[fd]
+                self.forget(fd)
+                connection.hang_up()
+
+
 class _Peer:
     """One client connection."""
 
@@ -282,7 +314,7 @@ class _Peer:
         self._metrics = server.metrics
         self.sock = sock
         self.name = f"{host} (connection {connection_id})"
-        self.connection = Connection(connection_id, host, self._hang_up)
+        self.connection = Connection(connection_id, host, broker.deadlines)
         self._frames = FrameReader(server.max_frame_bytes)
         self.reserved_bytes = 0
         self.busy = False
@@ -423,24 +455,6 @@ class _Peer:
                     continue
                 except OSError:  # Reset: whoever did that reads nothing more.
                     return
-
-    async def _hang_up(self) -> None:
-        """Returns when the peer has closed its side. Behind bytes of a later request, which are not ours to read yet, the end of
-        the stream wakes nobody: then it is looked for from time to time, or a fetch that waits for days would be held as long."""
-        while True:
-            await trio.lowlevel.wait_readable(self.sock.fileno())
-            try:
-                if not self.sock.recv(1, socket.MSG_PEEK):
-                    return
-            except BlockingIOError:
-                continue
-            except OSError:
-                return
-            break
-        ended = select.poll()
-        ended.register(self.sock.fileno(), _END_OF_STREAM)
-        while not ended.poll(0):  # noqa: ASYNC110 - the kernel tells nobody
-            await trio.sleep(_HANG_UP_CHECK_S)
 
     def has_unread_bytes(self) -> bool:
         try:

@@ -5,11 +5,14 @@ The sockets are the server's (server.py); tests put a fake peer here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import trio
 
+from kbroker.broker.deadlines import Deadlines
 from kbroker.broker.waiting import Pending, Waiter
 from kbroker.records import Buffer
 
@@ -26,26 +29,56 @@ class CloseConnection(Exception):
 
 
 class Connection:
-    """`hang_up` waits until the peer has closed its side (it never returns otherwise)."""
+    """`deadlines`: the broker's. Parking is done for nearly every fetch of a consumer that keeps up, hence neither a cancel scope nor a
+    look at the socket: the server says when the peer has closed its side, and the deadline is a timer that the connection keeps."""
 
-    __slots__ = ("client_host", "hang_up", "id")
+    __slots__ = ("_alarm", "_deadlines", "_parked", "_until", "client_host", "has_hung_up", "id")
 
-    def __init__(self, connection_id: int, client_host: str, hang_up: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, connection_id: int, client_host: str, deadlines: Deadlines) -> None:
         self.id = connection_id
         self.client_host = client_host
-        self.hang_up = hang_up
+        self.has_hung_up = False
+        self._deadlines = deadlines
+        self._parked: Waiter | None = None
+        self._until = math.inf
+        self._alarm = math.inf
+        """When the connection's timer goes off; it may be one that an earlier request has set."""
+
+    def hang_up(self) -> None:
+        """The peer has closed its side."""
+        self.has_hung_up = True
+        if self._parked is not None:
+            self._parked.resume()
 
     async def park(self, waiter: Waiter, until: float) -> None:
         """Wait until `waiter` is woken or trio's clock reaches `until`, whichever is first. Raises PeerGone."""
         if waiter.woken:
             return
-        with trio.CancelScope(deadline=until) as scope:
-            waiter.attach(scope)
-            try:
-                await self.hang_up()
-                raise PeerGone
-            finally:
-                waiter.attach(None)
+        self._parked, self._until = waiter, until
+        if until < self._alarm:
+            self._set_alarm(until)
+        try:
+            if not self.has_hung_up:
+                await waiter.wait()
+        finally:
+            self._parked = None
+        if self.has_hung_up and not waiter.woken:
+            raise PeerGone
+
+    def _set_alarm(self, at: float) -> None:
+        self._alarm = at
+        self._deadlines.schedule(at * 1000, partial(self._ring, at))
+
+    def _ring(self, at: float) -> None:
+        if at != self._alarm:
+            return  # A nearer one took its place, and has seen to the rest.
+        self._alarm = math.inf
+        if self._parked is None:
+            return
+        if self._until <= at:
+            self._parked.resume()
+        else:
+            self._set_alarm(self._until)
 
     async def pause(self, seconds: float) -> None:
         """Let time pass, as long as the peer is there. Raises PeerGone."""

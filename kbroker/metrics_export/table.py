@@ -48,7 +48,7 @@ BROKER = Section(
         _gauge("topics", "", "KafkaController GlobalTopicCount", "Topics."),
         _gauge("partitions", "", "ReplicaManager PartitionCount", "Topic partitions."),
         _gauge("topics_half_deleted", "", "", "Topics that are gone for clients while a full disk keeps their files."),
-        _gauge("deadlines", "", "", "Deadlines of locks that the broker's timer has in its heap, those that came to nothing included."),
+        _gauge("deadlines", "", "", "Deadlines of locks and waiting requests in the broker's timer, those that came to nothing included."),
         _gauge("altered_settings", "", "", "Broker settings that were altered while it ran."),
         _gauge("groups_with_settings", "", "", "Groups with settings of their own."),
         _gauge("producer_ids", "", "", "Producer ids given out so far, in all lives of the data directory."),

@@ -42,7 +42,7 @@ class Client:
 
     def __init__(self, broker: Broker, connection_id: int = 1) -> None:
         self.broker = broker
-        self.connection = Connection(connection_id, "127.0.0.1", trio.sleep_forever)
+        self.connection = Connection(connection_id, "127.0.0.1", broker.deadlines)
 
     def another(self, connection_id: int) -> Client:
         """A client of the same broker on a connection of its own."""

@@ -391,13 +391,11 @@ async def test_a_waiting_fetch_is_woken_by_a_produce(connect: Connect) -> None: 
 async def test_a_fetch_ends_when_its_peer_hangs_up(connect: Connect) -> None:
     async with connect() as client:
         topic = await client.create_topic("orders")
-        gone = trio.Event()
-        client.connection.hang_up = gone.wait
         with trio.fail_after(10), pytest.RaisesGroup(PeerGone):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(lambda: fetch(client, topic.topic_id, 0, wait_ms=60_000))
                 await trio.testing.wait_all_tasks_blocked()
-                gone.set()
+                client.connection.hang_up()
         assert len(client.broker.topics.by_name("orders").partitions[0].waiters) == 0  # type: ignore[union-attr]
 
 

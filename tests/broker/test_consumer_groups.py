@@ -16,6 +16,7 @@ import trio.testing
 from kbroker.broker.configs import Configs
 from kbroker.broker.connection import Connection, PeerGone
 from kbroker.broker.consumer_groups import ConsumerGroups
+from kbroker.broker.deadlines import Deadlines
 from kbroker.broker.group_commit import GroupCommit
 from kbroker.broker.topics import Topics
 from kbroker.config import BrokerConfig
@@ -109,8 +110,7 @@ class Peer:
         self.name = name
         self.member_id = ""
         self.timeouts_ms = (10_000, 60_000)
-        self.hung_up = trio.Event()
-        self.connection = Connection(1, "127.0.0.1", self.hung_up.wait)
+        self.connection = Connection(1, "127.0.0.1", Deadlines())
         self.answers: list[object] = []
 
     async def _ask(self, decide: Callable[..., Any]) -> None:
@@ -318,7 +318,7 @@ async def test_a_client_that_hangs_up_stays_a_member_until_its_session_ends(auto
         second = Peer(world, "another")
         nursery.start_soon(second.join)
         await trio.sleep(1)
-        second.hung_up.set()
+        second.connection.hang_up()
         await trio.sleep(1)
         assert (second.answers, world.waiting) == ([PeerGone], 0)
         await first.join()
