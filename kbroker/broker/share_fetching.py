@@ -62,14 +62,15 @@ class ShareFetching:
         see the records, or hold them in a session that is not there.
         """
         self._is_current = is_current
-        until = trio.current_time() + self._limits.max_wait_ms / 1000
+        now = trio.current_time()
+        until = now + self._limits.max_wait_ms / 1000
         waits, has_waited = self._broker.metrics.share_fetch, False
         waiter = Waiter()
         watched: dict[TopicPartition, LoadedSharePartition] = {}
         try:
             while True:
                 waiter.rearm()
-                expired = trio.current_time() >= until
+                expired = now >= until
                 if not is_current():
                     return self._rows
                 lost_one = self._find(partitions, waiter, watched)
@@ -82,6 +83,7 @@ class ShareFetching:
                 has_waited = True
                 with waits:
                     await self._connection.park(waiter, until)
+                now = trio.current_time()
         finally:
             self._count(watched, len(partitions))
             for loaded in watched.values():
@@ -136,12 +138,15 @@ class ShareFetching:
         """True if something was acquired, or there is an error that must not wait."""
         acquirable = []
         for partition, loaded in watched.items():
-            if loaded.engine is None:
+            engine = loaded.engine
+            if engine is None:
                 continue
-            self._rows.setdefault(partition, ShareFetchRow(partition.partition))
-            self._follow_log_start(loaded, loaded.engine)
-            if loaded.engine.can_acquire():
-                acquirable.append((partition, loaded, loaded.engine.next_fetch_offset()))
+            if partition not in self._rows:
+                self._rows[partition] = ShareFetchRow(partition.partition)
+            if engine.start_offset < loaded.partition.log_start_offset:
+                self._broker.share_groups.save_later(loaded, engine.log_start_moved(loaded.partition.log_start_offset))
+            if engine.can_acquire():
+                acquirable.append((partition, loaded, engine.next_fetch_offset()))
         if self._limits.max_bytes < 0:  # Kafka finds out with the first read, even at the log's end.
             for partition, _, _ in acquirable:
                 self._fail(partition, KafkaError(ErrorCode.unknown_server_error))
@@ -162,10 +167,6 @@ class ShareFetching:
             except KafkaError as error:  # It cannot be read: heard of at once beside others' records, else after MaxWaitMs.
                 self._fail(partition, error)
         return acquired_any
-
-    def _follow_log_start(self, loaded: LoadedSharePartition, engine: SharePartition) -> None:
-        if engine.start_offset < loaded.partition.log_start_offset:
-            self._broker.share_groups.save_later(loaded, engine.log_start_moved(loaded.partition.log_start_offset))
 
     def _has_min_bytes(self, usable: Sequence[tuple[TopicPartition, LoadedSharePartition]], share_bytes: int) -> bool:
         """Whether MinBytes can be read by now. What cannot be read counts as enough, so that nobody waits for it, and so does what
@@ -224,10 +225,11 @@ class ShareFetching:
         if not ranges:
             return False
         self._broker.share_groups.acquired(loaded)
+        sizes = [last - first + 1 for first, last, _ in ranges]
+        self._budget -= sum(sizes)
         if loaded.metrics is not None:
-            for acquired in ranges:
-                loaded.metrics.acquired_ranges.observe(acquired.last_offset - acquired.first_offset + 1)
-        self._budget -= sum(acquired.last_offset - acquired.first_offset + 1 for acquired in ranges)
+            for size in sizes:
+                loaded.metrics.acquired_ranges.observe(size)
         records: Sequence[Buffer]
         if self._limits.mode is AcquireMode.RECORD_LIMIT:
             records = loaded.records.of(batches, ranges)

@@ -36,6 +36,10 @@ _ACQUIRED = struct.Struct(">qqhx")
 _NO_LEADER = struct.pack(">iix", -1, -1)
 _FETCH_HEAD = struct.Struct(">ihi")
 _SHARE_HEAD = struct.Struct(">ih")
+_SHARE_FETCH_HEAD = struct.Struct(">ihxi")
+"""Without a message, like the next one."""
+_SHARE_FETCH_ROW = struct.Struct(">ihxhxiix")
+_ONE_BYTE = tuple(bytes((number,)) for number in range(0x80))
 
 
 class ProduceRow(NamedTuple):
@@ -85,7 +89,7 @@ class ShareAcknowledgeRow(NamedTuple):
 def uvarint(value: int) -> bytes:
     """An unsigned varint, as compact lengths are written."""
     if value < 0x80:
-        return bytes((value,))
+        return _ONE_BYTE[value]
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
@@ -194,19 +198,25 @@ def share_fetch_response(
 ) -> list[Buffer]:
     """v1-2 (KIP-932): the same layout."""
     buffers: list[Buffer] = []
-    head = [_SHARE_HEAD.pack(0, error_code), _compact_string(error_message), _I32.pack(lock_timeout_ms), uvarint(len(topics) + 1)]
+    if error_message is None:
+        head = [_SHARE_FETCH_HEAD.pack(0, error_code, lock_timeout_ms), uvarint(len(topics) + 1)]
+    else:
+        head = [_SHARE_HEAD.pack(0, error_code), _compact_string(error_message), _I32.pack(lock_timeout_ms), uvarint(len(topics) + 1)]
     for topic_id, rows in topics:
         head += (topic_id.bytes, uvarint(len(rows) + 1))
-        for row in rows:
-            head += (_SHARE_ROW.pack(row.partition, row.error_code), _compact_string(row.error_message))
-            head += (_I16.pack(row.acknowledge_error_code), _compact_string(row.acknowledge_error_message), _NO_LEADER)
-            head.append(uvarint(sum(map(len, row.records)) + 1))
-            if row.records:
+        for index, code, message, acknowledge_code, acknowledge_message, records, acquired in rows:
+            if message is None and acknowledge_message is None:
+                head.append(_SHARE_FETCH_ROW.pack(index, code, acknowledge_code, -1, -1))
+            else:
+                head += (_SHARE_ROW.pack(index, code), _compact_string(message))
+                head += (_I16.pack(acknowledge_code), _compact_string(acknowledge_message), _NO_LEADER)
+            head.append(uvarint(sum(map(len, records)) + 1))
+            if records:
                 buffers.append(b"".join(head))
-                buffers += row.records
+                buffers += records
                 head = []
-            head.append(uvarint(len(row.acquired) + 1))
-            head += [_ACQUIRED.pack(*acquired) for acquired in row.acquired]
+            head.append(uvarint(len(acquired) + 1))
+            head += [_ACQUIRED.pack(*run) for run in acquired]
             head.append(b"\x00")
         head.append(b"\x00")
     head.append(b"\x01\x00")
