@@ -56,7 +56,14 @@ def _members(idle: int) -> RowFunction:
         topic, group = Kept.SMALL_1P.topic(run), run.new_group()
         with idle_members(run.bootstrap, group, topic, idle) if idle else nullcontext():
             outcome = share_consume(
-                run.plan(), run.bootstrap, topic, group, consumers=CONSUMERS, mode="explicit", most=Kept.SMALL_1P.records
+                run.plan(),
+                run.bootstrap,
+                topic,
+                group,
+                consumers=CONSUMERS,
+                mode="explicit",
+                max_poll_records=1,
+                most=Kept.SMALL_1P.records,
             )
         if outcome.ran_dry:
             raise Dry(f"{topic} was empty before there was a window")
@@ -103,7 +110,7 @@ class _Limited(NamedTuple):
 _FEW, _MANY = _Spread(1), _Spread(100)
 _LARGE, _SINGLES = _Limited(8_000, 80_000), _Limited(1, 40_000)
 _SPREAD = "10 share groups with 1 consumer each, explicit, all reading the same topic, in batches of 100 records."
-_BESIDE = "The topic was written in batches of 1 to 3 records; explicit."
+_ONE = "max.poll.records=1, explicit; the topic was written in batches of 1 to 3 records."
 _LIMIT = "ShareFetch v2 in mode record_limit, max_records 1, by a client of our own: the acknowledgement travels with the next request."
 
 ROWS = (
@@ -116,17 +123,17 @@ ROWS = (
         f"{_SPREAD} 100 partitions.", candidates=READING, rounds=2, prepare=_MANY.prepare,
     ),
     Row(
-        "members-8", "8 members at work", "scale", _members(0),
-        _BESIDE, candidates=_SEGMENT | {"kafka"}, rounds=2, prepare=Kept.SMALL_1P.prepare,
+        "members-8", "8 members, one record at a time", "scale", _members(0),
+        _ONE, candidates=_SEGMENT | {"kafka"}, rounds=2, prepare=Kept.SMALL_1P.prepare,
     ),
     Row(
-        "members-500", "8 members at work, 492 idle", "scale", _members(MEMBERS - CONSUMERS),
-        f"{_BESIDE} The idle ones are members of the same group that only send heartbeats.",
+        "members-500", "the same 8 beside 492 idle members", "scale", _members(MEMBERS - CONSUMERS),
+        f"{_ONE} The idle ones are members of the same group that only send heartbeats.",
         candidates=_SEGMENT | {"kafka"}, rounds=2, prepare=Kept.SMALL_1P.prepare,
     ),
     Row(
         "one-work-8", "8 consumers, 5 ms of work for each record", "scale", _work,
-        f"max.poll.records=1, explicit. {_BESIDE} Ideal would be 1 600 records/s.", candidates=READING, prepare=Kept.SMALL_1P.prepare,
+        f"{_ONE} Ideal would be 1 600 records/s.", candidates=READING, prepare=Kept.SMALL_1P.prepare,
     ),
     Row(
         "one-limit", "exactly one record at a time, from batches of 8 000", "scale", _LARGE.measured,
