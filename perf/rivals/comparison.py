@@ -135,29 +135,32 @@ class Comparison:
 
 
 def goals(results: Results) -> list[Goal]:
-    """Against the best rival of the same durability, metric by metric: the fastest need not be the one that uses the least CPU."""
+    """Against the best rival of the same durability, metric by metric: the fastest need not be the one that uses the least CPU.
+
+    In the row that is judged the others are there as well, without a limit."""
     found = []
     ours = [candidate for candidate in results.candidates if candidate.family == "kbroker"]
     for row in results.rows:
         against_row = SINGLE.get(row.key)
         for candidate in ours:
             for metric, at_least in AT_LEAST.items():
-                best = best_rival(results, against_row or row.key, metric, candidate.durability)
-                if best is not None:
-                    limit = at_least if row.key == JUDGED_ROW else None
-                    found.append(Goal(row.key, metric, candidate.key, best, limit, against_row=against_row))
+                rivals = by_median(results, against_row or row.key, metric, candidate.durability)
+                judged = row.key == JUDGED_ROW
+                for place, rival in enumerate(rivals if judged else rivals[:1]):
+                    limit = at_least if judged and place == 0 else None
+                    found.append(Goal(row.key, metric, candidate.key, rival, limit, against_row=against_row))
     return found
 
 
-def best_rival(results: Results, row: str, metric: str, durability: str) -> str | None:
-    """By its median; None where there is no reading of any."""
+def by_median(results: Results, row: str, metric: str, durability: str) -> list[str]:
+    """The rivals that have readings, best first."""
     medians = {
         candidate.key: median
         for candidate in results.candidates
         if candidate.family != "kbroker" and candidate.durability == durability
         if (median := results.median(row, candidate.key, metric)) is not None
     }
-    return max(medians, key=medians.__getitem__, default=None)
+    return sorted(medians, key=medians.__getitem__, reverse=True)
 
 
 def _shown(reading: Reading) -> str:

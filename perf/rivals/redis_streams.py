@@ -75,22 +75,68 @@ class RedisStreams(Rival):
             redis.delete(queue)
 
 
+class RedisStreamsPipelined(RedisStreams):
+    """The acknowledgement travels with the request for the next record, as a kbroker client's does: one round trip for a record, not two.
+    Not the loop that Redis's documentation shows, but what its users may write."""
+
+    key: ClassVar[str] = "redis-pipelined"
+    title: ClassVar[str] = "Redis Streams, pipelined"
+
+    def consumer(self, queue: str) -> Client:
+        return Client(work_pipelined, {"port": self.port, "queue": queue})
+
+
 def work(link: Link, arguments: Mapping[str, Any]) -> None:
-    """A client process. XACK's answer says that the record was this consumer's, and not acknowledged before."""
+    """A client process."""
     queue, name = arguments["queue"], f"worker-{link.number}"
     with connect(arguments["port"]) as redis:
         redis.ping()
         link.begin()
         while link.running:
-            streams = redis.xreadgroup(GROUP, name, {queue: ">"}, count=1, block=_BLOCK_MS)
-            if not streams:
+            record_id = _record_id(redis.xreadgroup(GROUP, name, {queue: ">"}, count=1, block=_BLOCK_MS))
+            if record_id is None:
                 link.check_patience()
                 continue
-            ((_, ((record_id, _),)),) = streams
-            if redis.xack(queue, GROUP, record_id) != 1:
-                raise ServerFailed(f"record {record_id!r} was acknowledged before")
-            count_one(link)
+            _count(link, redis.xack(queue, GROUP, record_id))
     link.send_report()
+
+
+def work_pipelined(link: Link, arguments: Mapping[str, Any]) -> None:
+    """A client process."""
+    queue, name = arguments["queue"], f"worker-{link.number}"
+    with connect(arguments["port"]) as redis:
+        redis.ping()
+        held = None
+        link.begin()
+        while link.running:
+            pipeline = redis.pipeline(transaction=False)
+            if held is not None:
+                pipeline.xack(queue, GROUP, held)
+            pipeline.xreadgroup(GROUP, name, {queue: ">"}, count=1, block=_BLOCK_MS)
+            *acknowledged, streams = pipeline.execute()
+            for answer in acknowledged:
+                _count(link, answer)
+            held = _record_id(streams)
+            if held is None:
+                link.check_patience()
+        if held is not None:
+            _count(link, redis.xack(queue, GROUP, held))
+    link.send_report()
+
+
+def _record_id(streams: Any) -> bytes | None:  # noqa: ANN401
+    """Of XREADGROUP's answer, which has at most one record."""
+    if not streams:
+        return None
+    ((_, ((record_id, _),)),) = streams
+    return bytes(record_id)
+
+
+def _count(link: Link, answer: object) -> None:
+    """`answer`: XACK's, which says that the record was held, and so not acknowledged before."""
+    if answer != 1:
+        raise ServerFailed(f"XACK answered {answer}")
+    count_one(link)
 
 
 def connect(port: int) -> redis.Redis:

@@ -14,14 +14,14 @@ from perf.candidates import Candidate
 from perf.results import CandidateFacts
 from perf.rivals.nats_jetstream import NatsJetStream
 from perf.rivals.rabbitmq import ClassicQueue, QuorumQueue
-from perf.rivals.redis_streams import RedisStreams
+from perf.rivals.redis_streams import RedisStreams, RedisStreamsPipelined
 from perf.rivals.rival import RECORD_BYTES, Rival, client_version
 from perf.rivals.server_process import TreeWatch
 from perf.rows import Dry, Row, Run, readings_of
 from perf.rows_share import ROWS
 
 OURS = ("segment-disk", "segment-os")
-RIVALS: Sequence[type[Rival]] = (RedisStreams, QuorumQueue, NatsJetStream, ClassicQueue)
+RIVALS: Sequence[type[Rival]] = (RedisStreams, RedisStreamsPipelined, QuorumQueue, NatsJetStream, ClassicQueue)
 CONSUMERS: Mapping[str, int] = {"one-1": 1, "one-8": 8}
 """By the key of the suite's row."""
 SINGLE: Mapping[str, str] = {"single-1": "one-1", "single-8": "one-8"}
