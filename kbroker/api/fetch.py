@@ -17,8 +17,10 @@ import trio
 from kbroker.broker.connection import Raw, Request
 from kbroker.broker.fetch_sessions import FetchPartition, FetchSession, TopicKey
 from kbroker.broker.partition import Partition
+from kbroker.broker.topics import Topic
 from kbroker.broker.waiting import Waiter
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.metrics import TopicMetrics
 from kbroker.protocol.hot import FETCH_TOPIC_IDS, FetchRow, fetch_response
 from kbroker.protocol.messages import milliseconds
 
@@ -37,7 +39,7 @@ async def handle(request: Request) -> Raw:
     if request.body.isolation_level not in _ISOLATION_LEVELS and fetch.finds_any():
         return _refused(request, ErrorCode.unknown_server_error)
     rows = await fetch.run()
-    errors = _count(request, rows)
+    errors = fetch.count(rows)
     if session is not None and request.body.session_epoch > 0:
         rows = [(key, row) for key, row in rows if _is_due(session, key, row)]
     elif session is not None:
@@ -54,16 +56,6 @@ def _refused(request: Request, code: ErrorCode) -> Raw:
     rows = [(topic.topic, [FetchRow(row.partition, code, none_aborted=True) for row in topic.partitions]) for topic in topics]
     session_id = body.session_id if request.version >= _SESSIONS_FROM else 0
     return Raw(fetch_response(request.version, code, session_id, rows), (code,))
-
-
-def _count(request: Request, rows: Sequence[tuple[tuple[TopicKey, int], FetchRow]]) -> Sequence[int]:
-    """Count what was fetched; the error codes of the rows."""
-    topics = request.broker.topics
-    for (key, _), row in rows:
-        topic = topics.by_id(key) if isinstance(key, UUID) else topics.by_name(key)
-        if topic is not None:
-            topic.metrics.fetched(row.error_code, sum(map(len, row.records)))
-    return [row.error_code for _, row in rows if row.error_code]
 
 
 def _is_due(session: FetchSession, key: tuple[TopicKey, int], row: FetchRow) -> bool:
@@ -119,6 +111,10 @@ class _Fetch:
         self._none_aborted: bool = body.isolation_level == _READ_COMMITTED
         self._min_bytes = min(body.min_bytes, self._max_bytes)
         self._until = trio.current_time() + max(0, milliseconds(body.max_wait)) / 1000
+        self._found = [self._find(each) for each in wanted]
+        """Looked for once for each reading: to hash and compare topic ids is a good part of a fetch."""
+        self._counted: list[TopicMetrics | None] = []
+        """Of the topics of the rows that were read last."""
 
     async def run(self) -> list[tuple[tuple[TopicKey, int], FetchRow]]:
         waits, has_waited = self._request.broker.metrics.fetch, False
@@ -136,34 +132,42 @@ class _Fetch:
                 has_waited = True
                 with waits:
                     await self._request.connection.park(waiter, self._until)
+                self._found = [self._find(each) for each in self._wanted]
         finally:
             for partition in watched:
                 partition.waiters.discard(waiter)
 
     def finds_any(self) -> bool:
-        return any(isinstance(self._find(wanted), Partition) for wanted in self._wanted)
+        return any(isinstance(found, Partition) for found in self._found)
 
     def _watch(self, waiter: Waiter) -> list[Partition]:
-        watched = []
-        for wanted in self._wanted:
-            partition = self._find(wanted)
-            if isinstance(partition, Partition):
-                partition.waiters.add(waiter)
-                watched.append(partition)
+        watched = [found for found in self._found if isinstance(found, Partition)]
+        for partition in watched:
+            partition.waiters.add(waiter)
         return watched
+
+    def count(self, rows: Sequence[tuple[tuple[TopicKey, int], FetchRow]]) -> Sequence[int]:
+        """Count what was fetched; the error codes of the rows."""
+        for metrics, (_, row) in zip(self._counted, rows, strict=True):
+            if metrics is not None:
+                metrics.fetched(row.error_code, sum(map(len, row.records)))
+        return [row.error_code for _, row in rows if row.error_code]
 
     async def _read_all(self) -> tuple[list[tuple[tuple[TopicKey, int], FetchRow]], int, bool]:
         """The rows, their bytes, and whether one must not wait; what there is not comes last, and nobody waits less for it."""
         rows: list[tuple[tuple[TopicKey, int], FetchRow]] = []
         missing: list[tuple[tuple[TopicKey, int], FetchRow]] = []
+        counted: list[TopicMetrics | None] = []
+        uncounted: list[TopicMetrics | None] = []
         total_bytes = 0
         left_bytes = self._max_bytes
         is_urgent = False
-        for wanted in self._wanted:
+        for wanted, partition in zip(self._wanted, self._found, strict=True):
             key = (wanted.topic, wanted.partition)
-            partition = self._find(wanted)
             if not isinstance(partition, Partition):
                 missing.append((key, FetchRow(wanted.partition, partition, none_aborted=True)))
+                topic = self._topic(wanted)
+                uncounted.append(None if topic is None else topic.metrics)
                 continue
             try:
                 row = await self._read(partition, wanted, min(left_bytes, wanted.max_bytes), is_first=not total_bytes)
@@ -172,9 +176,11 @@ class _Fetch:
             if row.error_code or row.diverging is not None:
                 is_urgent = True
             rows.append((key, row))
+            counted.append(partition.metrics)
             read_bytes = sum(map(len, row.records))
             total_bytes += read_bytes
             left_bytes = max(0, left_bytes - read_bytes)
+        self._counted = counted + uncounted
         return rows + missing, total_bytes, is_urgent
 
     async def _read(self, partition: Partition, wanted: FetchPartition, limit_bytes: int, *, is_first: bool) -> FetchRow:
@@ -203,14 +209,14 @@ class _Fetch:
             raise KafkaError(ErrorCode.offset_out_of_range)
         return (epoch, end_offset) if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset else None
 
-    def _find(self, wanted: FetchPartition) -> Partition | ErrorCode:
+    def _topic(self, wanted: FetchPartition) -> Topic | None:
         topics = self._request.broker.topics
-        if isinstance(wanted.topic, UUID):
-            topic, missing = topics.by_id(wanted.topic), ErrorCode.unknown_topic_id
-        else:
-            topic, missing = topics.by_name(wanted.topic), ErrorCode.unknown_topic_or_partition
+        return topics.by_id(wanted.topic) if isinstance(wanted.topic, UUID) else topics.by_name(wanted.topic)
+
+    def _find(self, wanted: FetchPartition) -> Partition | ErrorCode:
+        topic = self._topic(wanted)
         if topic is None:
-            return missing
+            return ErrorCode.unknown_topic_id if isinstance(wanted.topic, UUID) else ErrorCode.unknown_topic_or_partition
         if not 0 <= wanted.partition < len(topic.partitions):
             return ErrorCode.unknown_topic_or_partition
         return topic.partitions[wanted.partition]

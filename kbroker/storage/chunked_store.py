@@ -79,6 +79,9 @@ class ChunkedLogStore(ChunkedLogReader):
     def segments(self, log: LogId) -> Sequence[SegmentInfo]:
         return [segment.info() for segment in self._logs[log].segments]
 
+    def tail_offset(self, log: LogId) -> int:
+        return self._logs[log].segments[-1].base_offset
+
     def create(self, log: LogId, settings: LogSettings) -> None:
         self._check()
         state = self._logs.get(log)

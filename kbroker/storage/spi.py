@@ -157,6 +157,13 @@ def writes_beside_sync(store: LogStore | StateStore) -> bool:
     return not store.write_in_thread and bool(getattr(store, "write_beside_sync", False))
 
 
+def tail_offset_of(reader: LogReader) -> Callable[[LogId], int]:
+    """Gives the base offset of a log's active segment. An engine may have `tail_offset`, which is no part of the protocols, where it
+    takes less than listing all segments: this is asked before every read."""
+    found: Callable[[LogId], int] | None = getattr(reader, "tail_offset", None)
+    return found or (lambda log: reader.segments(log)[-1].base_offset)
+
+
 @dataclass(frozen=True, slots=True)
 class LogStoreFactory:
     """What an entry point of the group `kbroker.log_store` names."""
