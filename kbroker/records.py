@@ -26,8 +26,9 @@ records (timestamps, dead letters, inspection).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c
@@ -53,8 +54,15 @@ _TRANSACTIONAL = 0x10
 CONTROL = 0x20
 """The attribute of control batches, which clients never see."""
 
+NO_HEADERS = b"\0"
+"""A record's headers, encoded, where it has none."""
+
 _ONE_BYTE = tuple(bytes((number,)) for number in range(0x80))
+_MORE = tuple(bytes((number,)) for number in range(0x80, 0x100))
+"""A varint's byte with another one behind it."""
 _NULL = _ONE_BYTE[1]  # -1
+_SIGNED = tuple((number >> 1) ^ -(number & 1) for number in range(0x80))
+"""What a varint of one byte says."""
 _STAMP_OFFSET = struct.Struct(">q")
 _STAMP_EPOCH = struct.Struct(">i")
 _STAMP_CRC = struct.Struct(">I")
@@ -121,6 +129,10 @@ class Record(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
+Fields: TypeAlias = tuple[int, int, bytes | None, bytes | None, bytes]
+"""Timestamp delta, offset delta, key, value and headers, as encoded, of one record."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerInfo:
     producer_id: int = NO_PRODUCER_ID
@@ -131,9 +143,13 @@ class ProducerInfo:
 NO_PRODUCER = ProducerInfo()
 
 
+_as_header: Callable[[tuple[int, ...]], BatchHeader] = partial(tuple.__new__, BatchHeader)
+"""BatchHeader._make without its two calls: this is done for every batch that passes."""
+
+
 def read_header(data: Buffer, position: int = 0) -> BatchHeader:
     """The header that begins at `position`; struct.error when fewer than 61 bytes are there. Nothing is checked."""
-    return BatchHeader._make(HEADER.unpack_from(data, position))
+    return _as_header(HEADER.unpack_from(data, position))
 
 
 def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
@@ -142,7 +158,7 @@ def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
     size = len(data)
     unpack = HEADER.unpack_from
     while position + HEADER_SIZE <= size:
-        header = BatchHeader._make(unpack(data, position))
+        header = _as_header(unpack(data, position))
         end = position + header.batch_length + LENGTH_END
         if end > size or end <= position:
             return
@@ -203,49 +219,77 @@ def records_payload(data: Buffer, header: BatchHeader, position: int = 0, *, max
 def iter_records(data: Buffer, position: int = 0, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Iterator[Record]:
     """The records of the batch at `position`. CorruptPayload when the bytes are not those of a batch."""
     header = read_header(data, position)
-    payload = records_payload(data, header, position, max_bytes=max_bytes)
-    at = 0
+    base_offset, base_ms = header.base_offset, header.base_timestamp_ms
+    one_ms = header.max_timestamp_ms if header.is_log_append_time else None
+    for timestamp_delta, offset_delta, key, value, encoded in iter_fields(data, header, position, max_bytes=max_bytes):
+        timestamp_ms = base_ms + timestamp_delta if one_ms is None else one_ms
+        yield Record(base_offset + offset_delta, timestamp_ms, key, value, () if encoded == NO_HEADERS else read_headers(encoded))
+
+
+def iter_fields(data: Buffer, header: BatchHeader, position: int = 0, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Iterator[Fields]:
+    """The records of the batch at `position` for those that have many to read. CorruptPayload as in iter_records(), except for what is
+    wrong inside a record's headers: read_headers() tells."""
+    payload = bytes(records_payload(data, header, position, max_bytes=max_bytes))  # Faster to cut and to index than a view.
+    size, start = len(payload), 0
     try:
         for _ in range(header.record_count):
-            record, at = _read_record(payload, at, header)
-            yield record
+            length, at = (_SIGNED[number], start + 1) if (number := payload[start]) < 0x80 else _long_varint(payload, start)
+            end = at + length
+            if length <= 0 or end > size:
+                raise ValueError("record length beyond the batch")
+            at += 1  # attributes
+            timestamp_delta, at = (_SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else _long_varlong(payload, at)
+            offset_delta, at = (_SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else _long_varint(payload, at)
+            key = value = None
+            length, at = (_SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else _long_varint(payload, at)
+            if length >= 0:
+                key, at = payload[at : at + length], at + length
+            length, at = (_SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else _long_varint(payload, at)
+            if length >= 0:
+                value, at = payload[at : at + length], at + length
+            if at >= end:
+                raise ValueError("record length and content disagree")
+            yield timestamp_delta, offset_delta, key, value, payload[at:end]
+            start = end
     except (ValueError, IndexError, BufferUnderflow) as error:
-        raise CorruptPayload(f"record at byte {at} cannot be read: {error}") from error
+        raise CorruptPayload(f"record at byte {start} cannot be read: {error}") from error
 
 
-def _read_record(payload: bytes | memoryview, at: int, header: BatchHeader) -> tuple[Record, int]:
-    length, size = read_signed_varint(payload, at)
-    at += size
-    end = at + length
-    if length <= 0 or end > len(payload):
-        raise ValueError("record length beyond the batch")
-    timestamp_delta, size = read_signed_varlong(payload, at + 1)
-    at += 1 + size
-    offset_delta, size = read_signed_varint(payload, at)
-    key, at = _read_bytes(payload, at + size)
-    value, at = _read_bytes(payload, at)
-    header_count, size = read_signed_varint(payload, at)
-    at += size
-    headers = []
-    for _ in range(header_count):
-        name, at = _read_bytes(payload, at)
-        content, at = _read_bytes(payload, at)
-        headers.append(((name or b"").decode(errors=_HEADER_ERRORS), content))
-    if at != end:
-        raise ValueError("record length and content disagree")
-    timestamp_ms = header.max_timestamp_ms if header.is_log_append_time else header.base_timestamp_ms + timestamp_delta
-    return Record(header.base_offset + offset_delta, timestamp_ms, key, value, tuple(headers)), end
+def read_headers(encoded: bytes) -> tuple[tuple[str, bytes | None], ...]:
+    """The headers of one record. CorruptPayload when that is not what the bytes are."""
+    try:
+        count, at = _long_varint(encoded, 0)
+        headers = []
+        for _ in range(count):
+            name, at = _read_bytes(encoded, at)
+            content, at = _read_bytes(encoded, at)
+            headers.append(((name or b"").decode(errors=_HEADER_ERRORS), content))
+        if at != len(encoded):
+            raise ValueError("record length and content disagree")
+    except (ValueError, BufferUnderflow) as error:
+        raise CorruptPayload(f"headers of a record cannot be read: {error}") from error
+    return tuple(headers)
 
 
-def _read_bytes(payload: bytes | memoryview, at: int) -> tuple[bytes | None, int]:
-    length, size = read_signed_varint(payload, at)
-    at += size
+def _read_bytes(encoded: bytes, at: int) -> tuple[bytes | None, int]:
+    length, at = _long_varint(encoded, at)
     if length < 0:
         return None, at
     end = at + length
-    if end > len(payload):
-        raise ValueError("length beyond the batch")
-    return bytes(payload[at:end]), end
+    if end > len(encoded):
+        raise ValueError("length beyond the record")
+    return encoded[at:end], end
+
+
+def _long_varint(payload: bytes, at: int) -> tuple[int, int]:
+    """A zigzag varint of any size, and where it ends."""
+    number, size = read_signed_varint(payload, at)
+    return number, at + size
+
+
+def _long_varlong(payload: bytes, at: int) -> tuple[int, int]:
+    number, size = read_signed_varlong(payload, at)
+    return number, at + size
 
 
 def build_batch(
@@ -267,14 +311,31 @@ def build_batch(
         elif record.timestamp_ms > max_timestamp_ms:
             max_timestamp_ms = record.timestamp_ms
         add_record(body, record, timestamp_delta=record.timestamp_ms - base_timestamp_ms, offset_delta=count - 1)
-    assert count, "a batch has at least one record"
     payload = compress(codec, b"".join(body))
-    batch = bytearray(HEADER_SIZE + len(payload))
+    times = base_timestamp_ms, max_timestamp_ms
+    return _with_header(payload, count, base_offset, leader_epoch, attributes | codec, times, producer)
+
+
+def build_timeless_batch(records: Iterable[tuple[bytes, bytes | None, bytes]], *, base_offset: int = 0, attributes: int = 0) -> bytes:
+    """What build_batch() makes of records without a time, in half of its: each is key, value and encoded headers. At least one record."""
+    body: list[Buffer] = []
+    count = 0
+    for key, value, headers in records:
+        body += _encode_record(0, count, key, value, headers)
+        count += 1
+    return _with_header(b"".join(body), count, base_offset, 0, attributes, (NO_TIMESTAMP, NO_TIMESTAMP), NO_PRODUCER)
+
+
+def _with_header(
+    payload: bytes, count: int, base_offset: int, leader_epoch: int, attributes: int, times: tuple[int, int], producer: ProducerInfo
+) -> bytes:
+    assert count, "a batch has at least one record"
+    batch = bytearray(HEADER_SIZE)
     HEADER.pack_into(
-        batch, 0, base_offset, len(batch) - LENGTH_END, leader_epoch, MAGIC, 0, attributes | codec, count - 1, base_timestamp_ms,
-        max_timestamp_ms, producer.producer_id, producer.producer_epoch, producer.base_sequence, count,
+        batch, 0, base_offset, HEADER_SIZE - LENGTH_END + len(payload), leader_epoch, MAGIC, 0, attributes, count - 1, *times,
+        producer.producer_id, producer.producer_epoch, producer.base_sequence, count,
     )  # fmt: skip
-    batch[HEADER_SIZE:] = payload
+    batch += payload
     _STAMP_CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
     return bytes(batch)
 
@@ -299,24 +360,28 @@ def _varint_size(number: int) -> int:
 
 def add_record(body: list[Buffer], record: Record, *, timestamp_delta: int, offset_delta: int) -> None:
     """The record's pieces as they stand in an uncompressed batch, behind what there is."""
-    headers = record.headers
-    content: list[Buffer] = [b"\0", _varint(timestamp_delta), _varint(offset_delta)]
-    _add_bytes(content, record.key)
-    _add_bytes(content, record.value)
-    content.append(_varint(len(headers)))
-    for name, value in headers:
-        _add_bytes(content, name.encode(errors=_HEADER_ERRORS))
-        _add_bytes(content, value)
-    body.append(_varint(sum(map(len, content))))
-    body += content
+    headers = _encode_headers(record.headers) if record.headers else NO_HEADERS
+    body += _encode_record(timestamp_delta, offset_delta, record.key, record.value, headers)
 
 
-def _add_bytes(content: list[Buffer], value: bytes | None) -> None:
-    if value is None:
-        content.append(_NULL)
+def _encode_record(timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: bytes) -> tuple[Buffer, ...]:
+    head = b"\0" + _varint(timestamp_delta) + _varint(offset_delta)
+    if key is None:
+        head += _NULL
     else:
-        content.append(_varint(len(value)))
-        content.append(value)
+        head += _varint(len(key)) + key
+    if value is None:
+        return _varint(len(head) + 1 + len(headers)), head, _NULL, headers
+    size = _varint(len(value))
+    return _varint(len(head) + len(size) + len(value) + len(headers)), head, size, value, headers
+
+
+def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+    encoded = _varint(len(headers))
+    for name, value in headers:
+        in_bytes = name.encode(errors=_HEADER_ERRORS)
+        encoded += _varint(len(in_bytes)) + in_bytes + (_NULL if value is None else _varint(len(value)) + value)
+    return encoded
 
 
 def _varint(number: int) -> bytes:
@@ -324,6 +389,8 @@ def _varint(number: int) -> bytes:
     zigzag = number << 1 if number >= 0 else (-number << 1) - 1
     if zigzag < 0x80:
         return _ONE_BYTE[zigzag]
+    if zigzag < 0x4000:
+        return _MORE[zigzag & 0x7F] + _ONE_BYTE[zigzag >> 7]
     encoded = bytearray()
     while zigzag >= 0x80:
         encoded.append(zigzag & 0x7F | 0x80)

@@ -9,7 +9,7 @@ The request's timeout is not used: a commit waits for no replicas.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from kbroker.broker.batch_validation import BadBatch, read_batch
@@ -31,21 +31,26 @@ _ZSTD_FROM = 7
 
 def handle(request: Request) -> Later:
     produce = _Produce(request)
-    for name, batches in _topics(request).items():
+    for name, batches in _topics(request):
         produce.append_topic(name, batches)
     return Later(produce.pending, produce.body)
 
 
-def _topics(request: Request) -> dict[str | UUID, dict[int, bytes | None]]:
+def _topics(request: Request) -> Iterable[tuple[str | UUID, dict[int, bytes | None]]]:
     """The batches by topic and partition. Listed twice, a partition counts once, with its last batch (as Kafka)."""
     by_id = request.version >= PRODUCE_TOPIC_IDS
-    topics: dict[str | UUID, dict[int, bytes | None]] = {}
+    topics: list[tuple[str | UUID, dict[int, bytes | None]]] = []
     for topic in request.body.topic_data:
-        name = (topic.topic_id or _NO_TOPIC_ID) if by_id else topic.name
-        batches = topics.setdefault(name, {})
+        batches: dict[int, bytes | None] = {}
         for data in topic.partition_data:
             batches[data.index] = data.records
-    return topics
+        topics.append(((topic.topic_id or _NO_TOPIC_ID) if by_id else topic.name, batches))
+    if len(topics) < 2:
+        return topics
+    merged: dict[str | UUID, dict[int, bytes | None]] = {}
+    for name, batches in topics:
+        merged.setdefault(name, {}).update(batches)
+    return merged.items()
 
 
 class _Produce:
@@ -78,7 +83,8 @@ class _Produce:
             partition = None
             try:
                 partition = self._partition(topic, name, index, records)
-                appended = partition.append(records, self._now_ms, part.done, part.written, start=False)
+                on_written = None if self.acks == _ALL else part.written
+                appended = partition.append(records, self._now_ms, part.done, on_written, start=False)
                 rows.append(ProduceRow(index, 0, appended.base_offset, appended.log_append_time_ms, partition.log_start_offset))
             except KafkaError as error:
                 self.pending.parts -= 1
@@ -92,7 +98,7 @@ class _Produce:
         elif 0 <= index < len(topic.partitions):
             if self._is_odd:
                 self._check_odd(records)
-            if not topic.is_internal:
+            if topic.name not in INTERNAL_TOPICS:
                 return topic.partitions[index]
             raise KafkaError(ErrorCode.invalid_topic_exception)
         raise KafkaError(ErrorCode.unknown_topic_id if topic is None and isinstance(name, UUID) else ErrorCode.unknown_topic_or_partition)
@@ -150,8 +156,8 @@ class _Part:
         self._finished = False
 
     def written(self) -> None:
-        if self._produce.acks != _ALL:
-            self.done(None)
+        """That is all that was asked for."""
+        self.done(None)
 
     def done(self, error: Exception | None) -> None:
         if self._finished:

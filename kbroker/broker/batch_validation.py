@@ -11,16 +11,18 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from kbroker.compression import Codec, CorruptPayload
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.records import (
+    CRC_START,
     HEADER_SIZE,
     LENGTH_END,
     MAGIC,
     NO_TIMESTAMP,
     BatchHeader,
     Record,
-    crc_is_valid,
     iter_records,
     read_header,
 )
@@ -120,7 +122,7 @@ def validate(records: bytes | None, rules: BatchRules, now_ms: int) -> BatchHead
     if size_bytes > rules.max_message_bytes:
         reason = f"a batch of {size_bytes} bytes is larger than max.message.bytes={rules.max_message_bytes}"
         raise BadBatch(ErrorCode.message_too_large, reason, by_log=False)
-    if size_bytes < HEADER_SIZE or not crc_is_valid(records, 0, header):
+    if size_bytes < HEADER_SIZE or crc32c(memoryview(records)[CRC_START:size_bytes]) != header.crc:
         raise BadBatch(ErrorCode.corrupt_message, "CRC does not match", by_log=False)
     _check_header(header)
     _check_timestamps(records, header, rules, now_ms)

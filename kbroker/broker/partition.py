@@ -24,8 +24,8 @@ from kbroker.broker.stored_batches import checked
 from kbroker.broker.waiting import OnDone, Waiters
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.metrics import TopicMetrics
-from kbroker.records import BatchHeader, read_header, stamp, stamp_create_time, stamp_log_append_time
-from kbroker.storage.spi import LogId, LogStore, SegmentInfo, StampedBatch
+from kbroker.records import LENGTH_END, BatchHeader, read_header, stamp, stamp_create_time, stamp_log_append_time
+from kbroker.storage.spi import LogId, LogStore, SegmentInfo, StampedBatch, tail_offset_of
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,8 @@ class Appended(NamedTuple):
 
 
 class _InFlight:
-    """One queued batch and whoever waits for it (a repeat of it waits for the same commit)."""
+    """One queued batch and whoever waits for it. A repeat of it waits for the same commit; that it is written is told only where the
+    first one asked for that."""
 
     __slots__ = ("base_offset", "end_offset", "has_producer", "is_control", "on_done", "on_written", "size_bytes")
 
@@ -104,6 +105,7 @@ class Partition:
         """From here on the log has nothing but control batches; None: not known to be so."""
         self._next_report_s = -math.inf
         self._store = store
+        self._tail_offset = tail_offset_of(store)
         self._commits = commits
         bounds = store.bounds(log)
         self.high_watermark = self.next_offset = bounds.end_offset
@@ -155,7 +157,7 @@ class Partition:
             # As in Kafka a repeat is told its own time where the topic stamps none: the same one, as its records are the same.
             append_time_ms = repeat.timestamp_ms if self.rules.log_append_time else header.max_timestamp_ms
             return self._answer_repeat(Appended(repeat.base_offset, append_time_ms), on_done, on_written)
-        batch = bytearray(memoryview(records)[: header.size_bytes])
+        batch = bytearray(memoryview(records)[: header.batch_length + LENGTH_END])
         return self._queue(batch, header, has_producer, now_ms, on_done, on_written, start=start)
 
     def append_control(self, batch: bytes, on_done: OnDone) -> int:
@@ -211,7 +213,7 @@ class Partition:
         self._commits.submit(
             (StampedBatch(self.log, base_offset, last_offset, max_timestamp_ms, batch),),
             partial(self._committed, in_flight),
-            partial(self._written, in_flight),
+            None if on_written is None else partial(self._written, in_flight),
             start=start,
         )
         return Appended(base_offset, append_time_ms)
@@ -296,7 +298,7 @@ class Partition:
             logger.error("%s-%d cannot be read at offset %d: %s", self.topic_name, self.log.partition, offset, error)
 
     def _is_near_tail(self, offset: int) -> bool:
-        return self._store.segments(self.log)[-1].base_offset <= offset
+        return self._tail_offset(self.log) <= offset
 
     def read_now(self, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
         """`read` without waiting, for small look-ups. Raises StoreFailed and CORRUPT_MESSAGE."""

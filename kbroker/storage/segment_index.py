@@ -99,12 +99,14 @@ class SegmentIndex:
         return tuple(row.append for row in self.rows())  # type: ignore[union-attr]
 
     def add(self, base_offset: int, last_offset: int, size_bytes: int, max_timestamp_ms: int) -> None:
-        newest_so_far_ms = self.newest_so_far_ms
-        size_bytes += self.size_bytes
+        newest = self.newest_ms
+        if newest:
+            size_bytes += self.ends[-1]
+            max_timestamp_ms = max(max_timestamp_ms, newest[-1])
         self.base_offsets.append(base_offset)  # type: ignore[union-attr]
         self.last_offsets.append(last_offset)  # type: ignore[union-attr]
         self.ends.append(size_bytes)  # type: ignore[union-attr]
-        self.newest_ms.append(max_timestamp_ms if max_timestamp_ms > newest_so_far_ms else newest_so_far_ms)  # type: ignore[union-attr]
+        newest.append(max(max_timestamp_ms, -1))  # type: ignore[union-attr]
 
     def locate(self, offset: int, max_bytes: int, end_offset: int, *, first_in_any_case: bool) -> tuple[int, int]:
         """(start, end) of the bytes that LogReader.read asks for; an empty range when there are none."""

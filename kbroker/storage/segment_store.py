@@ -158,8 +158,14 @@ class SegmentLogStore:
     def segments(self, log: LogId) -> Sequence[SegmentInfo]:
         return self._read_from(log, lambda segments: [segment.info() for segment in segments])
 
+    def tail_offset(self, log: LogId) -> int:
+        return self._logs[log].segments[-1].base_offset
+
     def read(self, log: LogId, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
-        return self._read_from(log, lambda segments: read_segments(segments, offset, max_bytes, end_offset))
+        try:
+            return read_segments(self._logs[log].segments, offset, max_bytes, end_offset)
+        except OSError:
+            return self._read_from(log, lambda segments: read_segments(segments, offset, max_bytes, end_offset))
 
     def find_by_timestamp(self, log: LogId, timestamp_ms: int) -> int | None:
         return self._read_from(log, lambda segments: find_in_segments(segments, timestamp_ms))
@@ -181,12 +187,13 @@ class SegmentLogStore:
     def write(self, batches: Sequence[StampedBatch], *, now_ms: int) -> None:
         self._check_usable()
         groups: dict[SegmentedLog, list[StampedBatch]] = {}
+        last_log: LogId | None = None
+        group: list[StampedBatch] = []
         for batch in batches:
-            log = self._logs[batch.log]
-            if log in groups:
-                groups[log].append(batch)
-            else:
-                groups[log] = [batch]
+            if batch.log is not last_log:  # Hashing costs more than the rest.
+                last_log = batch.log
+                group = groups.setdefault(self._logs[last_log], [])
+            group.append(batch)
         plan = PlannedWrite(groups, now_ms, self._files, self._handles, self._writing)
         try:
             plan.carry_out()
