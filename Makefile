@@ -10,7 +10,8 @@
 #   make spark-full  all tests of the Spark data sources and the pipeline, long variants included
 #   make spark-demo  a broker, load, share consumers, poison records: what Spark reads of it, as reports to look at
 #   make perf-parts  times the broker's parts on every engine, four minutes (PARTS_ARGS=--quick: under one)
-#   make perf        time to ready, memory and one-record-at-a-time rates of every engine (perf/README.md)
+#   make perf        kbroker on every engine beside Apache Kafka, in turns, under an hour (perf/README.md; PERF_ARGS)
+#   make perf-quick  its main rows, under five minutes
 #   make perf-rivals  one-at-a-time queue work beside Redis Streams, RabbitMQ and NATS JetStream; root: installs them (RIVALS_ARGS)
 #   make lint        ruff, mypy --strict, import contracts, size limits and documentation walks
 #   make docs        write the documents that are made from tables in the code
@@ -25,7 +26,7 @@ PLUGINS := $(wildcard plugins/*/pyproject.toml)
 SLOW := tests/checks tests/clients tests/consumer_groups tests/crash tests/powercut
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-clients test-crash test-powercut test-spark test-full spark-full spark-demo crash powercut differential record-kafka perf perf-parts perf-rivals lint docs clean recorder
+.PHONY: help demo test test-unit test-clients test-crash test-powercut test-spark test-full spark-full spark-demo crash powercut differential record-kafka perf perf-quick perf-parts perf-rivals lint docs clean recorder
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -114,9 +115,16 @@ differential: .venv/.ready
 record-kafka: .venv/.ready
 	$(PY) -m tests.differential record $(SCRIPTS)
 
-# As a user has it: the environment of the demo, without test tools.
-perf: .venv-run/.ready
-	.venv-run/bin/python -m perf.first_figures $(PERF_ARGS)
+# As a user has it: the environment of the demo, without test tools, with what the reports need beside it.
+.venv-run/.perf: .venv-run/.ready
+	.venv-run/bin/python -m pip install $(PIP_FLAGS) -e '.[perf]'
+	@touch $@
+
+perf: .venv-run/.perf
+	.venv-run/bin/python -m perf.suite --json perf/results/suite.json --html build/suite.html $(PERF_ARGS)
+
+perf-quick: .venv-run/.perf
+	.venv-run/bin/python -m perf.suite --quick --json build/quick.json --html build/quick.html $(PERF_ARGS)
 
 .venv/.perf-parts: .venv/.ready
 	$(PY) -m pip install $(PIP_FLAGS) -e '.[test,perf]'

@@ -41,7 +41,7 @@ def _check_room(home: Path, total_bytes: int) -> None:
     needed = int(total_bytes * _ROOM_FACTOR)
     free = shutil.disk_usage(home).free
     if free < needed:
-        raise NoRoom(f"{home} needs {needed >> 20} MiB free and has {free >> 20}: choose another --cache-dir, or a smaller --big-mib")
+        raise NoRoom(f"{home} needs {needed >> 20} MiB free and has {free >> 20}: choose another --cache-dir, or a smaller --mib")
 
 
 def _build(home: Path, engine: str, total_bytes: int) -> None:

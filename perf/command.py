@@ -3,22 +3,19 @@
     make perf                                            everything, under an hour
     make perf-quick                                      the main rows, under five minutes
     python -m perf.suite --rows 'produce*' --candidates segment-os,kafka --rounds 1
-    python -m perf.suite --show perf/results/FILE.json   the reports of an earlier run
 
 Run it on a machine that does nothing else; perf/README.md says what is measured and how to read it.
 """
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import click
 from rich.console import Console
@@ -55,23 +52,22 @@ def chosen_candidates(names: Sequence[str], *, quick: bool) -> list[str]:
 
 
 def finish(results: Results, console: Console, json_file: Path | None, html_file: Path | None) -> None:
-    """Judge, write and show what there is."""
+    """Judge, write and show what there is. The JSON is written first: no fault of a report can lose an hour's readings."""
+    from perf import report_html, report_terminal
+
     results.goals = judge(results, all_goals())
     results.engines = engine_ratios(results)
+    data = to_json(results)
     if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
         write_json(results, json_file)
-    _report(to_json(results), console, html_file)
+    report_terminal.show(data, console)
+    if html_file is not None:
+        html_file.parent.mkdir(parents=True, exist_ok=True)
+        report_html.write(data, html_file)
     for path in (json_file, html_file):
         if path is not None:
             console.print(f"written: {path}")
-
-
-def _report(data: Mapping[str, Any], console: Console, html_file: Path | None) -> None:
-    from perf import report_html, report_terminal
-
-    report_terminal.show(data, console)
-    if html_file is not None:
-        report_html.write(data, html_file)
 
 
 def _listed(_: click.Context, __: click.Parameter, wanted: bool) -> None:
@@ -98,7 +94,6 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write every reading there.")
 @click.option("--html", "html_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the report with plots there.")
 @click.option("--home", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Where brokers keep data: a disk with 30 GB.")
-@click.option("--show", type=click.Path(dir_okay=False, exists=True, path_type=Path), help="Report of a --json file; measures nothing.")
 @click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=_listed, help="Print the rows and end.")
 def main(
     quick: bool,
@@ -109,7 +104,6 @@ def main(
     json_file: Path | None,
     html_file: Path | None,
     home: Path | None,
-    show: Path | None,
 ) -> None:
     """Measure kbroker on every engine beside Apache Kafka, in turns, and report rates, latencies, CPU, memory and their ratios.
 
@@ -118,9 +112,6 @@ def main(
     console = Console()
     if not console.is_terminal:
         console = Console(width=_PAPER_WIDTH)
-    if show is not None:
-        _report(json.loads(show.read_text()), console, html_file)
-        return
     defaults = QUICK if quick else FULL
     settings = defaults._replace(rounds=rounds or defaults.rounds, seconds=seconds or defaults.seconds)
     wanted, keys = chosen_rows(rows, quick=quick), chosen_candidates(candidates, quick=quick)

@@ -114,9 +114,6 @@ def _own_goals() -> Iterator[Goal]:
         yield Goal("one-limit", "rate", key, key, at_least=_LIMITED, against_row="one-limit-singles")
     for key in (DISK, *ENGINE_GOALS):
         yield Goal("cold-beside-live", "p99_ms", key, key, at_most=_BESIDE_COLD, against_row="live-alone")
-        yield Goal("one-limit", "rate", key, key, at_least=_LINEAR, against_row="one-limit-singles")
-    for key in (DISK, *ENGINE_GOALS):
-        yield Goal("cold-beside-live", "p99_ms", key, key, at_most=2.0, against_row="live-alone")
 
 
 def judge(results: Results, goals: Iterable[Goal]) -> list[GoalResult]:

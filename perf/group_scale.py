@@ -30,7 +30,8 @@ from rich.console import Console
 from rich.table import Table
 
 from kbroker.client.rpc import BrokerUnreachable, Connection
-from perf.measured_broker import cpu_s, measured_broker
+from perf.measured_broker import measured_broker
+from perf.processes import cpu_s
 
 TOPIC = "orders"
 PATIENCE_S = 180.0

@@ -1,8 +1,7 @@
-"""A broker that is looked at from outside: how long it took to be ready, what memory and CPU time the kernel says it used."""
+"""A broker that is looked at from outside: how long it took to be ready, and what memory it has (more in processes.py)."""
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 from kbroker.client.broker_process import RunningBroker
 
 LAUNCHER = Path(__file__).with_name("launch.py")
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def measured_broker(home: Path, engine: str, durability: str, *, data_dir: Path | None = None) -> RunningBroker:
@@ -29,9 +27,3 @@ def start_ms(broker: RunningBroker) -> float:
 def idle_memory_mb(broker: RunningBroker) -> float:
     """Anonymous memory in units of 10**6 bytes. Mapped segments and files are the page cache's and do not count."""
     return broker.anonymous_memory_bytes() / 1e6
-
-
-def cpu_s(pid: int) -> float:
-    """User and system time of a process since its start, all threads, in steps of 10 ms."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S

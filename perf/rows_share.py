@@ -62,4 +62,8 @@ ROWS = (
         "one-8", "8 consumers, one record at a time", Kept.TASKS, 8,
         group="queue", note=_ONE, quick=True, wide=True, mode="explicit", max_poll_records=1,
     ),
+    _row(
+        "one-8-backlog", "8 consumers, one record at a time, 200 000 records waiting", Kept.BACKLOG, 8,
+        group="queue", note=_ONE, mode="explicit", max_poll_records=1,
+    ),
 )  # fmt: skip

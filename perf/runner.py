@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple, TypeVar
 
 from rich.console import Console
@@ -28,6 +30,7 @@ from perf.rows import Row, Run
 _T = TypeVar("_T")
 _SETTLE_S = 2.0
 _ERROR_CHARACTERS = 300
+_CELL_LIMIT_S = 240
 WARMING = 0
 
 
@@ -131,7 +134,8 @@ class Runner:
         seconds = settings.seconds if number != WARMING else settings.warming_s
         run = Run(candidate, number, seconds, settings.warm_up_s, settings.quick, home, self._say)
         try:
-            reading = _done(row, run)
+            with _time_limit(_CELL_LIMIT_S):
+                reading = _done(row, run)
         except Exception as error:
             self._note(f"{row.key}, {candidate.key}, round {number}: {_one_line(error)}")
             reading = None
@@ -157,6 +161,22 @@ def in_turn(candidates: Sequence[_T], round_number: int) -> list[_T]:
     """Another one begins in each round."""
     first = round_number % max(1, len(candidates))
     return [*candidates[first:], *candidates[:first]]
+
+
+@contextmanager
+def _time_limit(seconds: int) -> Iterator[None]:
+    """Raises TimeoutError inside: what hangs costs one cell, not the run. Main thread only."""
+
+    def ring(_: int, __: FrameType | None) -> None:
+        raise TimeoutError(f"not done within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _done(row: Row, run: Run) -> Mapping[str, float] | None:
