@@ -62,7 +62,7 @@ def fill_small(
     The client library makes batches of one size, so there are three producers, which are kept within some hundred batches of each other.
     """
     common = {**base(bootstrap, settings), "acks": "all"}
-    producers = [{**common, **batching(batch_bytes=1_000_000, linger_ms=5, compression="none", batch_records=size)} for size in (1, 2, 3)]
+    producers = [{**common, **batching(batch_bytes=1_000_000, linger_ms=100, compression="none", batch_records=size)} for size in (1, 2, 3)]
     _Filling(producers, [1, 2, 3], topic, record_bytes, _SMALL_CHUNK_RECORDS, _SMALL_OUTSTANDING).write(records, partitions, progress)
 
 

@@ -8,14 +8,15 @@ from kbroker.cli.exits import OK, REFUSED, UNREACHABLE, USAGE
 from kbroker.client.broker_process import free_port
 from tests.cli.conftest import Command
 
-SHORT = ("--seconds", "0.2", "--warm-up", "0")
-FEW = ("--records", "2000")
+SHORT = ("--seconds", "1", "--warm-up", "0")
+# Ends before the records are used up.
+UNTIL_DONE = ("--records", "2000", "--small-batches", "--max-poll-records", "1", "--seconds", "60", "--warm-up", "0")
 LATENCIES = ["P50-MS", "P95-MS", "P99-MS", "P99.9-MS", "MAX-MS"]
 COMMANDS = {
-    "produce": (("--record-bytes", "50", "--batch-bytes", "16384", "--idempotence", "--partitions", "2"), []),
-    "fetch": ((*FEW, "--compression", "lz4", "--consumers", "2"), []),
-    "share-consume": ((*FEW, "--small-batches", "--mode", "explicit", "--release", "0.1", "--max-poll-records", "1"), ["RELEASED"]),
-    "latency": (("--rate", "100", "--via", "share"), [*LATENCIES, "MISSING"]),
+    "produce": ((*SHORT, "--record-bytes", "50", "--batch-bytes", "16384", "--idempotence", "--partitions", "2"), []),
+    "fetch": ((*SHORT, "--records", "2000", "--compression", "lz4", "--consumers", "2"), []),
+    "share-consume": ((*UNTIL_DONE, "--mode", "explicit", "--release", "0.1"), ["RELEASED"]),
+    "latency": ((*SHORT, "--rate", "100", "--via", "share"), [*LATENCIES, "MISSING"]),
 }
 
 
@@ -23,7 +24,7 @@ COMMANDS = {
 def test_a_table_and_nothing_left_behind(command: Command, name: str) -> None:
     before = [command("topics", "list").lines, command("share-groups", "list").lines]
     options, columns = COMMANDS[name]
-    ran = command("perf", name, *options, *SHORT)
+    ran = command("perf", name, *options)
     assert ran.code == OK, ran.err
     header, row = ran.lines
     assert header.split()[:4] == ["RECORDS", "SECONDS", "RECORDS/S", "MB/S"]
@@ -34,7 +35,7 @@ def test_a_table_and_nothing_left_behind(command: Command, name: str) -> None:
 
 
 def test_json_has_everything(command: Command) -> None:
-    found = command("perf", "share-consume", *FEW, *SHORT, "--small-batches", "--mode", "explicit", "--sync", "--json").json
+    found = command("perf", "share-consume", *UNTIL_DONE, "--mode", "explicit", "--sync", "--json").json
     assert found["records"] > 0
     assert found["records_per_s"] == pytest.approx(found["records"] / found["seconds"])
     assert found["megabytes_per_s"] == pytest.approx(found["bytes"] / 1e6 / found["seconds"])
