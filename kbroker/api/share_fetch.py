@@ -117,11 +117,10 @@ def _due_rows(plan: FetchPlan, rows: dict[TopicPartition, ShareFetchRow]) -> dic
     """Everything of a new session; later what has records or an error, is new, or had an error before."""
     session, is_new = plan.session, plan.is_new
     session.begin_answer()
-    return {
-        partition: row
-        for partition, row in rows.items()
-        if session.answer_row(partition, has_records=bool(row.acquired), has_error=row.error_code != 0) or is_new
-    }
+    for partition, row in list(rows.items()):
+        if not (session.answer_row(partition, has_records=bool(row.acquired), has_error=row.error_code != 0) or is_new):
+            del rows[partition]
+    return rows
 
 
 def _errors(rows: Mapping[TopicPartition, ShareFetchRow]) -> list[int]:

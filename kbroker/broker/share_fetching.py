@@ -92,7 +92,7 @@ class ShareFetching:
 
     def _count(self, watched: dict[TopicPartition, LoadedSharePartition], wanted: int) -> None:
         """Each topic counts once for a fetch, as in Kafka."""
-        for topic in {loaded.partition.metrics for loaded in watched.values()} | self._failed:
+        for topic in {loaded.partition.metrics for loaded in watched.values()}.union(self._failed):
             topic.share_fetch_requests += 1
             topic.failed_share_fetch_requests += topic in self._failed
         group = self._broker.share_groups.metrics.get(self._group_id)
@@ -122,7 +122,7 @@ class ShareFetching:
                     self._has_failed_load = True
                     continue
                 lost_one |= loaded.partition.deleted
-            if partition in self._rows and self._rows[partition].error_code:
+            if self._rows and (row := self._rows.get(partition)) is not None and row.error_code:
                 continue
             try:
                 loaded = self._broker.share_groups.find_or_load(self._group_id, partition)

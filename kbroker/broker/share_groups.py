@@ -303,7 +303,9 @@ class ShareGroups:
             if persist is not None:
                 saves.append(_Save(loaded, persist))
         if saves:
-            results.update(await self._save(group_id, saves))
+            for partition, refused in (await self._save(group_id, saves)).items():
+                if refused is not None:
+                    results[partition] = refused
         metrics = self.metrics.get(group_id)
         if metrics is not None:
             for (_, acks), refused in zip(batches, results.values(), strict=True):

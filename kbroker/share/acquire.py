@@ -15,7 +15,7 @@ It changes the window and nothing else: acquisitions are not persisted.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from itertools import groupby
 from operator import itemgetter
@@ -219,14 +219,12 @@ class Acquisition:
 
 def runs_of(
     batches: Sequence[tuple[int, int]], control: Sequence[tuple[int, int]]
-) -> Iterator[tuple[Sequence[tuple[int, int]], bool]]:
+) -> Iterable[tuple[Sequence[tuple[int, int]], bool]]:
     """What was read in offset order: record batches with no control batch between them, or (True) control batches."""
     if not control:
-        yield batches, False
-        return
+        return ((batches, False),)
     order = sorted([(first, last, False) for first, last in batches] + [(first, last, True) for first, last in control])
-    for is_control, run in groupby(order, key=itemgetter(2)):
-        yield [(first, last) for first, last, _ in run], is_control
+    return (([(first, last) for first, last, _ in run], is_control) for is_control, run in groupby(order, key=itemgetter(2)))
 
 
 def _batch_at_or_below(batches: Sequence[tuple[int, int]], offset: int) -> int:

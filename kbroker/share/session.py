@@ -77,7 +77,7 @@ class ShareSession:
         due = self._row_due.get(partition)
         if due is None:  # forgotten meanwhile
             return has_records or has_error
-        if has_records:
+        if has_records and len(self._row_due) > 1:  # Else it is in its place.
             del self._row_due[partition]
             self._served.add(partition)
         self._row_due[partition] = has_error
@@ -86,7 +86,8 @@ class ShareSession:
     def _add(self, partitions: Iterable[TopicPartition], *, row_due: bool) -> None:
         for partition in partitions:
             self._row_due.setdefault(partition, row_due)
-            self.held_elsewhere.discard(partition)
+            if self.held_elsewhere:
+                self.held_elsewhere.discard(partition)
 
     def _forget(self, partitions: Sequence[TopicPartition]) -> None:
         for partition in partitions:
@@ -100,8 +101,7 @@ class ShareSession:
             self.held_elsewhere = set(filter(self.may_hold, self.held_elsewhere | more))
 
 
-@dataclass(frozen=True, slots=True)
-class FetchPlan:
+class FetchPlan(NamedTuple):
     """What a ShareFetch request may do. `epoch` is the request's.
 
     `partitions` in the order to fetch them. `replaced`: the session that epoch 0 put an end to; release its records now.
@@ -125,8 +125,7 @@ class FetchPlan:
         return not self.is_final and self.session.epoch != next_epoch(self.epoch)
 
 
-@dataclass(frozen=True, slots=True)
-class AcknowledgePlan:
+class AcknowledgePlan(NamedTuple):
     """What a ShareAcknowledge request may do; `is_final` as in FetchPlan."""
 
     session: ShareSession
