@@ -53,7 +53,7 @@ class _Spread(NamedTuple):
 
 def _members(idle: int) -> RowFunction:
     def measured(run: Run) -> dict[str, float]:
-        topic, group = Kept.SMALL_1P.topic(run), run.new_group()
+        topic, group = Kept.TASKS.topic(run), run.new_group()
         with idle_members(run.bootstrap, group, topic, idle) if idle else nullcontext():
             outcome = share_consume(
                 run.plan(),
@@ -63,7 +63,7 @@ def _members(idle: int) -> RowFunction:
                 consumers=CONSUMERS,
                 mode="explicit",
                 max_poll_records=1,
-                most=Kept.SMALL_1P.records,
+                most=Kept.TASKS.records,
             )
         if outcome.ran_dry:
             raise Dry(f"{topic} was empty before there was a window")
@@ -73,7 +73,7 @@ def _members(idle: int) -> RowFunction:
 
 
 def _work(run: Run) -> dict[str, float]:
-    topic, group = Kept.SMALL_1P.topic(run), run.new_group()
+    topic, group = Kept.TASKS.topic(run), run.new_group()
     outcome = share_consume(
         run.plan(), run.bootstrap, topic, group, consumers=CONSUMERS, mode="explicit", max_poll_records=1, think_s=THINK_S
     )
@@ -124,16 +124,16 @@ ROWS = (
     ),
     Row(
         "members-8", "8 members, one record at a time", "scale", _members(0),
-        _ONE, candidates=_SEGMENT | {"kafka"}, rounds=2, prepare=Kept.SMALL_1P.prepare,
+        _ONE, candidates=_SEGMENT | {"kafka"}, rounds=2, prepare=Kept.TASKS.prepare,
     ),
     Row(
         "members-500", "the same 8 beside 492 idle members", "scale", _members(MEMBERS - CONSUMERS),
         f"{_ONE} The idle ones are members of the same group that only send heartbeats.",
-        candidates=_SEGMENT | {"kafka"}, rounds=2, prepare=Kept.SMALL_1P.prepare,
+        candidates=_SEGMENT | {"kafka"}, rounds=2, prepare=Kept.TASKS.prepare,
     ),
     Row(
         "one-work-8", "8 consumers, 5 ms of work for each record", "scale", _work,
-        f"{_ONE} Ideal would be 1 600 records/s.", candidates=READING, prepare=Kept.SMALL_1P.prepare,
+        f"{_ONE} Ideal would be 1 600 records/s.", candidates=READING, prepare=Kept.TASKS.prepare,
     ),
     Row(
         "one-limit", "exactly one record at a time, from batches of 8 000", "scale", _LARGE.measured,
