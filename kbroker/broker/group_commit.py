@@ -43,17 +43,32 @@ _REPORT_EVERY_S = 10.0
 """How often a full disk is reported: thousands of writes may be refused in a second, and the log may lie on that disk."""
 
 
+class _Call(NamedTuple):
+    function: Callable[[], Any]
+    then: Callable[[], None] | None
+    task: trio.lowlevel.Task
+    token: trio.lowlevel.TrioToken
+
+    def ended(self, result: outcome.Outcome[Any]) -> None:
+        if self.then is not None and isinstance(result, outcome.Value):
+            try:
+                self.then()
+            except Exception as error:
+                result = outcome.Error(error)
+        trio.lowlevel.reschedule(self.task, result)
+
+
 class CommitThread:
     """One worker thread that runs one call at a time for the loop. A call is never abandoned."""
 
     def __init__(self, name: str) -> None:
-        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], trio.lowlevel.Task, trio.lowlevel.TrioToken] | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
-    async def call(self, function: Callable[[], Answer]) -> Answer:
-        task = trio.lowlevel.current_task()
-        self._calls.put((function, task, trio.lowlevel.current_trio_token()))
+    async def call(self, function: Callable[[], Answer], then: Callable[[], None] | None = None) -> Answer:
+        """`then` runs on the loop when the call has succeeded, one turn of the loop before this returns."""
+        self._calls.put(_Call(function, then, trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()))
         answer: Answer = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
         return answer
 
@@ -63,9 +78,7 @@ class CommitThread:
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            function, task, token = call
-            result = outcome.capture(function)
-            token.run_sync_soon(trio.lowlevel.reschedule, task, result)
+            call.token.run_sync_soon(call.ended, outcome.capture(call.function))
 
 
 class _Entry(NamedTuple):
@@ -273,13 +286,28 @@ class GroupCommit(Generic[Item]):
     async def _commit_group(self, group: list[_Entry]) -> None:
         try:
             if items := self._items_of(group):
-                began = perf_counter()
                 await self._keep(group, items)
-                self.seconds.observe(perf_counter() - began)
+            else:
+                self._committed(group)
         except (NoSpace, StoreFailed) as error:
             self._refuse(group, error)
-        else:
+
+    async def _keep(self, group: list[_Entry], items: list[Item]) -> None:
+        """Whoever waits for the group is told in the turn in which the thread says that it is kept, not when this task has its next."""
+        began = perf_counter()
+
+        def kept() -> None:
+            if self._in_thread:
+                self._tell_written(group)
+            self.seconds.observe(perf_counter() - began)
             self._committed(group)
+
+        if self._in_thread:
+            await self._thread.call(lambda: self._write_and_sync(items), kept)
+            return
+        self._write(items)
+        self._tell_written(group)
+        await self._thread.call(self._sync, kept)
 
     def _write_now(self, group: list[_Entry]) -> None:
         """The same where a write is all that a commit takes."""
@@ -313,15 +341,6 @@ class GroupCommit(Generic[Item]):
             self._dirty.set()
         for entry in group:
             entry.on_done(None)
-
-    async def _keep(self, group: list[_Entry], items: list[Item]) -> None:
-        if self._in_thread:
-            await self._thread.call(lambda: self._write_and_sync(items))
-            self._tell_written(group)
-            return
-        self._write(items)
-        self._tell_written(group)
-        await self._thread.call(self._sync)
 
     def _write_and_sync(self, items: list[Item]) -> None:
         self._write(items)
