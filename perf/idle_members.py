@@ -13,7 +13,7 @@ from __future__ import annotations
 import multiprocessing
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing.synchronize import Event
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 from kbroker.client.rpc import Connection
 
 JOIN_TIMEOUT_S = 120.0
+_HEARTBEAT, _VERSION = "share_group_heartbeat", 1
 _JOINING, _LEAVING = 0, -1
 _LEAVE_TIMEOUT_S = 60.0
 _LOST = frozenset({25, 110})  # UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH: what a consumer answers by joining anew
@@ -38,23 +39,37 @@ class IdleMember:
         self.interval_s = 5.0
 
     def heartbeat(self) -> None:
-        answer = self._send(self._epoch)
+        self.ask()
+        self.hear()
+
+    def ask(self) -> None:
+        """The first half of a heartbeat; the first one of all joins."""
+        self._send(self._epoch)
+
+    def hear(self) -> None:
+        answer = self._receive()
         if answer.error_code.value in _LOST:
-            self._epoch = _JOINING
-            answer = self._send(self._epoch)
+            self._send(_JOINING)
+            answer = self._receive()
         if answer.error_code.value:
             raise RuntimeError(f"a heartbeat was answered with error {answer.error_code.value}: {answer.error_message}")
         self._epoch = answer.member_epoch
         self.interval_s = answer.heartbeat_interval.total_seconds()
 
-    def leave(self) -> None:
+    def ask_to_leave(self) -> None:
         self._send(_LEAVING)
 
-    def _send(self, epoch: int) -> Any:  # noqa: ANN401 - kio's entity
-        return self.connection.call(
-            "share_group_heartbeat", 1, group_id=self._group, member_id=self._member_id, member_epoch=epoch, rack_id=None,
-            subscribed_topic_names=[self._topic] if epoch == _JOINING else None,
-        )  # fmt: skip
+    def hear_of_leaving(self) -> None:
+        """Whatever the answer is: the group is not needed any more."""
+        self._receive()
+
+    def _send(self, epoch: int) -> None:
+        topics = [self._topic] if epoch == _JOINING else None
+        fields = {"group_id": self._group, "member_id": self._member_id, "member_epoch": epoch, "subscribed_topic_names": topics}
+        self.connection.send_raw(self.connection.encode(_HEARTBEAT, _VERSION, {**fields, "rack_id": None}))
+
+    def _receive(self) -> Any:  # noqa: ANN401 - kio's entity
+        return self.connection.read_response(_HEARTBEAT, _VERSION)
 
 
 @contextmanager
@@ -84,14 +99,22 @@ def _carry(bootstrap: str, group: str, topic: str, count: int, joined: Event, st
         members = [IdleMember(bootstrap, group, topic) for _ in range(count)]
         for member in members:
             stack.callback(member.connection.close)
-            member.heartbeat()
+            member.ask()  # All at once: one after the other each would wait for a sync.
+        for member in members:
+            member.hear()
         joined.set()
-        due = time.monotonic()
-        while True:
-            for member in members:
-                due = max(due + member.interval_s / count, time.monotonic() - member.interval_s / 2)
-                if stop.wait(max(0.0, due - time.monotonic())):
-                    for leaving in members:
-                        leaving.leave()
-                    return
-                member.heartbeat()
+        _send_heartbeats(members, stop)
+        for member in members:
+            member.ask_to_leave()
+        for member in members:
+            member.hear_of_leaving()
+
+
+def _send_heartbeats(members: Sequence[IdleMember], stop: Event) -> None:
+    due = time.monotonic()
+    while True:
+        for member in members:
+            due = max(due + member.interval_s / len(members), time.monotonic() - member.interval_s / 2)
+            if stop.wait(max(0.0, due - time.monotonic())):
+                return
+            member.heartbeat()
