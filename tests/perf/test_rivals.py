@@ -50,6 +50,7 @@ def _running(kind: type[Rival], home: Path) -> Iterator[Rival]:
         rival.kill()
 
 
+@pytest.mark.full
 def test_every_record_taken_is_acknowledged_once(running: Rival) -> None:
     running.fill("queue", _RECORDS)
     assert running.left("queue") == _RECORDS
@@ -66,6 +67,7 @@ def test_every_record_taken_is_acknowledged_once(running: Rival) -> None:
     assert running.left("queue") == 1
 
 
+@pytest.mark.full
 def test_redis_that_does_not_sync_each_answer_is_refused(redis_streams: Rival) -> None:
     with connect(redis_streams.port) as redis:
         redis.config_set("appendfsync", "everysec")
@@ -73,6 +75,7 @@ def test_redis_that_does_not_sync_each_answer_is_refused(redis_streams: Rival) -
         redis_streams.fill("queue", 1)
 
 
+@pytest.mark.full
 def test_a_comparison_has_a_reading_of_each_row_and_leaves_no_server(redis_streams: Rival, tmp_path: Path) -> None:
     redis_streams.kill()
     comparison = Comparison(["redis-streams"], Settings(rounds=1, seconds=0.2, warm_up_s=0.1), tmp_path, Console(quiet=True))
