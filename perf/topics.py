@@ -27,7 +27,7 @@ class Kept(Enum):
     KILOBYTE_6P = Content(400_000, 1000, 6, "large")
     SMALL_1P = Content(60_000, 100, 1, "small")
     SMALL_6P = Content(120_000, 100, 6, "small")
-    TASKS = Content(15_000, 100, 1, "small")
+    TASKS = Content(6_000, 100, 1, "small")
     BACKLOG = Content(200_000, 100, 1, "small")
 
     @property
