@@ -22,7 +22,7 @@ def complaints(broker: str, name: str, counted: Counted, before: Work) -> list[s
     grown = [
         f"{field} {was:g} -> {now:g}"
         for field, was, now in zip(Work._fields, before, counted.work, strict=True)
-        if now > was * SLACK + 0.05
+        if now > was * SLACK + 0.01
     ]
     return [f"{name!r} on {broker} does more for a request: {', '.join(grown)}. Its calls:\n{counted.most(25)}"] if grown else []
 
