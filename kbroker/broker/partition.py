@@ -20,7 +20,7 @@ import trio
 from kbroker.broker.batch_validation import BatchRules, validate
 from kbroker.broker.group_commit import GroupCommit
 from kbroker.broker.producer_state import ProducerStates
-from kbroker.broker.stored_batches import checked
+from kbroker.broker.stored_batches import checked, iter_possible
 from kbroker.broker.waiting import OnDone, Waiters
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.metrics import TopicMetrics
@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 _REPORT_EVERY_S = 60.0
 """How often a partition that cannot be read is reported: clients ask again and again."""
+
+_READ_AHEAD_BYTES = 256 * 1024
+"""A cold read in a thread goes this far at least: who takes few records at a time waits for a thread once for all of that."""
 
 
 class EpochEntry(NamedTuple):
@@ -109,6 +112,10 @@ class Partition:
         self._commits = commits
         bounds = store.bounds(log)
         self.high_watermark = self.next_offset = bounds.end_offset
+        self._written_from = bounds.end_offset
+        """What lies before is an earlier life's: no write of this one has brought it into the page cache."""
+        self._warm = range(0)
+        """The offsets that were read in a thread last."""
         self.log_start_offset = min(max(bounds.start_offset, log_start_offset), bounds.end_offset)
         self._in_flight: deque[_InFlight] = deque()
         self._producers: ProducerStates | None = None
@@ -268,15 +275,24 @@ class Partition:
         if offset >= end_offset or self.deleted:
             return ()
         try:
-            if self._store.may_block and not self._is_near_tail(offset):
-                return await trio.to_thread.run_sync(lambda: self._read_unless_dropped(offset, max_bytes, end_offset))
-            return self._read(offset, max_bytes, end_offset)
+            if not self._store.may_block or self._is_near_tail(offset):
+                return self._read(offset, max_bytes, end_offset)
+            if offset in self._warm:
+                return self._read(offset, max_bytes, min(end_offset, self._warm.stop))
+            return await trio.to_thread.run_sync(lambda: self._read_cold(offset, max_bytes, end_offset))
         except StoreFailed as error:
             self._report_unreadable(offset, error)
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
 
-    def _read_unless_dropped(self, offset: int, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
+    def _read_cold(self, offset: int, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
+        """In a thread; the partition may be dropped meanwhile."""
+        visible = self.high_watermark
         try:
+            ahead = self._store.read(self.log, offset, max_bytes=max(max_bytes, _READ_AHEAD_BYTES), end_offset=visible)
+            warm_until = offset
+            for _, _, header in iter_possible(ahead, visible):
+                warm_until = header.last_offset + 1
+            self._warm = range(offset, warm_until)
             return self._read(offset, max_bytes, end_offset)
         except KeyError:
             if not self.deleted:
@@ -298,7 +314,7 @@ class Partition:
             logger.error("%s-%d cannot be read at offset %d: %s", self.topic_name, self.log.partition, offset, error)
 
     def _is_near_tail(self, offset: int) -> bool:
-        return self._tail_offset(self.log) <= offset
+        return self._written_from <= offset and self._tail_offset(self.log) <= offset
 
     def read_now(self, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
         """`read` without waiting, for small look-ups. Raises StoreFailed and CORRUPT_MESSAGE."""
