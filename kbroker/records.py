@@ -129,10 +129,6 @@ class Record(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-Fields: TypeAlias = tuple[int, int, bytes | None, bytes | None, bytes]
-"""Timestamp delta, offset delta, key, value and headers, as encoded, of one record."""
-
-
 @dataclass(frozen=True, slots=True)
 class ProducerInfo:
     producer_id: int = NO_PRODUCER_ID
@@ -221,14 +217,6 @@ def iter_records(data: Buffer, position: int = 0, *, max_bytes: int = DEFAULT_MA
     header = read_header(data, position)
     base_offset, base_ms = header.base_offset, header.base_timestamp_ms
     one_ms = header.max_timestamp_ms if header.is_log_append_time else None
-    for timestamp_delta, offset_delta, key, value, encoded in iter_fields(data, header, position, max_bytes=max_bytes):
-        timestamp_ms = base_ms + timestamp_delta if one_ms is None else one_ms
-        yield Record(base_offset + offset_delta, timestamp_ms, key, value, () if encoded == NO_HEADERS else read_headers(encoded))
-
-
-def iter_fields(data: Buffer, header: BatchHeader, position: int = 0, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Iterator[Fields]:
-    """The records of the batch at `position` for those that have many to read. CorruptPayload as in iter_records(), except for what is
-    wrong inside a record's headers: read_headers() tells."""
     payload = bytes(records_payload(data, header, position, max_bytes=max_bytes))  # Faster to cut and to index than a view.
     size, start = len(payload), 0
     try:
@@ -238,7 +226,7 @@ def iter_fields(data: Buffer, header: BatchHeader, position: int = 0, *, max_byt
             if length <= 0 or end > size:
                 raise ValueError("record length beyond the batch")
             at += 1  # attributes
-            timestamp_delta, at = (_SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else _long_varlong(payload, at)
+            timestamp_delta, at = (_SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else _varlong(payload, at)
             offset_delta, at = (_SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else _long_varint(payload, at)
             key = value = None
             length, at = (_SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else _long_varint(payload, at)
@@ -247,27 +235,24 @@ def iter_fields(data: Buffer, header: BatchHeader, position: int = 0, *, max_byt
             length, at = (_SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else _long_varint(payload, at)
             if length >= 0:
                 value, at = payload[at : at + length], at + length
-            if at >= end:
-                raise ValueError("record length and content disagree")
-            yield timestamp_delta, offset_delta, key, value, payload[at:end]
+            headers = () if (encoded := payload[at:end]) == NO_HEADERS else _read_headers(encoded)
+            timestamp_ms = base_ms + timestamp_delta if one_ms is None else one_ms
+            yield Record(base_offset + offset_delta, timestamp_ms, key, value, headers)
             start = end
     except (ValueError, IndexError, BufferUnderflow) as error:
         raise CorruptPayload(f"record at byte {start} cannot be read: {error}") from error
 
 
-def read_headers(encoded: bytes) -> tuple[tuple[str, bytes | None], ...]:
-    """The headers of one record. CorruptPayload when that is not what the bytes are."""
-    try:
-        count, at = _long_varint(encoded, 0)
-        headers = []
-        for _ in range(count):
-            name, at = _read_bytes(encoded, at)
-            content, at = _read_bytes(encoded, at)
-            headers.append(((name or b"").decode(errors=_HEADER_ERRORS), content))
-        if at != len(encoded):
-            raise ValueError("record length and content disagree")
-    except (ValueError, BufferUnderflow) as error:
-        raise CorruptPayload(f"headers of a record cannot be read: {error}") from error
+def _read_headers(encoded: bytes) -> tuple[tuple[str, bytes | None], ...]:
+    """What is left of a record behind its value; nothing, if key or value are longer than the record says."""
+    count, at = _long_varint(encoded, 0)
+    headers = []
+    for _ in range(count):
+        name, at = _read_bytes(encoded, at)
+        content, at = _read_bytes(encoded, at)
+        headers.append(((name or b"").decode(errors=_HEADER_ERRORS), content))
+    if at != len(encoded):
+        raise ValueError("record length and content disagree")
     return tuple(headers)
 
 
@@ -287,7 +272,7 @@ def _long_varint(payload: bytes, at: int) -> tuple[int, int]:
     return number, at + size
 
 
-def _long_varlong(payload: bytes, at: int) -> tuple[int, int]:
+def _varlong(payload: bytes, at: int) -> tuple[int, int]:
     number, size = read_signed_varlong(payload, at)
     return number, at + size
 
