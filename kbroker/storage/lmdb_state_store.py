@@ -22,12 +22,13 @@ from threading import Lock
 from typing import TypeAlias
 
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
-from kbroker.records import NO_TIMESTAMP, build_batch
+from kbroker.records import NO_TIMESTAMP, build_timeless_batch
 from kbroker.storage import segment_store
 from kbroker.storage.lmdb_environment import LmdbEnvironment, LmdbStatistics, Transaction, open_environment
 from kbroker.storage.lmdb_state_map import StateMap
-from kbroker.storage.log_state_store import LOG, read_changes, to_record
+from kbroker.storage.log_state_store import LOG, read_changes
 from kbroker.storage.spi import Change, LogBounds, LogReader, LogSettings, LogStore, StampedBatch
+from kbroker.storage.state_log_records import to_record
 
 MAP_BYTES = 1 << 40
 REDO = "redo"
@@ -193,7 +194,7 @@ class LmdbStateStore(_Moments):
             return
         assert all(key for key, _ in changes), "LMDB has no empty key"
         with self._lock:
-            data = build_batch([to_record(key, value) for key, value in changes], base_offset=self._end_offset)
+            data = build_timeless_batch((to_record(key, value) for key, value in changes), base_offset=self._end_offset)
             last_offset = self._end_offset + len(changes) - 1
             self._log.write([StampedBatch(LOG, self._end_offset, last_offset, NO_TIMESTAMP, data)], now_ms=0)
             self._end_offset = last_offset + 1

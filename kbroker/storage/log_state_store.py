@@ -1,12 +1,7 @@
 """State as records in a log, the way Kafka keeps it in `__share_group_state`: the StateStore of the `segment` engine.
 
 The whole map lives in memory and is rebuilt when the store opens. One write() is one record batch, so it is there whole or not at
-all: a torn batch fails its CRC and is cut by the segment log. A change is one record:
-
-    change of                     record key                                               headers    value
-    share/… number 0              Kafka's ShareSnapshot key: 00 00, group, topic, partition   -        as stored; null: removed
-    share/… number n              Kafka's ShareUpdate key: 00 01, group, topic, partition     n: i64   as stored; null: removed
-    any other key                 the key, behind 00 ff if it begins with a zero byte         -        as stored; null: removed
+all: a torn batch fails its CRC and is cut by the segment log. A change is one record (state_log_records.py).
 
 The log is kept short by writing the live map anew: when dead bytes outweigh live ones, every sync() appends a piece of the map
 behind its own work, key by key, as ordinary batches of values that are already so. When the last piece is synced, everything
@@ -29,10 +24,10 @@ from uuid import UUID
 
 from kbroker.compression import CorruptPayload
 from kbroker.errors import NoSpace, StoreFailed
-from kbroker.records import NO_TIMESTAMP, Record, build_batch, crc_is_valid, iter_headers, iter_records
-from kbroker.state_records import ShareStateKey
+from kbroker.records import NO_TIMESTAMP, build_timeless_batch, crc_is_valid, iter_headers
 from kbroker.storage import segment_store
 from kbroker.storage.spi import Change, LogBounds, LogId, LogReader, LogSettings, LogStore, StampedBatch, StateStoreFactory
+from kbroker.storage.state_log_records import batch_changes, to_record
 
 LOG = LogId(UUID("7f8f0d4b-6f2c-5a0e-9d3e-5f5f73686172"), 0)
 SETTINGS = LogSettings(segment_bytes=8 << 20, segment_ms=1 << 62)
@@ -41,41 +36,6 @@ PIECE_BYTES = 256 << 10
 LOAD_BYTES = 1 << 20
 RECORD_BYTES = 12
 """About what a record takes besides its key and value."""
-
-_SNAPSHOT = b"\0\0"
-_UPDATE = b"\0\1"
-_ESCAPE = b"\0\xff"
-_NUMBER = "n"
-_FIRST_NUMBER = bytes(8)
-_NAMESPACE = ShareStateKey.namespace
-_PARTITION_BYTES = 20  # topic id and partition
-_LENGTH = struct.Struct(">H")
-
-
-def to_record(key: bytes, value: bytes | None) -> Record:
-    if not key.startswith(_NAMESPACE):
-        return Record(0, NO_TIMESTAMP, _ESCAPE + key if key.startswith(b"\0") else key, value)
-    start = len(_NAMESPACE)
-    partition, group, number = key[start : start + _PARTITION_BYTES], key[start + _PARTITION_BYTES : -8], key[-8:]
-    if len(number) < 8 or len(group) < 2 or _LENGTH.unpack_from(group)[0] != len(group) - 2:
-        return Record(0, NO_TIMESTAMP, key, value)  # not a share-partition's
-    if number == _FIRST_NUMBER:
-        return Record(0, NO_TIMESTAMP, _SNAPSHOT + group + partition, value)
-    return Record(0, NO_TIMESTAMP, _UPDATE + group + partition, value, ((_NUMBER, number),))
-
-
-def from_record(record: Record) -> Change:
-    """Raises KeyError or struct.error for a record that `to_record` does not make."""
-    key = record.key or b""
-    kind = key[:2]
-    if kind == _ESCAPE:
-        return key[2:], record.value
-    if kind not in (_SNAPSHOT, _UPDATE):
-        return key, record.value
-    number = dict(record.headers)[_NUMBER] or b"" if kind == _UPDATE else _FIRST_NUMBER
-    (length,) = _LENGTH.unpack_from(key, 2)
-    group, partition = key[2 : 4 + length], key[4 + length :]
-    return _NAMESPACE + partition + group + number, record.value
 
 
 class _Map:
@@ -111,6 +71,13 @@ class _Map:
                         del self._keys[bisect_left(self._keys, key)]
             if many:
                 self._keys = sorted(self._values)
+
+    def load(self, changes: Iterable[Change]) -> None:
+        """As apply(), on an empty map that nobody else has yet."""
+        found = dict(changes)
+        self._values = {key: value for key, value in found.items() if value is not None}
+        self._keys = sorted(self._values)
+        self.live_bytes = sum(len(key) + len(value) + RECORD_BYTES for key, value in self._values.items())
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         with self._lock:
@@ -223,14 +190,16 @@ class LogStateStore:
         self._unsynced_bytes = 0
         self._log.create(LOG, SETTINGS)
         start_offset, self._end_offset = self._log.bounds(LOG)
-        offset = start_offset
+        self._map.load(self._stored(start_offset))
+        self._log_bytes = self._size_of_log()
+
+    def _stored(self, offset: int) -> Iterator[Change]:
         while offset < self._end_offset:
             changes, next_offset = read_changes(self._log, offset, self._end_offset)
             if not changes:
                 raise StoreFailed(f"state log: nothing can be read from offset {offset} on, although it ends at {self._end_offset}")
-            self._map.apply(changes)
+            yield from changes
             offset = next_offset
-        self._log_bytes = self._size_of_log()
 
     def get(self, key: bytes) -> bytes | None:
         return self._map.get(key)
@@ -275,10 +244,9 @@ class LogStateStore:
         self._rewrite = None
         self._rewrites += 1
 
-    def _append(self, changes: Iterable[Change]) -> None:
-        records = [to_record(key, value) for key, value in changes]
-        data = build_batch(records, base_offset=self._end_offset)
-        last_offset = self._end_offset + len(records) - 1
+    def _append(self, changes: Sequence[Change]) -> None:
+        data = build_timeless_batch((to_record(key, value) for key, value in changes), base_offset=self._end_offset)
+        last_offset = self._end_offset + len(changes) - 1
         self._log.write([StampedBatch(LOG, self._end_offset, last_offset, NO_TIMESTAMP, data)], now_ms=0)
         self._end_offset = last_offset + 1
         self._log_bytes += len(data)
@@ -302,7 +270,7 @@ def read_changes(log: LogReader, offset: int, end_offset: int) -> tuple[list[Cha
             if header.last_offset < offset or not crc_is_valid(view, position, header):  # The CRC of zeros is right.
                 raise StoreFailed(f"state log: the batch at offset {offset} is damaged")
             try:
-                changes.extend(map(from_record, iter_records(view, position)))
+                changes += batch_changes(view, position, header)
             except (CorruptPayload, KeyError, struct.error) as error:
                 raise StoreFailed(f"state log: the batch at offset {header.base_offset} cannot be read: {error}") from error
             offset = header.last_offset + 1

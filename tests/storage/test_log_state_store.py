@@ -10,12 +10,13 @@ from uuid import UUID
 import pytest
 
 from kbroker.errors import NoSpace, StoreFailed
-from kbroker.records import iter_headers, iter_records
+from kbroker.records import build_timeless_batch, iter_headers, iter_records
 from kbroker.state_records import ShareStateKey
 from kbroker.storage import log_state_store, segment_store
-from kbroker.storage.log_state_store import LOG, STATE_STORE, LogStateStore, from_record, to_record
+from kbroker.storage.log_state_store import LOG, STATE_STORE, LogStateStore
 from kbroker.storage.memory_store import MemoryLogStore
 from kbroker.storage.spi import StampedBatch
+from kbroker.storage.state_log_records import from_record, to_record
 from kbroker.testing.beside_sync import syncing
 from kbroker.testing.state_store_contract import StateStoreContract
 
@@ -65,7 +66,11 @@ def test_share_state_is_kept_as_kafkas_records() -> None:
     ],
 )
 def test_keys_come_back(key: bytes) -> None:
-    assert from_record(to_record(key, b"v")) == (key, b"v")
+    batch = build_timeless_batch([to_record(key, b"v")])
+    assert list(map(from_record, iter_records(batch))) == [(key, b"v")]
+    log = MemoryLogStore({})
+    LogStateStore(log).write([(key, b"v"), (b"gone", b"1"), (b"gone", None)])
+    assert list(LogStateStore(log).scan(b"")) == [(key, b"v")]
 
 
 @pytest.fixture
