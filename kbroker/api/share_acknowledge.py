@@ -15,7 +15,7 @@ from kbroker.broker.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metrics import TopicMetrics
 from kbroker.protocol.hot import ShareAcknowledgeRow, share_acknowledge_response
-from kbroker.share.ack_validation import check_ack_batches
+from kbroker.share.ack_validation import check_ack_batches, pack_types
 from kbroker.share.effects import AckBatch
 from kbroker.share.persister import TopicPartition
 
@@ -84,7 +84,8 @@ def _listed_batches(topics: Sequence[Any]) -> dict[TopicPartition, list[AckBatch
     listed: dict[TopicPartition, list[AckBatch]] = {}
     for topic in topics:
         for row in topic.partitions:
-            batches = [AckBatch(batch.first_offset, batch.last_offset, batch.acknowledge_types) for batch in row.acknowledgement_batches]
+            lists = row.acknowledgement_batches
+            batches = [AckBatch(each.first_offset, each.last_offset, pack_types(each.acknowledge_types)) for each in lists]
             before = listed.setdefault(TopicPartition(topic.topic_id or NO_TOPIC_ID, row.partition_index), batches)
             if before is not batches:
                 before += batches

@@ -151,7 +151,7 @@ class ShareFetching:
             for partition, _, _ in acquirable:
                 self._fail(partition, KafkaError(ErrorCode.unknown_server_error))
             return bool(acquirable)
-        usable = [(partition, loaded) for partition, loaded, offset in acquirable if offset < loaded.partition.high_watermark]
+        usable = [each for each in acquirable if each[2] < each[1].partition.high_watermark]
         self._usable = len(usable)
         if not usable:
             return False
@@ -159,24 +159,23 @@ class ShareFetching:
         if self._limits.min_bytes > 1 and not expired and not self._has_min_bytes(usable, share_bytes):
             return False
         acquired_any = False
-        for partition, loaded in usable:
+        for partition, loaded, fetch_offset in usable:
             if self._budget <= 0:
                 break
             try:
-                acquired_any |= await self._acquire(partition, loaded, share_bytes)
+                acquired_any |= await self._acquire(partition, loaded, share_bytes, fetch_offset if partition is usable[0][0] else None)
             except KafkaError as error:  # It cannot be read: heard of at once beside others' records, else after MaxWaitMs.
                 self._fail(partition, error)
         return acquired_any
 
-    def _has_min_bytes(self, usable: Sequence[tuple[TopicPartition, LoadedSharePartition]], share_bytes: int) -> bool:
+    def _has_min_bytes(self, usable: Sequence[tuple[TopicPartition, LoadedSharePartition, int]], share_bytes: int) -> bool:
         """Whether MinBytes can be read by now. What cannot be read counts as enough, so that nobody waits for it, and so does what
         lies in an older segment, so that it is not read twice. Where more follows than fits, the share is used up."""
         total = 0
-        for _, loaded in usable:
-            assert loaded.engine is not None
+        for _, loaded, offset in usable:
             if loaded.partition.deleted:
                 continue
-            offset, end_offset = loaded.engine.next_fetch_offset(), loaded.partition.high_watermark
+            end_offset = loaded.partition.high_watermark
             if offset < loaded.partition.segments()[-1].base_offset:
                 return True
             try:
@@ -189,11 +188,15 @@ class ShareFetching:
             total += size if reaches_the_end else max(size, share_bytes)
         return total >= self._limits.min_bytes
 
-    async def _acquire(self, partition: TopicPartition, loaded: LoadedSharePartition, share_bytes: int) -> bool:
-        """Acquire what is next in one share-partition. Others may do so while a read is in its thread, hence the second look."""
+    async def _acquire(self, partition: TopicPartition, loaded: LoadedSharePartition, share_bytes: int, known: int | None) -> bool:
+        """Acquire what is next in one share-partition, from the offset `known` on where nothing has been waited for since that was found.
+        Others may acquire while a read is in its thread."""
         engine = loaded.engine
         end_offset = loaded.partition.high_watermark
-        while engine is not None and engine.can_acquire() and (fetch_offset := engine.next_fetch_offset()) < end_offset:
+        while engine is not None and (known is not None or engine.can_acquire()):
+            fetch_offset, known = engine.next_fetch_offset() if known is None else known, None
+            if fetch_offset >= end_offset:
+                break
             wanted = self._budget + max(0, engine.end_offset - fetch_offset + 1)
             max_bytes = min(share_bytes, max(_SMALL_READ_BYTES, self._budget * _BYTES_PER_RECORD))
             views = await loaded.partition.read(fetch_offset, max_bytes=max_bytes, end_offset=end_offset)

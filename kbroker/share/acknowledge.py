@@ -126,13 +126,17 @@ def _apply_to_run(window: InFlightWindow, settings: ShareSettings, first: int, l
             window.rejected += last - first + 1
         window.set_code(first, last, (DEAD_LETTER_ACK_CODES if dead_letter_queue else ACK_CODES)[types[0]])
         return
-    codes = bytes(types).translate(_DEAD_LETTER_ACK_TABLE if dead_letter_queue else _ACK_TABLE)
-    window.rejected += types.count(_REJECT)
-    if _RELEASE in types:
+    kinds = bytes(types)
+    codes = bytearray(kinds.translate(_DEAD_LETTER_ACK_TABLE if dead_letter_queue else _ACK_TABLE))
+    window.rejected += kinds.count(_REJECT)
+    at = kinds.find(_RELEASE)
+    if at >= 0:
         by_count = given_back_pending(settings.delivery_count_limit, dead_letter_queue)
         counts = window.counts_of(first, last)
-        codes = bytes(by_count[count] if ack_type == _RELEASE else code for ack_type, code, count in zip(types, codes, counts, strict=True))
-        window.exhausted += types.count(_RELEASE) - codes.count(by_count[0])
+        while at >= 0:  # As a rule few of many.
+            codes[at] = by_count[counts[at]]
+            at = kinds.find(_RELEASE, at + 1)
+        window.exhausted += kinds.count(_RELEASE) - codes.count(by_count[0])
     window.set_codes(first, codes)
 
 

@@ -20,6 +20,7 @@ The window knows no rule about who may do what (acquire.py, acknowledge.py, shar
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -49,6 +50,8 @@ _HOLE_BYTE = bytes([HOLE])
 _CONTROL_BYTE = bytes([CONTROL])
 _PASSABLE = TERMINAL_CODES + _HOLE_BYTE + _CONTROL_BYTE
 _SINGLE = tuple(bytes([code]) for code in range(256))
+_EQUAL_BYTES = re.compile(rb"(.)\1*", re.DOTALL)
+"""Runs of a column: a few for thousands of offsets as a rule, which a loop would look at one by one."""
 _STRIP_CHUNK = 512
 _TRIM_FROM = 512
 
@@ -182,11 +185,15 @@ class InFlightWindow:
         code, count = self.states[i], self.counts[i]
         if j - i == 1 or (self.states.count(code, i, j) == j - i and self.counts.count(count, i, j) == j - i):
             return [StateBatch(first, last, code & mask, count)]
-        runs = []
-        for (code, count), run in groupby(zip(self.states[i:j], self.counts[i:j], strict=True)):
-            size = len(list(run))
-            runs.append(StateBatch(first, first + size - 1, code & mask, count))
-            first += size
+        runs, base = [], self.base
+        for run in _EQUAL_BYTES.finditer(self.states, i, j):
+            i, stop = run.span()
+            code, count = self.states[i] & mask, self.counts[i]
+            if self.counts.count(count, i, stop) == stop - i:
+                runs.append(StateBatch(base + i, base + stop - 1, code, count))
+            else:
+                parts = (part.span() for part in _EQUAL_BYTES.finditer(self.counts, i, stop))
+                runs += [StateBatch(base + at, base + end - 1, code, self.counts[at]) for at, end in parts]
         return runs
 
     def count_of(self, codes: Iterable[int], first: int, last: int) -> int:
