@@ -119,7 +119,8 @@ class Topics:
         """Whoever keeps something of the broker's own in the logs: told before it would go; raises NoSpace or StoreFailed to stop that."""
         self.version = 0
         self._by_name: dict[str, Topic] = {}
-        self._by_id: dict[UUID, Topic] = {}
+        self._by_id: dict[int, Topic] = {}
+        """By the number that an id is: UUIDs are hashed and compared in Python, and requests look for their topics with them."""
         self._taken: dict[str, str] = {}
         """Names of topics that are there or being made, by what becomes of them in metric names."""
         self._unfinished: dict[UUID, int] = {}
@@ -138,10 +139,10 @@ class Topics:
         return self._by_name.get(name)
 
     def by_id(self, topic_id: UUID | None) -> Topic | None:
-        return None if topic_id is None else self._by_id.get(topic_id)
+        return None if topic_id is None else self._by_id.get(topic_id.int)
 
     def partition(self, topic_id: UUID, index: int) -> Partition | None:
-        topic = self._by_id.get(topic_id)
+        topic = self._by_id.get(topic_id.int)
         return topic.partitions[index] if topic is not None and 0 <= index < len(topic.partitions) else None
 
     def partitions(self) -> Iterator[Partition]:
@@ -224,7 +225,7 @@ class Topics:
                 partition.waiters.wake_all()
             raise
         del self._by_name[topic.name]
-        del self._by_id[topic.topic_id]
+        del self._by_id[topic.topic_id.int]
         del self._taken[_flat(topic.name)]
         self.version += 1
         for partition in topic.partitions:
@@ -298,7 +299,7 @@ class Topics:
 
     def _publish(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
-        self._by_id[topic.topic_id] = topic
+        self._by_id[topic.topic_id.int] = topic
         self._taken[_flat(topic.name)] = topic.name
         self.version += 1
 
