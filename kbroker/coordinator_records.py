@@ -18,7 +18,8 @@ other groups: consumer_group_records.py).
         | per batch: first (8) last (8) state (1) delivery count (2) 00 | 00, or 01 00 04 and the delivery-complete count (4)
 
 kio has no schemas for these records, so the messages are declared here the way kio declares its own and are written and read by
-kio. Only ShareUpdate, which is written with every acknowledgement, is packed by hand (`encode_share_update`).
+kio. Only ShareUpdate, which is written with every acknowledgement, and ShareSnapshot, with every 500th, are packed by hand
+(`encode_share_update`, `encode_share_snapshot`).
 
 A topic's name in record 15 is what it was called at the time; a topic's id is what counts. No `from __future__ import
 annotations` here: kio reads the field types at run time.
@@ -48,9 +49,12 @@ UNCHANGED_OFFSET: Final = -1
 
 _I16 = struct.Struct(">h")
 _UPDATE_HEAD = struct.Struct(">hiiq")
-_UPDATE_BATCH = struct.Struct(">qqbhx")
-_UPDATE_COUNT = struct.Struct(">BBBi")
+_SNAPSHOT_HEAD = struct.Struct(">hiiiqqq")
+_BATCH = struct.Struct(">qqbhx")
+_COUNT_TAG = struct.Struct(">BBi")
 _NO_TAGS = b"\0"
+_ONE_TAG = b"\1"
+_I32 = struct.Struct(">i")
 
 
 class RecordType(IntEnum):
@@ -91,6 +95,8 @@ UUID_: Final = {"kafka_type": "uuid"}
 TAG_0: Final[dict[str, Any]] = {"tag": 0}
 _TAG_OF_OURS: Final[dict[str, Any]] = {"tag": 1000}
 """Far from those that Kafka may come to use; its readers skip what they do not know."""
+_TAG_OF_OURS_HEAD: Final = b"\xe8\x07\x04"
+"""It as a varint, and that its value has four bytes."""
 
 
 class Message:
@@ -162,6 +168,27 @@ class ShareUpdate(Message):
     delivery_complete_count: int = field(metadata=INT32 | TAG_0, default=UNKNOWN_COUNT)
 
 
+def encode_share_snapshot(
+    snapshot_epoch: int,
+    state_epoch: int,
+    leader_epoch: int,
+    start_offset: int,
+    create_timestamp: int,
+    write_timestamp: int,
+    delivery_complete_count: int,
+    written_in: int,
+    batches: Iterable[tuple[int, int, int, int]],
+) -> bytes:
+    """The same bytes as ShareSnapshot(...).encode(), ten times as fast. A batch is (first, last, state, delivery count)."""
+    head = _SNAPSHOT_HEAD.pack(
+        VALUE_VERSION, snapshot_epoch, state_epoch, leader_epoch, start_offset, create_timestamp, write_timestamp
+    )  # fmt: skip
+    tags = [] if delivery_complete_count == UNKNOWN_COUNT else [_COUNT_TAG.pack(0, 4, delivery_complete_count)]
+    if written_in != UNKNOWN_EPOCH:
+        tags.append(_TAG_OF_OURS_HEAD + _I32.pack(written_in))
+    return _with_batches(head, batches, b"".join((bytes((len(tags),)), *tags)))
+
+
 def encode_share_update(
     snapshot_epoch: int,
     leader_epoch: int,
@@ -170,8 +197,13 @@ def encode_share_update(
     batches: Iterable[tuple[int, int, int, int]],
 ) -> bytes:
     """The same bytes as ShareUpdate(...).encode(), ten times as fast. A batch is (first, last, state, delivery count)."""
-    packed = [_UPDATE_BATCH.pack(*batch) for batch in batches]
     head = _UPDATE_HEAD.pack(VALUE_VERSION, snapshot_epoch, leader_epoch, start_offset)
+    tags = _NO_TAGS if delivery_complete_count == UNKNOWN_COUNT else _ONE_TAG + _COUNT_TAG.pack(0, 4, delivery_complete_count)
+    return _with_batches(head, batches, tags)
+
+
+def _with_batches(head: bytes, batches: Iterable[tuple[int, int, int, int]], tags: bytes) -> bytes:
+    packed = [_BATCH.pack(*batch) for batch in batches]
     count = len(packed)
     if count < 0x7F:
         size = bytes((count + 1,))
@@ -179,7 +211,6 @@ def encode_share_update(
         out = io.BytesIO()
         write_compact_array_length(out, count)
         size = out.getvalue()
-    tags = _NO_TAGS if delivery_complete_count == UNKNOWN_COUNT else _UPDATE_COUNT.pack(1, 0, 4, delivery_complete_count)
     return b"".join((head, size, *packed, tags))
 
 

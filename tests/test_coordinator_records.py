@@ -42,6 +42,7 @@ from kbroker.coordinator_records import (
     ShareUpdate,
     StateBatchRecord,
     TopicPartitions,
+    encode_share_snapshot,
     encode_share_update,
 )
 
@@ -220,6 +221,31 @@ def test_the_hand_packed_update_is_kios(epoch: int, leader: int, start: int, cou
     plain = [(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count) for each in found]
     assert encode_share_update(epoch, leader, start, count, plain) == update.encode()
     assert ShareUpdate.decode(update.encode()) == update
+
+
+@given(
+    st.tuples(int32, int32, int32),
+    st.tuples(int64, int64, int64),
+    st.tuples(st.sampled_from([-1, 0, 7]) | int32, st.sampled_from([-1, 0, 7]) | int32),
+    batches | many,
+)
+def test_snapshots_are_packed_by_hand_as_kio_does_it(
+    epochs: tuple[int, int, int], offset_and_times: tuple[int, int, int], tags: tuple[int, int], found: list[StateBatchRecord]
+) -> None:
+    snapshot = ShareSnapshot(
+        snapshot_epoch=epochs[0],
+        state_epoch=epochs[1],
+        leader_epoch=epochs[2],
+        start_offset=offset_and_times[0],
+        create_timestamp=offset_and_times[1],
+        write_timestamp=offset_and_times[2],
+        state_batches=tuple(found),
+        delivery_complete_count=tags[0],
+        written_in=tags[1],
+    )
+    plain = [(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count) for each in found]
+    assert encode_share_snapshot(*epochs, *offset_and_times, *tags, plain) == snapshot.encode()
+    assert ShareSnapshot.decode(snapshot.encode()) == snapshot
 
 
 topics = st.builds(

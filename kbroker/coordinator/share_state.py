@@ -34,7 +34,7 @@ from uuid import UUID
 
 from kbroker.coordinator.share_state_housekeeping import SharePartitionKey, is_cold
 from kbroker.coordinator.share_state_load import NEVER_READ_LEADER_EPOCH, ShareState, load
-from kbroker.coordinator_records import UNCHANGED_OFFSET, UNKNOWN_COUNT, UNKNOWN_EPOCH, ShareSnapshot, StateBatchRecord, encode_share_update
+from kbroker.coordinator_records import UNCHANGED_OFFSET, UNKNOWN_COUNT, UNKNOWN_EPOCH, encode_share_snapshot, encode_share_update
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import (
@@ -387,18 +387,18 @@ class ShareStateCoordinator:
     def _put_snapshot(self, decision: _Decision[R], entry: _Entry, state: ShareState, now_ms: int, *, create_ms: int | None = None) -> None:
         state.create_timestamp = now_ms if create_ms is None else create_ms
         state.write_timestamp = now_ms
-        snapshot = ShareSnapshot(
-            snapshot_epoch=state.snapshot_epoch,
-            state_epoch=state.state_epoch,
-            leader_epoch=state.leader_epoch,
-            start_offset=state.start_offset,
-            create_timestamp=state.create_timestamp,
-            write_timestamp=now_ms,
-            state_batches=tuple(StateBatchRecord(*batch) for batch in state.merged_batches()),
-            delivery_complete_count=state.delivery_complete_count,
-            written_in=UNKNOWN_EPOCH if state.written_in is None else state.written_in,
+        value = encode_share_snapshot(
+            state.snapshot_epoch,
+            state.state_epoch,
+            state.leader_epoch,
+            state.start_offset,
+            state.create_timestamp,
+            now_ms,
+            state.delivery_complete_count,
+            UNKNOWN_EPOCH if state.written_in is None else state.written_in,
+            state.merged_batches(),
         )
-        decision.change(entry, 0, snapshot.encode())
+        decision.change(entry, 0, value)
         for number in range(1, state.updates + 1):
             decision.change(entry, number, None)
         state.updates = 0
