@@ -100,8 +100,8 @@ def _disk_goals() -> Iterator[Goal]:
         yield Goal(row, "rate", DISK, "kafka-sync", at_least=rate)
     for row, rate, per_cpu_s in THROUGHPUT:
         if row.startswith(("share-", "one-")):
-            yield Goal(row, "rate", DISK, "kafka", at_least=_STATE_SYNCED * rate)
-            yield Goal(row, "per_cpu_s", DISK, "kafka", at_least=_STATE_SYNCED * per_cpu_s)
+            yield Goal(row, "rate", DISK, "kafka", at_least=round(_STATE_SYNCED * rate, 3))
+            yield Goal(row, "per_cpu_s", DISK, "kafka", at_least=round(_STATE_SYNCED * per_cpu_s, 3))
     for metric in ("p50_ms", "p99_ms"):
         yield Goal("ack-round-trip", metric, DISK, "kafka", at_most=0.8)
         yield Goal("e2e-1000", metric, DISK, "kafka-sync", at_most=0.2)
