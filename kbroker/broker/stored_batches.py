@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.records import HEADER_SIZE, MAGIC, BatchHeader, crc_is_valid, read_header
+from kbroker.records import HEADER_SIZE, LENGTH_END, MAGIC, BatchHeader, crc_is_valid, read_header
 
 
 def checked(views: Sequence[memoryview], offset: int, end_offset: int) -> Sequence[memoryview]:
@@ -25,7 +25,7 @@ def checked(views: Sequence[memoryview], offset: int, end_offset: int) -> Sequen
     first = _possible(view, 0, 0, end_offset)
     if first is None or first.last_offset < offset:
         raise KafkaError(ErrorCode.corrupt_message, f"what is stored at offset {offset} is not a record batch")
-    if first.size_bytes == len(view) or _follows(view, 0, first, end_offset) is not None:
+    if first.size_bytes == len(view) or _possible(view, first.size_bytes, first.last_offset + 1, end_offset) is not None:
         return views
     if not crc_is_valid(view, 0, first):  # Otherwise it is the next one that is damaged.
         raise KafkaError(ErrorCode.corrupt_message, f"the record batch stored at offset {first.base_offset} is damaged")
@@ -36,22 +36,18 @@ def iter_possible(views: Sequence[memoryview], end_offset: int) -> Iterator[tupl
     """(view, position, header) of each batch, up to the first that cannot be one or does not end where another one begins."""
     least_offset = 0
     for view in views:
-        position = 0
+        position, size = 0, len(view)
         header = _possible(view, position, least_offset, end_offset)
         while header is not None:
-            end = position + header.size_bytes
-            following = _follows(view, position, header, end_offset)
-            if following is None and end < len(view) and not crc_is_valid(view, position, header):
+            end = position + header.batch_length + LENGTH_END
+            least_offset = header.base_offset + header.last_offset_delta + 1
+            following = _possible(view, end, least_offset, end_offset)
+            if following is None and end < size and not crc_is_valid(view, position, header):
                 return
             yield view, position, header
-            least_offset = header.last_offset + 1
             position, header = end, following
-        if position < len(view):
+        if position < size:
             return
-
-
-def _follows(view: memoryview, position: int, header: BatchHeader, end_offset: int) -> BatchHeader | None:
-    return _possible(view, position + header.size_bytes, header.last_offset + 1, end_offset)
 
 
 def _possible(view: memoryview, position: int, least_offset: int, end_offset: int) -> BatchHeader | None:
@@ -62,7 +58,7 @@ def _possible(view: memoryview, position: int, least_offset: int, end_offset: in
     header = read_header(view, position)
     is_possible = (
         header.magic == MAGIC
-        and HEADER_SIZE <= header.size_bytes <= left
+        and HEADER_SIZE <= header.batch_length + LENGTH_END <= left
         and least_offset <= header.base_offset < end_offset
         and header.last_offset_delta >= 0
     )
