@@ -3,7 +3,8 @@
 *check* is what the broker does to every produced batch before it is queued: header, CRC and the topic's rules. *walk* goes over the
 headers of 1 MiB of batches of 1 KiB: `iter_headers` the plain way, `iter_possible` with care for damage (look-ups by time, dead letters),
 and what a share fetch does to what it has read, which is as careful and keeps a place for each batch. *records* opens the records of a
-batch, and *build* makes one, as the broker does for dead letters and group records; producers and consumers do that for themselves. Nothing is compressed.
+batch, and *build* makes one, as the broker does for dead letters and group records; producers and consumers do that for themselves.
+Nothing is compressed.
 """
 
 from __future__ import annotations
