@@ -53,7 +53,7 @@ def chosen_candidates(names: Sequence[str], *, quick: bool) -> list[str]:
 
 def finish(results: Results, console: Console, json_file: Path | None, html_file: Path | None) -> None:
     """Judge, write and show what there is. The JSON is written first: no fault of a report can lose an hour's readings."""
-    from perf import report_html, report_terminal
+    from perf.report import page, terminal
 
     results.goals = judge(results, all_goals())
     results.engines = engine_ratios(results)
@@ -61,10 +61,10 @@ def finish(results: Results, console: Console, json_file: Path | None, html_file
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         write_json(results, json_file)
-    report_terminal.show(data, console)
+    terminal.show(data, console)
     if html_file is not None:
         html_file.parent.mkdir(parents=True, exist_ok=True)
-        report_html.write(data, html_file)
+        page.write(data, html_file)
     for path in (json_file, html_file):
         if path is not None:
             console.print(f"written: {path}")

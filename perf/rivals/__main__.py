@@ -15,7 +15,7 @@ from types import FrameType
 import click
 from rich.console import Console
 
-from perf import report_html, report_terminal
+from perf.report import page, terminal
 from perf.results import to_json, write_json
 from perf.rivals.comparison import Comparison
 from perf.rivals.sides import OURS, RIVALS, Settings
@@ -60,9 +60,9 @@ def main(sides: Sequence[str], rounds: int, seconds: float, json_file: Path | No
     results = comparison.results
     if json_file is not None:
         write_json(results, json_file)
-    report_terminal.show(to_json(results), console)
+    terminal.show(to_json(results), console)
     if html_file is not None:
-        report_html.write(to_json(results), html_file)
+        page.write(to_json(results), html_file)
     for path in (json_file, html_file):
         if path is not None:
             console.print(f"written: {path}")

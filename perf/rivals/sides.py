@@ -18,7 +18,7 @@ from perf.rivals.redis_streams import RedisStreams, RedisStreamsPipelined
 from perf.rivals.rival import RECORD_BYTES, Rival, client_version
 from perf.rivals.server_process import TreeWatch
 from perf.rows import Dry, Row, Run, readings_of
-from perf.rows_share import ROWS
+from perf.rows.share import ROWS
 
 OURS = ("segment-disk", "segment-os")
 RIVALS: Sequence[type[Rival]] = (RedisStreams, RedisStreamsPipelined, QuorumQueue, NatsJetStream, ClassicQueue)

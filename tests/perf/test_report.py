@@ -14,9 +14,10 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from perf import report_html, report_picture, report_terminal
-from perf.report import main
-from perf.report_data import goal_title, limit_text, number, parse, sign, times
+from perf.report import main_picture, terminal
+from perf.report import page as html_page
+from perf.report.__main__ import main
+from perf.report.data import goal_title, limit_text, number, parse, sign, times
 from tests.perf import made_up
 
 MISSING = "not installed: no <rabbitmq-server> & no Erlang"
@@ -56,7 +57,7 @@ def data() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def page(data: dict[str, Any]) -> str:
-    return report_html.render(data)
+    return html_page.render(data)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def read(page: str) -> Reader:
 
 def shown(data: dict[str, Any], width: int = 250) -> str:
     console = Console(file=StringIO(), width=width)
-    report_terminal.show(data, console)
+    terminal.show(data, console)
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 
@@ -124,7 +125,7 @@ def test_no_text_closes_a_script_or_is_read_by_plotly(data: dict[str, Any]) -> N
     evil = "</script><b>evil</b>"
     candidates = [{**each, "key": evil if each["key"] == "nats" else each["key"]} for each in data["candidates"]]
     rows = [{**row, "readings": {evil if key == "nats" else key: each for key, each in row["readings"].items()}} for row in data["rows"]]
-    page = report_html.render({**data, "candidates": candidates, "rows": rows})
+    page = html_page.render({**data, "candidates": candidates, "rows": rows})
     assert evil not in page
     assert page.count("</script>") == 3
     labels = {label for plot in plots(page) for trace in plot["data"] for label in trace["y"] if isinstance(label, str)}
@@ -186,41 +187,41 @@ def test_without_kafka_without_goals_and_with_one_round() -> None:
     for row in data["rows"]:
         row["readings"] = {key: each for key, each in row["readings"].items() if not key.startswith("kafka")}
     data |= {"goals": [], "engines": []}
-    page, text = Reader(report_html.render(data)).text, shown(data)
+    page, text = Reader(html_page.render(data)).text, shown(data)
     for each in (page, text):
         assert "not installed: no java" in each
         assert "One round only" in each
-    assert report_picture.plot(parse(data)) is None
+    assert main_picture.plot(parse(data)) is None
 
 
 def test_a_run_of_one_row() -> None:
     data = made_up.results()
     data |= {"rows": data["rows"][:1], "goals": [], "engines": [], "notes": []}
-    assert data["rows"][0]["title"] in Reader(report_html.render(data)).text
+    assert data["rows"][0]["title"] in Reader(html_page.render(data)).text
     assert data["rows"][0]["title"] in shown(data)
 
 
 def test_a_run_that_measured_nothing(data: dict[str, Any]) -> None:
     nothing = {**data, "rows": [], "goals": [], "engines": []}
-    assert "segment-os" in Reader(report_html.render(nothing)).text
+    assert "segment-os" in Reader(html_page.render(nothing)).text
     assert "segment-os" in shown(nothing)
 
 
 def test_the_picture_has_both_ratios_of_its_rows(data: dict[str, Any]) -> None:
-    found = report_picture.plot(parse(data))
+    found = main_picture.plot(parse(data))
     assert found is not None
-    assert [trace["y"] for trace in found.data] == [list(report_picture.ROWS.values())] * 2
+    assert [trace["y"] for trace in found.data] == [list(main_picture.ROWS.values())] * 2
     report = parse(data)
-    for trace, metric in zip(found.data, report_picture.BARS, strict=True):
-        ratios = [report.results.ratio(key, metric, "segment-os", "kafka") for key in report_picture.ROWS]
+    for trace, metric in zip(found.data, main_picture.BARS, strict=True):
+        ratios = [report.results.ratio(key, metric, "segment-os", "kafka") for key in main_picture.ROWS]
         assert [each + trace["base"] for each in trace["x"]] == pytest.approx([ratio.median for ratio in ratios if ratio])
 
 
 def test_the_picture_alone_names_no_colour(data: dict[str, Any]) -> None:
     report = parse(data)
-    found = report_picture.plot(report)
+    found = main_picture.plot(report)
     assert found is not None
-    assert '"@' not in json.dumps(report_picture.painted(report_picture.standalone(report, found)))
+    assert '"@' not in json.dumps(main_picture.painted(main_picture.standalone(report, found)))
 
 
 def test_signs(data: dict[str, Any]) -> None:
@@ -235,11 +236,11 @@ def test_right_is_better_on_the_scorecard(data: dict[str, Any]) -> None:
     for goal in report.results.goals:
         limit = goal.at_least if goal.at_least is not None else goal.at_most
         if goal.ratio is not None and limit is not None:
-            assert (report_html.better(goal, goal.ratio) >= report_html.better(goal, limit)) == goal.met
+            assert (html_page.better(goal, goal.ratio) >= html_page.better(goal, limit)) == goal.met
 
 
 def test_the_scale_keeps_everything_on_it() -> None:
-    scale = report_html.Scale([0.05, 20])
+    scale = html_page.Scale([0.05, 20])
     assert 0 < scale.place(0.05) < scale.place(1) < scale.place(20) < 100
     assert scale.place(1) == pytest.approx(50, abs=0.1)
     assert [text.partition(" ")[0] for _, text in scale.ticks()] == ["0.05", "0.1", "0.2", "0.5", "1", "2", "5", "10", "20"]

@@ -14,8 +14,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from perf import report_picture
-from perf.report_data import (
+from perf.report import main_picture
+from perf.report.data import (
     GROUPS,
     OURS,
     THEIRS,
@@ -34,11 +34,11 @@ from perf.report_data import (
     times,
     with_unit,
 )
-from perf.report_plots import CURVES, Plot, curve_plots, row_plot
+from perf.report.plots import CURVES, Plot, curve_plots, row_plot
 from perf.results import CandidateFacts, GoalResult
 
 _HERE = Path(__file__).with_name("templates")
-_LOOK = Path(__file__).parents[1] / "spark" / "src" / "kbroker_pipeline" / "templates"
+_LOOK = Path(__file__).parents[2] / "spark" / "src" / "kbroker_pipeline" / "templates"
 """The pages of the pipeline: this one looks like them."""
 
 
@@ -117,7 +117,7 @@ def render(data: Mapping[str, Any]) -> str:
     from plotly.offline import get_plotlyjs
 
     report = parse(data)
-    picture = report_picture.plot(report)
+    picture = main_picture.plot(report)
     curves = curve_plots(report)
     groups = dict.fromkeys([*report.groups(), *(["scale"] if curves else [])])
     sections = [_section(report, group, curves if group == "scale" else []) for group in groups]
@@ -131,7 +131,7 @@ def render(data: Mapping[str, Any]) -> str:
         counts=report.counts(),
         headlines=list(_headlines(report)),
         picture=picture,
-        picture_bars=report_picture.BARS.values(),
+        picture_bars=main_picture.BARS.values(),
         goals=_scorecard(report, report.results.goals),
         engines=_engines(report),
         sections=sections,

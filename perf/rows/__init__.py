@@ -1,4 +1,4 @@
-"""What a row of the suite is, and what it is given to run with. The rows themselves are in rows_*.py, joined in `all_rows`.
+"""What a row of the suite is, and what it is given to run with. The rows themselves are in modules of this package, joined in `all_rows`.
 
 A row measures one workload against one candidate, once, in about the time of the run's window, and returns its readings by the names
 of perf.results.METRICS. It never knows which round it is in, unless it asks; never compares; and leaves nothing behind that costs the
@@ -158,6 +158,6 @@ class Row:
 
 def all_rows() -> list[Row]:
     """In the order in which they run and are shown; memory comes last, behind all the work."""
-    from perf import rows_footprint, rows_latency, rows_produce, rows_scale, rows_share
+    from perf.rows import footprint, latency, produce, scale, share
 
-    return [*rows_produce.ROWS, *rows_share.ROWS, *rows_latency.ROWS, *rows_scale.ROWS, *rows_footprint.ROWS]
+    return [*produce.ROWS, *share.ROWS, *latency.ROWS, *scale.ROWS, *footprint.ROWS]

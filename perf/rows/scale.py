@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 from kbroker.workloads.fill import fill
 from kbroker.workloads.share import share_consume
-from perf import rows_disk, rows_long
 from perf.candidates import READING
-from perf.idle_members import idle_members
-from perf.record_limit import take_one_by_one
-from perf.rows import Dry, Row, RowFunction, Run
+from perf.rows import Dry, Row, RowFunction, Run, disk, long
+from perf.rows.idle_members import idle_members
+from perf.rows.record_limit import take_one_by_one
 from perf.topics import Kept
 
 CONSUMERS = 8
@@ -143,6 +142,6 @@ ROWS = (
         "one-limit-singles", "exactly one record at a time, from batches of one", "scale", _SINGLES.measured,
         _LIMIT, candidates=_SEGMENT, quick=True, prepare=_SINGLES.prepare,
     ),
-    *rows_long.ROWS,
-    *rows_disk.ROWS,
+    *long.ROWS,
+    *disk.ROWS,
 )  # fmt: skip

@@ -10,7 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from perf.report_data import GROUPS, Report, between, by_pair, goal_title, limit_text, number, parse, short_name, sign, times, would_have
+from perf.report.data import GROUPS, Report, between, by_pair, goal_title, limit_text, number, parse, short_name, sign, times, would_have
 from perf.results import CandidateFacts, GoalResult, RowResult
 
 _STYLES = {"✓": "green", "✗": "bold red", "○": "yellow", "·": "dim"}

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from perf.report_data import OURS, THEIRS, TIMES, Report, parse, times
-from perf.report_plots import Plot, label, log_axis
+from perf.report.data import OURS, THEIRS, TIMES, Report, parse, times
+from perf.report.plots import Plot, label, log_axis
 from perf.results import Ratio, RowResult
 
 ROWS: Mapping[str, str] = {

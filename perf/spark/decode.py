@@ -1,6 +1,6 @@
 """How many records a second a core decodes into Arrow columns, with numpy and with the C helper.
 
-    python -m perf.spark_decode                    a minute or two; --write puts the result into perf/results
+    python -m perf.spark.decode                    a minute or two; --write puts the result into perf/results
 
 Without Spark: batches in memory, as a data source's worker has them after reading 4 MiB, to Arrow arrays of all columns but headers, CRCs
 checked. Counted is CPU time of the process, which other work on the machine changes less than the clock. Records have keys of 10 bytes and
@@ -20,7 +20,7 @@ import click
 from kbroker.compression import Codec
 from kbroker.records import Record, build_batch, stamp
 from kbroker_spark.decode import Decoder, decode
-from perf.spark_report import RESULTS, machine, page, spread, write
+from perf.spark.report import RESULTS, machine, page, spread, write
 
 COLUMNS = ("key", "value", "offset", "timestamp", "timestampType")
 GOAL = 2.0

@@ -21,16 +21,16 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--quiet", is_flag=True, help="nothing on the terminal")
 def main(results: Path, html: Path | None, picture: Path | None, quiet: bool) -> None:
     """Show the run of the suite that RESULTS (its JSON) holds."""
-    from perf import report_html, report_picture, report_terminal
+    from perf.report import main_picture, page, terminal
 
     try:
         data = json.loads(results.read_text())
         if not quiet:
-            report_terminal.show(data, Console())
+            terminal.show(data, Console())
         if html is not None:
-            report_html.write(data, html)
+            page.write(data, html)
         if picture is not None:
-            report_picture.write(data, picture)
+            main_picture.write(data, picture)
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise click.ClickException(f"{results} is no run of the suite: {error!r}") from error
     except (ValueError, RuntimeError) as error:  # the picture cannot be made of this run, or there is no browser to make it with

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from perf.report_data import ABOUT_RATES, PERCENTILES, Report, Spread, kind, number, times, with_unit, would_have
+from perf.report.data import ABOUT_RATES, PERCENTILES, Report, Spread, kind, number, times, with_unit, would_have
 from perf.results import CandidateFacts, RowResult
 
 COLOURS = ("segment", "lmdb", "rocksdb", "memory", "kafka", "redis", "nats", "rabbitmq")

@@ -1,6 +1,6 @@
 """Rows a second that Spark reads from a topic: from its files with each decoder, from Parquet, and from the broker by Spark's Kafka source.
 
-    python -m perf.spark_read                      some minutes; Java and Maven; --write puts the result into perf/results
+    python -m perf.spark.read                      some minutes; Java and Maven; --write puts the result into perf/results
 
 One topic of two partitions, records of 100 bytes with keys of 10, in the batches of 16 KiB that a producer with default settings fills; the
 same rows as Parquet, written by Spark from the topic with default settings (all seven columns). A query reads all columns of
@@ -30,14 +30,14 @@ from confluent_kafka import Producer
 
 from kbroker.client.broker_process import RunningBroker
 from kbroker_spark.session import session
-from perf.spark_decode import value
-from perf.spark_report import RESULTS, machine, page, spread, write
+from perf.spark.decode import value
+from perf.spark.report import RESULTS, machine, page, spread, write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TOPIC, PARTITIONS = "rows", 2
-POM = Path(__file__).with_name("spark_kafka_pom.xml")
+POM = Path(__file__).with_name("kafka_pom.xml")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _FLUSH_S = 300
 
