@@ -51,7 +51,8 @@ async def handle(request: Request) -> Raw:
         except KafkaError as error:  # Not before: the session has counted this request, as its client does.
             return _refusal(request, error)
         if limits.max_records > 0 and limits.max_bytes != 0:
-            fetching = ShareFetching(request.broker, request.connection, body.group_id, body.member_id, limits)
+            empty_rows = plan.is_new or plan.session.has_rows_due
+            fetching = ShareFetching(request.broker, request.connection, body.group_id, body.member_id, limits, empty_rows=empty_rows)
             rows = _due_rows(plan, await fetching.run(plan.partitions, lambda: share_groups.sessions.is_current(plan)))
     if plan.is_overtaken:
         return _refusal(request, KafkaError(ErrorCode.invalid_share_session_epoch), _lock_duration_ms(request))

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _SMALL_READ_BYTES = 64 << 10
 _BYTES_PER_RECORD = 4 << 10
+_WATCHED_AT_ONCE = 16
+"""So many partitions are watched before they are looked at, which saves looking twice before a wait."""
 
 
 class ShareLimits(NamedTuple):
@@ -43,12 +45,18 @@ class ShareLimits(NamedTuple):
 
 
 class ShareFetching:
-    def __init__(self, broker: Broker, connection: Connection, group_id: str, member_id: str, limits: ShareLimits) -> None:
+    """`empty_rows`: whether partitions without records and errors are to have a row."""
+
+    def __init__(
+        self, broker: Broker, connection: Connection, group_id: str, member_id: str, limits: ShareLimits, *, empty_rows: bool
+    ) -> None:
         self._broker = broker
         self._connection = connection
         self._group_id = group_id
         self._member_id = member_id
         self._limits = limits
+        self._empty_rows = empty_rows
+        self._is_watching = False
         self._rows: dict[TopicPartition, ShareFetchRow] = {}
         self._budget = limits.max_records
         self._has_failed_load = False
@@ -56,12 +64,17 @@ class ShareFetching:
         self._failed: set[TopicMetrics] = set()
 
     async def run(self, partitions: Sequence[TopicPartition], is_current: Callable[[], bool]) -> dict[TopicPartition, ShareFetchRow]:
-        """A row for every partition that is loaded or failed. Raises PeerGone without holding anything.
+        """A row for every partition that has records or failed, and for those that are loaded if wanted. Raises PeerGone without
+        holding anything.
+
+        Where there are many partitions, they are told whom to wake only if there is to be a wait, and are then looked at once more: most
+        fetches of a group at work find something.
 
         Nothing is acquired once `is_current` is false (the session was used, replaced or ended elsewhere): the client would never
         see the records, or hold them in a session that is not there.
         """
         self._is_current = is_current
+        self._is_watching = len(partitions) <= _WATCHED_AT_ONCE
         now = trio.current_time()
         until = now + self._limits.max_wait_ms / 1000
         waits, has_waited = self._broker.metrics.share_fetch, False
@@ -80,6 +93,11 @@ class ShareFetching:
                     if expired and has_waited and not acquired:
                         waits.expired += 1
                     return self._rows
+                if not self._is_watching:
+                    self._is_watching = True
+                    for loaded in watched.values():
+                        _watch(loaded, waiter)
+                    continue
                 has_waited = True
                 with waits:
                     await self._connection.park(waiter, until)
@@ -87,8 +105,10 @@ class ShareFetching:
         finally:
             self._count(watched, len(partitions))
             for loaded in watched.values():
-                _unwatch(loaded, waiter)
-                self._broker.share_groups.retire(loaded)
+                if self._is_watching:
+                    _unwatch(loaded, waiter)
+                if loaded.retiring:
+                    self._broker.share_groups.retire(loaded)
 
     def _count(self, watched: dict[TopicPartition, LoadedSharePartition], wanted: int) -> None:
         """Each topic counts once for a fetch, as in Kafka."""
@@ -115,7 +135,8 @@ class ShareFetching:
             if loaded is not None and not loaded.gone:
                 continue
             if loaded is not None:
-                _unwatch(loaded, waiter)
+                if self._is_watching:
+                    _unwatch(loaded, waiter)
                 del watched[partition]
                 if loaded.error is not None:
                     self._fail(partition, loaded.error)
@@ -129,8 +150,8 @@ class ShareFetching:
             except KafkaError as error:
                 self._fail(partition, error)
                 continue
-            loaded.waiters.add(waiter)
-            loaded.partition.waiters.add(waiter)
+            if self._is_watching:
+                _watch(loaded, waiter)
             watched[partition] = loaded
         return lost_one
 
@@ -141,7 +162,7 @@ class ShareFetching:
             engine = loaded.engine
             if engine is None:
                 continue
-            if partition not in self._rows:
+            if self._empty_rows and partition not in self._rows:
                 self._rows[partition] = ShareFetchRow(partition.partition)
             if engine.start_offset < loaded.partition.log_start_offset:
                 self._broker.share_groups.save_later(loaded, engine.log_start_moved(loaded.partition.log_start_offset))
@@ -241,6 +262,11 @@ class ShareFetching:
         loaded.partition.metrics.bytes_out += sum(map(len, records))
         self._rows[partition] = ShareFetchRow(partition.partition, records=records, acquired=ranges)
         return True
+
+
+def _watch(loaded: LoadedSharePartition, waiter: Waiter) -> None:
+    loaded.waiters.add(waiter)
+    loaded.partition.waiters.add(waiter)
 
 
 def _unwatch(loaded: LoadedSharePartition, waiter: Waiter) -> None:

@@ -65,6 +65,11 @@ class ShareSession:
         served = self._served
         return sorted(order, key=served.__contains__) if served else order
 
+    @property
+    def has_rows_due(self) -> bool:
+        """Whether a partition may need a row in the next fetch answer although it has neither records nor an error."""
+        return True in self._row_due.values()
+
     def begin_answer(self) -> None:
         """An answer is being built; answer_row() follows for each partition that was looked at."""
         self._served.clear()

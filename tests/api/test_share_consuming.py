@@ -10,6 +10,7 @@ import pytest
 import trio
 from crc32c import crc32c
 
+from kbroker.broker import share_fetching
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode
 from kbroker.records import Record, build_batch
@@ -204,6 +205,11 @@ async def test_the_session_table_has_an_end(connect: Connect) -> None:  # SES-16
 
 
 class TestWaiting:
+    @pytest.fixture(autouse=True, params=[16, 0], ids=["few partitions", "many partitions"])
+    def _watching(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Many are told whom to wake only before a wait."""
+        monkeypatch.setattr(share_fetching, "_WATCHED_AT_ONCE", request.param)
+
     async def waits_until(self, client: Client, member: Member, key: tuple[UUID, int], happens: Any) -> Any:
         answers: list[Any] = []
 
@@ -411,3 +417,23 @@ async def test_a_persister_that_raises_leaves_no_record_pending(connect: Connect
             refused = await member.acknowledge({key: [(0, 0, [ACCEPT])]})
             assert rows(refused)[key].error_code == ErrorCode.unknown_server_error
         assert rows(await member.acknowledge({key: [(0, 0, [ACCEPT])]}))[key].error_code == 0
+
+
+async def test_a_session_of_many_partitions(connect: Connect) -> None:
+    """A session's first answer has a row for each that is loaded, later ones only for those with records, and for what was added."""
+    async with connect() as client:
+        topic_id, _ = await prepare(client, partitions=40)
+        keys = [(topic_id, partition) for partition in range(40)]
+        member = Member(client, "M1")
+        with trio.fail_after(20):
+            while len(rows(await member.fetch(keys[:30], epoch=0, wait_ms=5))) < 30:
+                pass
+            assert rows(await member.fetch(wait_ms=5)) == {}
+            await client.append("orders", 1, 2, partition=13)
+            answer = await member.fetch(wait_ms=5000)
+            assert (set(rows(answer)), acquired(answer)) == ({keys[13]}, [(0, 1, 1)])
+            told = set(rows(await member.fetch(keys[30:], wait_ms=5)))
+            while told != set(keys[30:]):
+                more = set(rows(await member.fetch(wait_ms=5)))
+                assert not told & more, "once for each"
+                told |= more
