@@ -115,7 +115,8 @@ def test_static_members_show_their_instance_id(command: Command, broker: Running
 def test_members_that_are_not_upgraded_yet(command: Command, broker: RunningBroker, one_log: str, group: str) -> None:
     """A group of KIP-848 with a member of each protocol."""
     with consuming(broker, one_log, "-g", group, "--group-protocol", "consumer"):
-        until("the first member is there", lambda: command("groups", "describe", group, "--members", "--json").json[0]["members"] or None)
+        members = lambda: [each["members"] for each in command("groups", "describe", group, "--members", "--json").json]  # noqa: E731
+        until("the first member is there", lambda: any(members()) or None)
         with member(broker, group, one_log, partition_assignment_strategy="cooperative-sticky"):
             stable(command, group)
             rows = table(command("groups", "describe", group, "--members", "--verbose"))
