@@ -93,7 +93,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 @click.option("--seconds", type=float, help=f"Length of a window.  [default: {FULL.seconds:g}; --quick: {QUICK.seconds:g}]")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write every reading there.")
 @click.option("--html", "html_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the report with plots there.")
-@click.option("--home", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Where brokers keep data: a disk with 30 GB.")
+@click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Where brokers keep data: a disk with 30 GB.")
 @click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=_listed, help="Print the rows and end.")
 def main(
     quick: bool,
@@ -116,6 +116,8 @@ def main(
     settings = defaults._replace(rounds=rounds or defaults.rounds, seconds=seconds or defaults.seconds)
     wanted, keys = chosen_rows(rows, quick=quick), chosen_candidates(candidates, quick=quick)
     signal.signal(signal.SIGTERM, _interrupt)
+    if home is not None:
+        home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kbroker-perf-", dir=home, ignore_cleanup_errors=True) as directory:
         runner = Runner(keys, wanted, settings, Path(directory), console)
         runner.run()

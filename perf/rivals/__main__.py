@@ -43,7 +43,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 @click.option("--seconds", type=click.FloatRange(min=0.2), default=3.0, show_default=True, help="Length of a window.")
 @click.option("--json", "json_file", type=_FILE, help="Write every reading there.")
 @click.option("--html", "html_file", type=_FILE, help="Write the report with plots there.")
-@click.option("--home", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Where servers keep data: a disk with 5 GB.")
+@click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Where servers keep data: a disk with 5 GB.")
 def main(sides: Sequence[str], rounds: int, seconds: float, json_file: Path | None, html_file: Path | None, home: Path | None) -> None:
     """Take one record, acknowledge it, take the next: kbroker beside other queues, in turns, each with its own Python client.
 
@@ -54,6 +54,8 @@ def main(sides: Sequence[str], rounds: int, seconds: float, json_file: Path | No
         console = Console(width=_PAPER_WIDTH)
     settings = Settings(rounds=rounds, seconds=seconds, warm_up_s=0.5)
     signal.signal(signal.SIGTERM, _interrupt)
+    if home is not None:
+        home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kbroker-rivals-", dir=home, ignore_cleanup_errors=True) as directory:
         comparison = Comparison(sides, settings, Path(directory), console)
         comparison.run()
