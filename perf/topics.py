@@ -25,8 +25,8 @@ class Kept(Enum):
     LARGE_1P = Content(3_000_000, 100, 1, "large")
     LARGE_6P = Content(3_000_000, 100, 6, "large")
     KILOBYTE_6P = Content(400_000, 1000, 6, "large")
-    SMALL_1P = Content(60_000, 100, 1, "small")
-    SMALL_6P = Content(120_000, 100, 6, "small")
+    SMALL_1P = Content(150_000, 100, 1, "small")
+    SMALL_6P = Content(300_000, 100, 6, "small")
     TASKS = Content(6_000, 100, 1, "small")
     BACKLOG = Content(200_000, 100, 1, "small")
 
