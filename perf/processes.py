@@ -53,14 +53,20 @@ class BrokerWatch:
 
     def opened(self) -> None:
         self._cost = None
-        self._began_cpu_s = cpu_s(self.pid)
+        self._began_cpu_s = self.cpu_s()
 
     def closed(self) -> None:
-        used_s = cpu_s(self.pid) - self._began_cpu_s
-        now = memory(self.pid)
+        used_s = self.cpu_s() - self._began_cpu_s
+        now = self.memory()
         self._cost = Cost(used_s, now.anonymous_mb, now.resident_mb)
 
     def cost(self) -> Cost:
         """Of the last window that was closed."""
         assert self._cost is not None, "no window was opened and closed"
         return self._cost
+
+    def cpu_s(self) -> float:
+        return cpu_s(self.pid)
+
+    def memory(self) -> Memory:
+        return memory(self.pid)

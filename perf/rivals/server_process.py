@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from perf.processes import Cost, cpu_s, memory
+from perf.processes import BrokerWatch, Memory, cpu_s, memory
 
 START_TIMEOUT_S = 60.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -58,27 +58,15 @@ class ServerProcess:
         self._process.wait()
 
 
-class TreeWatch:
-    """Reads a server and all its children around a window; a kbroker.workloads.window.Watch, as perf.processes.BrokerWatch is one."""
+class TreeWatch(BrokerWatch):
+    """Reads a server and all its children."""
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._began_cpu_s = 0.0
-        self._cost: Cost | None = None
+    def cpu_s(self) -> float:
+        return tree_cpu_s(self.pid)
 
-    def opened(self) -> None:
-        self._cost = None
-        self._began_cpu_s = tree_cpu_s(self.pid)
-
-    def closed(self) -> None:
-        used_s = tree_cpu_s(self.pid) - self._began_cpu_s
+    def memory(self) -> Memory:
         readings = [memory(pid) for pid in process_tree(self.pid)]
-        self._cost = Cost(used_s, sum(each.anonymous_mb for each in readings), sum(each.resident_mb for each in readings))
-
-    def cost(self) -> Cost:
-        """Of the last window that was closed."""
-        assert self._cost is not None, "no window was opened and closed"
-        return self._cost
+        return Memory(sum(each.anonymous_mb for each in readings), sum(each.resident_mb for each in readings))
 
 
 def tree_cpu_s(pid: int) -> float:
