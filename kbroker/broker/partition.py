@@ -313,8 +313,11 @@ class Partition:
             self._next_report_s = now_s + _REPORT_EVERY_S
             logger.error("%s-%d cannot be read at offset %d: %s", self.topic_name, self.log.partition, offset, error)
 
+    def is_in_older_segment(self, offset: int) -> bool:
+        return offset < self._tail_offset(self.log)
+
     def _is_near_tail(self, offset: int) -> bool:
-        return self._written_from <= offset and self._tail_offset(self.log) <= offset
+        return self._written_from <= offset and not self.is_in_older_segment(offset)
 
     def read_now(self, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
         """`read` without waiting, for small look-ups. Raises StoreFailed and CORRUPT_MESSAGE."""

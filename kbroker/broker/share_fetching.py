@@ -197,7 +197,7 @@ class ShareFetching:
             if loaded.partition.deleted:
                 continue
             end_offset = loaded.partition.high_watermark
-            if offset < loaded.partition.segments()[-1].base_offset:
+            if loaded.partition.is_in_older_segment(offset):
                 return True
             try:
                 views = loaded.partition.read_now(offset, max_bytes=share_bytes, end_offset=end_offset)
