@@ -168,13 +168,13 @@ def crc_is_valid(data: Buffer, position: int, header: BatchHeader) -> bool:
     return end <= len(data) and crc32c(memoryview(data)[position + CRC_START : end]) == header.crc
 
 
-def stamp(batch: bytearray, *, base_offset: int, leader_epoch: int) -> None:
+def stamp(batch: bytearray | memoryview, *, base_offset: int, leader_epoch: int) -> None:
     """Write what the broker decides into the batch, in place. Neither field is under the CRC."""
     _STAMP_OFFSET.pack_into(batch, 0, base_offset)
     _STAMP_EPOCH.pack_into(batch, LENGTH_END, leader_epoch)
 
 
-def stamp_log_append_time(batch: bytearray, timestamp_ms: int) -> None:
+def stamp_log_append_time(batch: bytearray | memoryview, timestamp_ms: int) -> None:
     """Make the broker's time the time of every record of the batch (KIP-32); the CRC is computed anew."""
     (attributes,) = _ATTRIBUTES.unpack_from(batch, CRC_START)
     _ATTRIBUTES.pack_into(batch, CRC_START, attributes | _LOG_APPEND_TIME)
@@ -182,7 +182,7 @@ def stamp_log_append_time(batch: bytearray, timestamp_ms: int) -> None:
     _STAMP_CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
 
 
-def stamp_create_time(batch: bytearray) -> None:
+def stamp_create_time(batch: bytearray | memoryview) -> None:
     """The times of the records are their producer's, whatever it said; the CRC is computed anew."""
     (attributes,) = _ATTRIBUTES.unpack_from(batch, CRC_START)
     _ATTRIBUTES.pack_into(batch, CRC_START, attributes & ~_LOG_APPEND_TIME)

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from kbroker.allocator import keep_freed_memory
 from kbroker.api import APIS, handler_of
 from kbroker.api.api_versions import API_KEY as API_VERSIONS_KEY
 from kbroker.api.api_versions import unsupported_version
@@ -545,6 +546,7 @@ def run(options: StartOptions) -> int:
 
     Returns 0. Raises OperatorError when the broker cannot start.
     """
+    keep_freed_memory()
     faulthandler.register(signal.SIGQUIT)  # What every thread does, on stderr: for a broker that does not answer.
     trio.run(_serve_until_signal, options)
     return 0

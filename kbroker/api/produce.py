@@ -36,18 +36,18 @@ def handle(request: Request) -> Later:
     return Later(produce.pending, produce.body)
 
 
-def _topics(request: Request) -> Iterable[tuple[str | UUID, dict[int, bytes | None]]]:
+def _topics(request: Request) -> Iterable[tuple[str | UUID, dict[int, bytes | memoryview | None]]]:
     """The batches by topic and partition. Listed twice, a partition counts once, with its last batch (as Kafka)."""
     by_id = request.version >= PRODUCE_TOPIC_IDS
-    topics: list[tuple[str | UUID, dict[int, bytes | None]]] = []
+    topics: list[tuple[str | UUID, dict[int, bytes | memoryview | None]]] = []
     for topic in request.body.topic_data:
-        batches: dict[int, bytes | None] = {}
+        batches: dict[int, bytes | memoryview | None] = {}
         for data in topic.partition_data:
             batches[data.index] = data.records
         topics.append(((topic.topic_id or _NO_TOPIC_ID) if by_id else topic.name, batches))
     if len(topics) < 2:
         return topics
-    merged: dict[str | UUID, dict[int, bytes | None]] = {}
+    merged: dict[str | UUID, dict[int, bytes | memoryview | None]] = {}
     for name, batches in topics:
         merged.setdefault(name, {}).update(batches)
     return merged.items()
@@ -68,7 +68,7 @@ class _Produce:
         self._is_odd = self.acks not in _ACKS or request.body.transactional_id is not None or request.version < _ZSTD_FROM
         self.pending = Pending(start=request.broker.logs.start)
 
-    def append_topic(self, name: str | UUID, batches: Mapping[int, bytes | None]) -> None:
+    def append_topic(self, name: str | UUID, batches: Mapping[int, bytes | memoryview | None]) -> None:
         if not batches:
             return
         topics = self._request.broker.topics
@@ -91,7 +91,7 @@ class _Produce:
                 rows.append(self._refused(partition, index, error))
                 self.failed(topic, error.code, records)
 
-    def _partition(self, topic: Topic | None, name: str | UUID, index: int, records: bytes | None) -> Partition:
+    def _partition(self, topic: Topic | None, name: str | UUID, index: int, records: bytes | memoryview | None) -> Partition:
         """Raises what Kafka finds out before it looks into the log."""
         if topic is None or (topic.partitions and topic.partitions[0].deleted):
             self._check_missing(name)
@@ -108,7 +108,7 @@ class _Produce:
         if name in INTERNAL_TOPICS:  # They are not kept as topics here; for a client they are not to be written, as in Kafka.
             raise KafkaError(ErrorCode.invalid_topic_exception if self.acks in _ACKS else ErrorCode.invalid_required_acks)
 
-    def _check_odd(self, records: bytes | None) -> None:
+    def _check_odd(self, records: bytes | memoryview | None) -> None:
         self._check_transactional_id()
         header = read_batch(records)
         if header.codec_id == Codec.ZSTD and self._request.version < _ZSTD_FROM:
@@ -127,7 +127,7 @@ class _Produce:
         log_start_offset = partition.log_start_offset if error.by_log else -1
         return ProduceRow(index, error.code, -1, -1, log_start_offset, error.message, error.record_errors)
 
-    def failed(self, topic: Topic | None, code: ErrorCode, records: bytes | None = None) -> None:
+    def failed(self, topic: Topic | None, code: ErrorCode, records: bytes | memoryview | None = None) -> None:
         self._errors.append(code)
         if topic is not None:
             topic.metrics.produce_failed(len(records or b"") if code is ErrorCode.message_too_large else 0)

@@ -71,7 +71,7 @@ class BadBatch(KafkaError):
         return f"{self.code.name}: {self.reason}"
 
 
-def read_batch(records: bytes | None) -> BatchHeader:
+def read_batch(records: bytes | memoryview | None) -> BatchHeader:
     """The header of the one batch of a Produce partition row; `records` may have bytes after it that are no batch.
 
     Raises BadBatch for what is no single batch of this format, and for one that belongs to a transaction.
@@ -94,7 +94,7 @@ def read_batch(records: bytes | None) -> BatchHeader:
     return header
 
 
-def _read_whole(records: bytes, position: int) -> BatchHeader | None:
+def _read_whole(records: bytes | memoryview, position: int) -> BatchHeader | None:
     """The batch at `position`, None where none is whole. Raises BadBatch where there is what cannot be the beginning of one.
 
     Only what the bytes have of a header is read: a batch may claim to be shorter than that.
@@ -109,10 +109,10 @@ def _read_whole(records: bytes, position: int) -> BatchHeader | None:
         return None
     if rest[_MAGIC_AT] > MAGIC:
         raise BadBatch(ErrorCode.corrupt_message, f"unknown magic {rest[_MAGIC_AT]}", by_log=False, told=not position)
-    return None if LENGTH_END + length > len(rest) else read_header(rest[:HEADER_SIZE].ljust(HEADER_SIZE, b"\0"))
+    return None if LENGTH_END + length > len(rest) else read_header(bytes(rest[:HEADER_SIZE]).ljust(HEADER_SIZE, b"\0"))
 
 
-def validate(records: bytes | None, rules: BatchRules, now_ms: int) -> BatchHeader:
+def validate(records: bytes | memoryview | None, rules: BatchRules, now_ms: int) -> BatchHeader:
     """The header of the one batch of a Produce partition row. Raises BadBatch with Kafka's code for what is wrong first."""
     header = read_batch(records)
     assert records is not None
@@ -143,7 +143,7 @@ def _check_header(header: BatchHeader) -> None:
         raise BadBatch(ErrorCode.invalid_record, "a batch with a producer id has a sequence")
 
 
-def _check_timestamps(records: bytes, header: BatchHeader, rules: BatchRules, now_ms: int) -> None:
+def _check_timestamps(records: bytes | memoryview, header: BatchHeader, rules: BatchRules, now_ms: int) -> None:
     """The greatest timestamp is the header's to tell."""
     if rules.log_append_time:
         if header.is_log_append_time:
@@ -172,12 +172,12 @@ def _refuse_timestamps(errors: Sequence[RecordError]) -> None:
     raise BadBatch(ErrorCode.invalid_timestamp, what, told=True, record_errors=errors)
 
 
-def _first_records(records: bytes, header: BatchHeader) -> Iterator[tuple[int, Record]]:
+def _first_records(records: bytes | memoryview, header: BatchHeader) -> Iterator[tuple[int, Record]]:
     """As many as are worth naming: what is refused must not cost more than what is taken."""
     return islice(_all_records(records, header), _MAX_RECORDS_LOOKED_AT)
 
 
-def _all_records(records: bytes, header: BatchHeader) -> Iterator[tuple[int, Record]]:
+def _all_records(records: bytes | memoryview, header: BatchHeader) -> Iterator[tuple[int, Record]]:
     try:
         yield from enumerate(iter_records(records))
     except CorruptPayload as error:

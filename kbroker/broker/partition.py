@@ -145,10 +145,16 @@ class Partition:
         return not self._in_flight
 
     def append(
-        self, records: bytes | None, now_ms: int, on_done: OnDone, on_written: Callable[[], None] | None = None, *, start: bool = True
+        self,
+        records: bytes | memoryview | None,
+        now_ms: int,
+        on_done: OnDone,
+        on_written: Callable[[], None] | None = None,
+        *,
+        start: bool = True,
     ) -> Appended:
         """Validate, stamp and queue one produced batch. Raises KafkaError, mostly BadBatch, when it is refused; then no callback is
-        called.
+        called. `records` is copied, unless it may be written to: then it is stamped in place, and the log's from here on.
 
         `on_done` is told when the batch counts (or NoSpace, StoreFailed); both callbacks run after this call has returned, except
         for a repeat of a batch that counts already. Who says `start=False` starts the group commit before it waits for anything.
@@ -164,7 +170,8 @@ class Partition:
             # As in Kafka a repeat is told its own time where the topic stamps none: the same one, as its records are the same.
             append_time_ms = repeat.timestamp_ms if self.rules.log_append_time else header.max_timestamp_ms
             return self._answer_repeat(Appended(repeat.base_offset, append_time_ms), on_done, on_written)
-        batch = bytearray(memoryview(records)[: header.batch_length + LENGTH_END])
+        view = memoryview(records)[: header.batch_length + LENGTH_END]
+        batch = bytearray(view) if view.readonly else view
         return self._queue(batch, header, has_producer, now_ms, on_done, on_written, start=start)
 
     def append_control(self, batch: bytes, on_done: OnDone) -> int:
@@ -180,7 +187,7 @@ class Partition:
 
     def _queue(
         self,
-        batch: bytearray,
+        batch: bytearray | memoryview,
         header: BatchHeader,
         has_producer: bool,
         now_ms: int,

@@ -33,8 +33,8 @@ class FrameReader:
         return int.from_bytes(self._partial[:_SIZE_BYTES], "big") if len(self._partial) >= _SIZE_BYTES else 0
 
     def feed(self, data: memoryview) -> Iterator[memoryview]:
-        """The whole frames (without their sizes), read-only. A frame is valid as long as `data` is, and until
-        the next step of the iterator; whatever is left at the end is kept. Raises BadFrame."""
+        """The whole frames (without their sizes). A slice of `data` is read-only and valid as long as that is; a frame that came in
+        pieces is writable and belongs to whoever takes it. Whatever is left at the end is kept. Raises BadFrame."""
         data = data.toreadonly()
         position = 0
         if self._partial:
@@ -69,7 +69,7 @@ class FrameReader:
         position += len(taken)
         if len(taken) == wanted:
             self._partial = bytearray()
-            yield memoryview(partial)[_SIZE_BYTES:].toreadonly()
+            yield memoryview(partial)[_SIZE_BYTES:]
         return position
 
     def _bad_frame(self, frame_size: int) -> BadFrame:

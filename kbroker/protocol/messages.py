@@ -25,6 +25,7 @@ from kio.static.protocol import Entity
 
 from kbroker.errors import ErrorCode
 from kbroker.protocol.array_check import check_arrays, edited, skip_tags
+from kbroker.protocol.produce_request import PRODUCE, read_plain_produce
 
 Message: TypeAlias = Mapping[str, Any]
 """A response as handlers give it: kio's field names; times as int milliseconds; nested rows as mappings or objects."""
@@ -77,8 +78,15 @@ def _request_reader(api_key: int, version: int) -> tuple[type[Any], bool, Callab
 def read_request(head: RequestHead, frame: bytes | memoryview) -> Any:
     """The request entity of a frame. Raises ValueError (kio's errors among them) when the body cannot be parsed.
 
-    `frame` must be read-only; the entity keeps no reference to it.
+    The entity keeps no reference to `frame`, but for the batches of a Produce request, which may be slices of it.
     """
+    view = memoryview(frame)
+    if head.api_key == PRODUCE and (plain := read_plain_produce(head.api_version, view, head.end)) is not None:
+        return plain
+    return _read_with_kio(head, view.toreadonly())
+
+
+def _read_with_kio(head: RequestHead, frame: memoryview) -> Any:
     schema, has_tags, reader = _request_reader(head.api_key, head.api_version)
     at = head.end
     try:

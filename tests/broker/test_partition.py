@@ -16,7 +16,7 @@ from kbroker.broker.partition import EpochEntry, Partition
 from kbroker.broker.producer_state import ProducerStates
 from kbroker.broker.waiting import Waiter
 from kbroker.errors import ErrorCode, KafkaError, NoSpace
-from kbroker.records import ProducerInfo, Record, build_batch, crc_is_valid, iter_records, read_header
+from kbroker.records import ProducerInfo, Record, build_batch, crc_is_valid, iter_headers, iter_records, read_header
 from kbroker.storage.memory_store import LOG_STORE
 from kbroker.storage.spi import LogId, LogSettings, LogStore, StampedBatch
 
@@ -51,7 +51,7 @@ class Fixture:
             raise NoSpace("full")
         self.store.write(batches, now_ms=NOW_MS)
 
-    async def produce(self, batch: bytes | None, now_ms: int = NOW_MS) -> int:
+    async def produce(self, batch: bytes | memoryview | None, now_ms: int = NOW_MS) -> int:
         """The base offset once the batch counts."""
         outcome: list[Exception | None] = []
         event = trio.Event()
@@ -291,3 +291,15 @@ class TestRanges:
                 8: [(-2, 8), (0, 8), (1, 8), (2, 9)],
                 9: [(-2, 9), (0, 9), (1, 9), (2, 9)],
             }
+
+
+async def test_a_batch_that_may_be_written_to_is_stamped_in_place(tmp_path: Path) -> None:
+    """Any other is copied: it lies in a buffer that belongs to somebody else."""
+    async with open_partition(tmp_path) as fixture:
+        kept, taken = batch(), bytearray(batch())
+        for records in (kept, memoryview(kept), memoryview(taken)):
+            await fixture.produce(records)
+        assert kept == batch()
+        assert read_header(taken).base_offset == 2
+        views = await fixture.partition.read(0, max_bytes=1 << 20, end_offset=3)
+        assert [header.base_offset for _, header in iter_headers(b"".join(views))] == [0, 1, 2]

@@ -1,0 +1,122 @@
+"""Produce requests, read by hand without copying their batches (v9-13, KIP-482's encoding; KIP-516's topic ids from v13).
+
+kio's decoder copies every byte string, and the counts of a request are walked once more before it may see them (array_check.py). Here
+one walk does both, and batches are slices of the frame: of the copies that a produced megabyte costs, one less, and one more where
+the frame is a buffer of its own (frames.py). Only the plain form is read, which is what clients send; anything else is left to
+the general decoder, damage included, so that there is one place that says what is refused and how.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+PRODUCE = 0
+_FIRST, _TOPIC_IDS, _LAST = 9, 13, 13
+_HEAD = struct.Struct(">xxhi")
+"""An empty tag section of the header, no transactional id, acks, timeout."""
+_INDEX = struct.Struct(">i")
+_LEAST_PARTITION = 6
+_LEAST_TOPIC = 3
+
+
+@dataclass(slots=True)
+class PartitionData:
+    """`records` is a slice of the frame, writable where the frame is."""
+
+    index: int
+    records: memoryview | None
+
+
+@dataclass(slots=True)
+class TopicData:
+    """One of `name` (to v12) and `topic_id` is there."""
+
+    name: str | None
+    topic_id: UUID | None
+    partition_data: Sequence[PartitionData]
+
+
+@dataclass(slots=True)
+class ProduceRequest:
+    """The fields of kio's entity that a handler reads, under the same names."""
+
+    acks: int
+    topic_data: Sequence[TopicData]
+    transactional_id: str | None = None
+
+
+class _Unusual(Exception):
+    """Not for us to read."""
+
+
+def read_plain_produce(version: int, frame: memoryview, at: int) -> ProduceRequest | None:
+    """The request whose header's client id ends at `at`; None: read it with the general decoder."""
+    if not _FIRST <= version <= _LAST:
+        return None
+    try:
+        if frame[at] or frame[at + 1]:
+            return None
+        acks, _ = _HEAD.unpack_from(frame, at)
+        count, at = _count(frame, at + _HEAD.size, _LEAST_TOPIC)
+        topics: list[TopicData] = []
+        for _ in range(count):
+            topic, at = _read_topic(version, frame, at)
+            topics.append(topic)
+        return None if frame[at] else ProduceRequest(acks, topics)
+    except (_Unusual, IndexError, ValueError, struct.error):  # ValueError: a name that is no UTF-8
+        return None
+
+
+def _read_topic(version: int, frame: memoryview, at: int) -> tuple[TopicData, int]:
+    name: str | None = None
+    topic_id: UUID | None = None
+    if version >= _TOPIC_IDS:
+        topic_id = UUID(bytes=bytes(frame[at : at + 16]))
+        at += 16
+    else:
+        length, at = _count(frame, at, 1)
+        name = str(frame[at : at + length], "utf-8")
+        at += length
+    count, at = _count(frame, at, _LEAST_PARTITION)
+    partitions: list[PartitionData] = []
+    for _ in range(count):
+        (index,) = _INDEX.unpack_from(frame, at)
+        at += 4
+        records = None
+        if frame[at]:
+            length, at = _count(frame, at, 1)
+            records = frame[at : at + length]
+            at += length
+        else:
+            at += 1
+        if frame[at]:
+            raise _Unusual("tags")
+        at += 1
+        partitions.append(PartitionData(index, records))
+    if frame[at]:
+        raise _Unusual("tags")
+    return TopicData(name, topic_id, partitions), at + 1
+
+
+def _count(frame: memoryview, at: int, least_bytes: int) -> tuple[int, int]:
+    """A compact length or count, and where it ends. Raises _Unusual if so many elements of `least_bytes` cannot follow, or for null."""
+    value = frame[at]
+    at += 1
+    if value >= 0x80:
+        value &= 0x7F
+        shift = 7
+        while (byte := frame[at]) >= 0x80:
+            value |= (byte & 0x7F) << shift
+            at += 1
+            shift += 7
+            if shift > 28:
+                raise _Unusual("a varint of more than five bytes")
+        value |= byte << shift
+        at += 1
+    count = value - 1
+    if count < 0 or count * least_bytes > len(frame) - at:
+        raise _Unusual("more than the frame holds")
+    return count, at
