@@ -49,7 +49,7 @@ NO_TIMESTAMP = -1
 _HEADER_ERRORS = "surrogateescape"  # Names of headers are text by agreement only: what is no UTF-8 is written as it was read.
 
 _CODEC_MASK = 0x07
-_LOG_APPEND_TIME = 0x08
+LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 CONTROL = 0x20
 """The attribute of control batches, which clients never see."""
@@ -116,7 +116,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_log_append_time(self) -> bool:
-        return bool(self.attributes & _LOG_APPEND_TIME)
+        return bool(self.attributes & LOG_APPEND_TIME)
 
 
 class Record(NamedTuple):
@@ -177,7 +177,7 @@ def stamp(batch: bytearray | memoryview, *, base_offset: int, leader_epoch: int)
 def stamp_log_append_time(batch: bytearray | memoryview, timestamp_ms: int) -> None:
     """Make the broker's time the time of every record of the batch (KIP-32); the CRC is computed anew."""
     (attributes,) = _ATTRIBUTES.unpack_from(batch, CRC_START)
-    _ATTRIBUTES.pack_into(batch, CRC_START, attributes | _LOG_APPEND_TIME)
+    _ATTRIBUTES.pack_into(batch, CRC_START, attributes | LOG_APPEND_TIME)
     _MAX_TIMESTAMP.pack_into(batch, 35, timestamp_ms)
     _STAMP_CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
 
@@ -185,7 +185,7 @@ def stamp_log_append_time(batch: bytearray | memoryview, timestamp_ms: int) -> N
 def stamp_create_time(batch: bytearray | memoryview) -> None:
     """The times of the records are their producer's, whatever it said; the CRC is computed anew."""
     (attributes,) = _ATTRIBUTES.unpack_from(batch, CRC_START)
-    _ATTRIBUTES.pack_into(batch, CRC_START, attributes & ~_LOG_APPEND_TIME)
+    _ATTRIBUTES.pack_into(batch, CRC_START, attributes & ~LOG_APPEND_TIME)
     _STAMP_CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
 
 

@@ -32,6 +32,7 @@ _LEAST_LENGTH = 14
 """What every format of a record needs behind its length field: less than that is damage, not a batch cut off."""
 _MAX_RECORD_ERRORS = 1000
 _MAX_RECORDS_LOOKED_AT = 100_000
+_LAST_CODEC = int(Codec.ZSTD)
 UNLIMITED_MS = (1 << 63) - 1
 
 
@@ -124,8 +125,11 @@ def validate(records: bytes | memoryview | None, rules: BatchRules, now_ms: int)
         raise BadBatch(ErrorCode.message_too_large, reason, by_log=False)
     if size_bytes < HEADER_SIZE or crc32c(memoryview(records)[CRC_START:size_bytes]) != header.crc:
         raise BadBatch(ErrorCode.corrupt_message, "CRC does not match", by_log=False)
-    _check_header(header)
-    _check_timestamps(records, header, rules, now_ms)
+    is_ordinary = 0 <= header.attributes <= _LAST_CODEC and 0 < header.record_count == header.last_offset_delta + 1
+    if not is_ordinary or header.base_sequence < 0 <= header.producer_id:
+        _check_header(header)
+    if rules.log_append_time or rules.timestamp_before_max_ms != UNLIMITED_MS or header.max_timestamp_ms > now_ms:
+        _check_timestamps(records, header, rules, now_ms)
     if size_bytes > rules.segment_bytes:
         reason = f"a batch of {size_bytes} bytes is larger than segment.bytes={rules.segment_bytes}"
         raise BadBatch(ErrorCode.record_list_too_large, reason, by_log=False)

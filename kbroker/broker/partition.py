@@ -24,7 +24,16 @@ from kbroker.broker.stored_batches import checked, iter_possible
 from kbroker.broker.waiting import OnDone, Waiters
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.metrics import TopicMetrics
-from kbroker.records import LENGTH_END, BatchHeader, read_header, stamp, stamp_create_time, stamp_log_append_time
+from kbroker.records import (
+    CONTROL,
+    LENGTH_END,
+    LOG_APPEND_TIME,
+    BatchHeader,
+    read_header,
+    stamp,
+    stamp_create_time,
+    stamp_log_append_time,
+)
 from kbroker.storage.spi import LogId, LogStore, SegmentInfo, StampedBatch, tail_offset_of
 
 logger = logging.getLogger(__name__)
@@ -56,13 +65,13 @@ class _InFlight:
 
     __slots__ = ("base_offset", "end_offset", "has_producer", "is_control", "on_done", "on_written", "size_bytes")
 
-    def __init__(self, base_offset: int, end_offset: int, size_bytes: int, has_producer: bool, is_control: bool) -> None:
+    def __init__(self, base_offset: int, end_offset: int, size_bytes: int, has_producer: bool, is_control: bool, on_done: OnDone) -> None:
         self.base_offset = base_offset
         self.end_offset = end_offset
         self.size_bytes = size_bytes
         self.has_producer = has_producer
         self.is_control = is_control
-        self.on_done: list[OnDone] = []
+        self.on_done = [on_done]
         self.on_written: list[Callable[[], None]] = []
 
 
@@ -203,7 +212,7 @@ class Partition:
         stamp(batch, base_offset=base_offset, leader_epoch=self.leader_epoch)
         append_time_ms = -1
         max_timestamp_ms = header.max_timestamp_ms
-        is_control = header.is_control
+        is_control = header.attributes & CONTROL != 0
         if is_control:
             self.control_from = base_offset if self.control_from is None else self.control_from
         else:
@@ -211,19 +220,19 @@ class Partition:
         if self.rules.log_append_time and not is_control:
             append_time_ms = max_timestamp_ms = now_ms
             stamp_log_append_time(batch, now_ms)
-        elif header.is_log_append_time:
+        elif header.attributes & LOG_APPEND_TIME:
             stamp_create_time(batch)
         last_offset = base_offset + header.last_offset_delta
-        in_flight = _InFlight(base_offset, last_offset + 1, len(batch), has_producer, is_control)
-        in_flight.on_done.append(on_done)
+        size_bytes = len(batch)
+        in_flight = _InFlight(base_offset, last_offset + 1, size_bytes, has_producer, is_control, on_done)
         if on_written is not None:
             in_flight.on_written.append(on_written)
         if has_producer:
             self.producers.append(header, base_offset, now_ms)
         self._in_flight.append(in_flight)
         self.next_offset = last_offset + 1
-        self.bytes_since_snapshot += len(batch)
-        self.appended_bytes += len(batch)
+        self.bytes_since_snapshot += size_bytes
+        self.appended_bytes += size_bytes
         self._commits.submit(
             (StampedBatch(self.log, base_offset, last_offset, max_timestamp_ms, batch),),
             partial(self._committed, in_flight),

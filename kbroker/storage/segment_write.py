@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kbroker.records import Buffer
 from kbroker.storage.files import MAX_BUFFERS, Files, after
 from kbroker.storage.segment import OpenHandles, Segment, create_segment, segment_path
 from kbroker.storage.spi import LogId, LogSettings, StampedBatch
@@ -40,7 +41,7 @@ class _Run:
     """Batches that lie back to back in one segment; `segment` is None until a new one is created for them, and `follows` is
     then the end offset of the one before."""
 
-    __slots__ = ("batches", "follows", "log", "position", "segment", "size_bytes", "written_bytes")
+    __slots__ = ("batches", "buffers", "follows", "log", "position", "segment", "size_bytes", "written_bytes")
 
     def __init__(self, log: SegmentedLog, segment: Segment | None, position: int, follows: int | None = None) -> None:
         self.log = log
@@ -48,12 +49,9 @@ class _Run:
         self.position = position
         self.follows = follows
         self.batches: list[StampedBatch] = []
+        self.buffers: list[Buffer] = []
         self.size_bytes = 0
         self.written_bytes = 0
-
-    @property
-    def is_new(self) -> bool:
-        return self.follows is not None
 
 
 @dataclass(slots=True, eq=False)
@@ -89,8 +87,9 @@ class PlannedWrite:
 
     def _plan(self, log: SegmentedLog, batches: Sequence[StampedBatch]) -> None:
         active = log.segments[-1]
-        size = active.index.size_bytes
-        end_offset = active.end_offset
+        index = active.index
+        size = index.size_bytes
+        end_offset = index.next_offset or active.base_offset
         segment_bytes = log.settings.segment_bytes
         run = _Run(log, active, size)
         roll = active.is_due(self._now_ms, log.settings.segment_ms) if size else batches[0].base_offset != active.base_offset
@@ -103,6 +102,7 @@ class PlannedWrite:
                 run = _Run(log, None, 0, end_offset)
                 roll, size = False, 0
             run.batches.append(batch)
+            run.buffers.append(batch.data)
             run.size_bytes += length
             size += length
             end_offset = batch.last_offset + 1
@@ -110,32 +110,27 @@ class PlannedWrite:
 
     def carry_out(self) -> None:
         """Prepare and write."""
-        for run in self._runs:
-            self._prepare(run)
-        for run in self._runs:
-            self._write(run)
-
-    def _prepare(self, run: _Run) -> None:
-        segment = run.segment
-        end = run.position + run.size_bytes
-        if segment is None:
-            capacity = max(run.log.settings.segment_bytes, end)
-            base_offset = run.batches[0].base_offset
-            segment = create_segment(run.log.path, base_offset, capacity, run.follows, files=self._files, handles=self._handles)
-            run.segment = segment
+        segments = [run.segment or self._create(run) for run in self._runs]
         with self._handles.lock:
-            self._pinned.add(segment)
-            fd = self._handles.file(segment)
-        if end > segment.capacity:
-            segment.grow(fd, max(end, run.log.settings.segment_bytes))
-        if end > segment.reserved:
-            segment.reserve(fd, end)
+            self._pinned.update(segments)
+            fds = [segment.fd or self._handles.file(segment) for segment in segments]
+        for run, segment, fd in zip(self._runs, segments, fds, strict=True):
+            end = run.position + run.size_bytes
+            if end > segment.capacity:
+                segment.grow(fd, max(end, run.log.settings.segment_bytes))
+            if end > segment.reserved:
+                segment.reserve(fd, end)
+        for run, fd in zip(self._runs, fds, strict=True):
+            self._write(run, fd)
 
-    def _write(self, run: _Run) -> None:
-        assert run.segment is not None
-        fd = run.segment.fd
-        assert fd is not None, "pinned"
-        rest: Sequence[bytes | bytearray | memoryview] = [batch.data for batch in run.batches]
+    def _create(self, run: _Run) -> Segment:
+        capacity = max(run.log.settings.segment_bytes, run.size_bytes)
+        base_offset = run.batches[0].base_offset
+        run.segment = create_segment(run.log.path, base_offset, capacity, run.follows, files=self._files, handles=self._handles)
+        return run.segment
+
+    def _write(self, run: _Run, fd: int) -> None:
+        rest: Sequence[Buffer] = run.buffers
         while True:
             written = self._files.pwritev(fd, rest[:MAX_BUFFERS], run.position + run.written_bytes)
             run.written_bytes += written
@@ -151,7 +146,7 @@ class PlannedWrite:
             segment.append(run.batches, self._now_ms)
             published.segments.append(segment)
             published.size_bytes += run.size_bytes
-            if not run.is_new:
+            if run.follows is None:
                 continue
             published.created.append(segment)
             last = log.segments[-1]
@@ -167,7 +162,7 @@ class PlannedWrite:
         """After an error: nothing of the call is left, also not for a recovery after a power cut."""
         wrote = any(run.written_bytes for run in self._runs)
         for run in self._runs:
-            if run.is_new:
+            if run.follows is not None:
                 if run.segment is not None:
                     self._handles.discard(run.segment)
                 self._files.remove_tree(segment_path(run.log.path, run.batches[0].base_offset))
