@@ -287,15 +287,28 @@ class Partition:
         Nothing is read from a deleted partition, also where it is deleted meanwhile: whoever asks again hears that it is gone.
         Raises KAFKA_STORAGE_ERROR for what the store cannot read, CORRUPT_MESSAGE where it finds no batch that could be one.
         """
+        found = self.read_if_warm(offset, max_bytes, end_offset)
+        if found is not None:
+            return found
         end_offset = min(end_offset, self.high_watermark)
+        try:
+            return await trio.to_thread.run_sync(lambda: self._read_cold(offset, max_bytes, end_offset))
+        except StoreFailed as error:
+            self._report_unreadable(offset, error)
+            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+
+    def read_if_warm(self, offset: int, max_bytes: int, end_offset: int) -> Sequence[memoryview] | None:
+        """`read` without waiting; None where that may block."""
+        if end_offset > self.high_watermark:
+            end_offset = self.high_watermark
         if offset >= end_offset or self.deleted:
             return ()
+        if self._store.may_block and (offset < self._written_from or offset < self._tail_offset(self.log)):
+            if offset not in self._warm:
+                return None
+            end_offset = min(end_offset, self._warm.stop)
         try:
-            if not self._store.may_block or self._is_near_tail(offset):
-                return self._read(offset, max_bytes, end_offset)
-            if offset in self._warm:
-                return self._read(offset, max_bytes, min(end_offset, self._warm.stop))
-            return await trio.to_thread.run_sync(lambda: self._read_cold(offset, max_bytes, end_offset))
+            return self._read(offset, max_bytes, end_offset)
         except StoreFailed as error:
             self._report_unreadable(offset, error)
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
@@ -331,9 +344,6 @@ class Partition:
 
     def is_in_older_segment(self, offset: int) -> bool:
         return offset < self._tail_offset(self.log)
-
-    def _is_near_tail(self, offset: int) -> bool:
-        return self._written_from <= offset and not self.is_in_older_segment(offset)
 
     def read_now(self, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
         """`read` without waiting, for small look-ups. Raises StoreFailed and CORRUPT_MESSAGE."""

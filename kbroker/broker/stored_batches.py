@@ -23,13 +23,14 @@ def checked(views: Sequence[memoryview], offset: int, end_offset: int) -> Sequen
         return views
     view = views[0]
     first = _possible(view, 0, 0, end_offset)
-    if first is None or first.last_offset < offset:
+    if first is None or (last_offset := first.base_offset + first.last_offset_delta) < offset:
         raise KafkaError(ErrorCode.corrupt_message, f"what is stored at offset {offset} is not a record batch")
-    if first.size_bytes == len(view) or _possible(view, first.size_bytes, first.last_offset + 1, end_offset) is not None:
+    size_bytes = first.batch_length + LENGTH_END
+    if size_bytes == len(view) or _possible(view, size_bytes, last_offset + 1, end_offset) is not None:
         return views
     if not crc_is_valid(view, 0, first):  # Otherwise it is the next one that is damaged.
         raise KafkaError(ErrorCode.corrupt_message, f"the record batch stored at offset {first.base_offset} is damaged")
-    return (view[: first.size_bytes],)
+    return (view[:size_bytes],)
 
 
 def iter_possible(views: Sequence[memoryview], end_offset: int) -> Iterator[tuple[memoryview, int, BatchHeader]]:

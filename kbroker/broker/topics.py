@@ -141,6 +141,10 @@ class Topics:
     def by_id(self, topic_id: UUID | None) -> Topic | None:
         return None if topic_id is None else self._by_id.get(topic_id.int)
 
+    def by_id_number(self, number: int) -> Topic | None:
+        """`number`: UUID.int of the topic id."""
+        return self._by_id.get(number)
+
     def partition(self, topic_id: UUID, index: int) -> Partition | None:
         topic = self._by_id.get(topic_id.int)
         return topic.partitions[index] if topic is not None and 0 <= index < len(topic.partitions) else None

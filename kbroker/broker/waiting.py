@@ -45,25 +45,13 @@ class Waiter:
         return trio.lowlevel.Abort.SUCCEEDED
 
 
-class Waiters:
+class Waiters(set[Waiter]):
     """The requests that wait for one thing."""
 
-    __slots__ = ("_waiters",)
-
-    def __init__(self) -> None:
-        self._waiters: set[Waiter] = set()
-
-    def __len__(self) -> int:
-        return len(self._waiters)
-
-    def add(self, waiter: Waiter) -> None:
-        self._waiters.add(waiter)
-
-    def discard(self, waiter: Waiter) -> None:
-        self._waiters.discard(waiter)
+    __slots__ = ()
 
     def wake_all(self) -> None:
-        for waiter in self._waiters:
+        for waiter in self:
             waiter.wake()
 
 

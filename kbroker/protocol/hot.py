@@ -11,7 +11,8 @@ or endpoint to point to), but for the diverging epoch of Fetch; ShareFetch and S
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -29,6 +30,8 @@ _PRODUCE_ROW = struct.Struct(">ihqqq")
 _PRODUCE_ROW_V3 = struct.Struct(">ihqq")
 _FETCH_ROW = struct.Struct(">ihqqq")
 _FETCH_ROW_V4 = struct.Struct(">ihqq")
+_FETCH_ROW_V12 = struct.Struct(">ihqqq5s")
+"""With the null or empty list of aborted transactions and no preferred replica."""
 _DIVERGING = struct.Struct(">3siqx")
 """A tag section with one field: tag 0 of 13 bytes."""
 _SHARE_ROW = struct.Struct(">ih")
@@ -70,6 +73,11 @@ class FetchRow(NamedTuple):
     diverging: tuple[int, int] | None = None
 
 
+fetch_row: Callable[[tuple[int, int, int, int, Sequence[Buffer], bool, tuple[int, int] | None]], FetchRow]
+fetch_row = partial(tuple.__new__, FetchRow)
+"""A FetchRow of all its fields without two calls: this is done for every partition that is fetched."""
+
+
 class ShareFetchRow(NamedTuple):
     partition: int
     error_code: int = 0
@@ -90,6 +98,8 @@ def uvarint(value: int) -> bytes:
     """An unsigned varint, as compact lengths are written."""
     if value < 0x80:
         return _ONE_BYTE[value]
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
@@ -153,13 +163,14 @@ def _produce_row(version: int, row: ProduceRow) -> bytes:
     return packed + uvarint(len(row.record_errors) + 1) + errors + _compact_string(row.error_message) + b"\x00"
 
 
-def fetch_response(version: int, error_code: int, session_id: int, topics: Sequence[tuple[str | UUID, Sequence[FetchRow]]]) -> list[Buffer]:
-    """v4-18. Topics by name below v13, by id from there. `error_code` and `session_id` are sent from v7."""
+def fetch_response(version: int, error_code: int, session_id: int, topics: Sequence[tuple[str | int, Sequence[FetchRow]]]) -> list[Buffer]:
+    """v4-18. Topics by name below v13, by the number of their id (UUID.int) from there. `error_code` and `session_id` are sent from v7."""
     flexible = version >= FETCH_FLEXIBLE
     buffers: list[Buffer] = []
     head = [_FETCH_HEAD.pack(0, error_code, session_id) if version >= 7 else b"\x00\x00\x00\x00", _count(len(topics), flexible)]
     for topic, rows in topics:
-        head += (_topic(topic, flexible), _count(len(rows), flexible))
+        name = topic.to_bytes(16, "big") if isinstance(topic, int) else _compact_string(topic) if flexible else _string(topic)
+        head += (name, _count(len(rows), flexible))
         for row in rows:
             head.append(_fetch_row_head(version, row))
             if row.records:
@@ -177,14 +188,16 @@ def fetch_response(version: int, error_code: int, session_id: int, topics: Seque
 
 
 def _fetch_row_head(version: int, row: FetchRow) -> bytes:
-    if version < 5:
-        packed = _FETCH_ROW_V4.pack(row.partition, row.error_code, row.high_watermark, row.high_watermark)
-    else:
-        packed = _FETCH_ROW.pack(row.partition, row.error_code, row.high_watermark, row.high_watermark, row.log_start_offset)
-    size = sum(map(len, row.records))
+    index, code, high_watermark, log_start_offset, records, none_aborted, _ = row
+    size = sum(map(len, records)) if records else 0
     if version >= FETCH_FLEXIBLE:
-        return packed + (b"\x01\xff\xff\xff\xff" if row.none_aborted else b"\x00\xff\xff\xff\xff") + uvarint(size + 1)
-    aborted = b"\x00\x00\x00\x00" if row.none_aborted else b"\xff\xff\xff\xff"
+        aborted = b"\x01\xff\xff\xff\xff" if none_aborted else b"\x00\xff\xff\xff\xff"
+        return _FETCH_ROW_V12.pack(index, code, high_watermark, high_watermark, log_start_offset, aborted) + uvarint(size + 1)
+    if version < 5:
+        packed = _FETCH_ROW_V4.pack(index, code, high_watermark, high_watermark)
+    else:
+        packed = _FETCH_ROW.pack(index, code, high_watermark, high_watermark, log_start_offset)
+    aborted = b"\x00\x00\x00\x00" if none_aborted else b"\xff\xff\xff\xff"
     return packed + aborted + (b"\xff\xff\xff\xff" if version >= 11 else b"") + _I32.pack(size)
 
 

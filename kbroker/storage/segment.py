@@ -380,20 +380,22 @@ def write_sidecars(path: Path, size: int, files: Files) -> None:
 
 def read_segments(segments: Sequence[Segment], offset: int, max_bytes: int, end_offset: int) -> list[memoryview]:
     """LogReader.read over the segments of a log."""
-    first = len(segments) - 1
+    first = last = len(segments) - 1
     if offset < segments[first].base_offset:
         first = max(0, bisect_right(segments, offset, key=_base_offset) - 1)
     views: list[memoryview] = []
-    for number in range(first, len(segments)):
+    for number in range(first, last + 1):
         segment = segments[number]
         if segment.base_offset >= end_offset:
             break
-        index = segment.index
+        index = segment._index
+        if index is None:
+            index = segment.index
         start, end = index.locate(offset, max_bytes, end_offset, first_in_any_case=not views)
         if start != end:
             views.append(segment.view(start, end))
             max_bytes -= end - start
-        if end != index.size_bytes or max_bytes <= 0:
+        if number == last or max_bytes <= 0 or end != index.size_bytes:
             break
     return views
 

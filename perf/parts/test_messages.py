@@ -109,7 +109,7 @@ def fetched(partitions: int, size: int) -> tuple[Callable[[], list[Buffer]], Map
         {"partition_index": row.partition, "error_code": 0, **offsets, "aborted_transactions": None, "records": bytes(data)} for row in rows
     ]
     message = {"error_code": 0, "session_id": 7, "responses": [{"topic_id": TOPIC_ID, "partitions": by_kio}]}
-    return lambda: fetch_response(_FETCH[1], 0, 7, [(TOPIC_ID, rows)]), message
+    return lambda: fetch_response(_FETCH[1], 0, 7, [(TOPIC_ID.int, rows)]), message
 
 
 def share_fetched(ranges: int, size: int) -> tuple[Callable[[], list[Buffer]], Mapping[str, Any]]:

@@ -85,7 +85,7 @@ async def test_a_waiting_fetch_sleeps_through_others_acknowledgements(tmp_path: 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait)
                 await trio.testing.wait_all_tasks_blocked(0.05)
-                (waiter,) = client.partition("orders").waiters._waiters
+                (waiter,) = client.partition("orders").waiters
                 end = client.partition("orders").high_watermark
                 await initialize(client, key[0], 1, "another")
                 assert client.partition("orders").high_watermark == end + 1

@@ -78,14 +78,15 @@ def test_fetch(version: int) -> None:
         FetchRow(4, 0, 99, 5, [b"abc"], none_aborted=True),
         *([FetchRow(5, 0, 99, 5, diverging=(3, 1 << 40))] if version >= FETCH_FLEXIBLE else []),
     ]
-    topics = [(TOPIC_ID if version >= FETCH_TOPIC_IDS else "orders", rows), (OTHER_ID if version >= FETCH_TOPIC_IDS else LONG, rows[:1])]
+    one, other = (TOPIC_ID.int, OTHER_ID.int) if version >= FETCH_TOPIC_IDS else ("orders", LONG)
+    topics = [(one, rows), (other, rows[:1])]
     expected = {
         "error_code": 0 if version < 7 else 71,
         "session_id": 77,
         "responses": [
             {
                 "topic": topic,
-                "topic_id": topic,
+                "topic_id": UUID(int=topic) if isinstance(topic, int) else None,
                 "partitions": [
                     {
                         "partition_index": row.partition,
