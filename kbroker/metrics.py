@@ -52,7 +52,9 @@ class RequestMetrics:
 
     def answered(self, seconds: float, response_bytes: int) -> None:
         self.response_bytes += response_bytes
-        self.seconds.observe(seconds)
+        histogram = self.seconds
+        histogram.counts[bisect_left(SECONDS, seconds)] += 1  # As Histogram.observe, without a call more.
+        histogram.total += seconds
 
     def failed(self, codes: Sequence[int]) -> None:
         for code in codes:

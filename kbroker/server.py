@@ -33,7 +33,7 @@ from kbroker.api import APIS, handler_of
 from kbroker.api.api_versions import API_KEY as API_VERSIONS_KEY
 from kbroker.api.api_versions import unsupported_version
 from kbroker.broker.broker import Broker, open_broker
-from kbroker.broker.connection import Answer, CloseConnection, Connection, Later, Message, PeerGone, Raw, Request
+from kbroker.broker.connection import Answer, CloseConnection, Connection, Later, Message, PeerGone, Raw, as_request
 from kbroker.broker.options import ReadyInfo, StartOptions
 from kbroker.errors import ErrorCode, OperatorError
 from kbroker.metrics import RequestMetrics
@@ -88,7 +88,7 @@ class _Response:
         if answer is None:
             self.metrics.answered(perf_counter() - self.began, 0)
             return ()
-        if isinstance(answer, Raw):
+        if type(answer) is Raw:
             body, errors = answer
         else:
             entity = build_response(self.api_key, self.version, answer)
@@ -372,7 +372,8 @@ class _Peer:
     async def _send_then(self, ready: deque[_Response], waiting: Coroutine[Any, Any, Answer]) -> Answer:
         """What is answered already does not wait for a request that may be parked."""
         try:
-            await self._send(ready)
+            if ready:
+                await self._send(ready)
         except BaseException:
             waiting.close()
             raise
@@ -398,7 +399,7 @@ class _Peer:
             body = read_request(head, frame)
         except ValueError as error:
             raise CloseConnection(f"malformed request: {error}") from error
-        request = Request(self._broker, self.connection, head.api_key, head.api_version, head.client_id, body)
+        request = as_request((self._broker, self.connection, head.api_key, head.api_version, head.client_id, body))
         answer = handler_of(head.api_key)(request)
         response = _Response(metrics, began, head.api_key, head.api_version, head.correlation_id, answer)
         return response, answer if type(answer) is CoroutineType else None
@@ -409,21 +410,17 @@ class _Peer:
             while ready:
                 response = ready.popleft()
                 answer = response.answer
-                if isinstance(answer, Later):
+                if type(answer) is Later:
                     if answer.pending.parts:
                         await answer.pending.wait()
                     answer = answer.body()
                 buffers += response.buffers(answer)
         finally:
             # Also when an acks=0 batch was refused, which ends the connection: earlier answers of the burst are good.
-            if buffers:
-                await self._send_buffers(buffers)
+            if buffers and (sent := self._send_some(buffers)) != sum(map(len, buffers)):  # Nearly always it takes everything at once.
+                await self._send_rest(buffers, sent)
 
-    async def _send_buffers(self, buffers: list[Buffer]) -> None:
-        """Nearly always the socket takes everything at once."""
-        sent = self._send_some(buffers)
-        if sent == sum(map(len, buffers)):
-            return
+    async def _send_rest(self, buffers: list[Buffer], sent: int) -> None:
         views = [memoryview(buffer) for buffer in buffers]
         while views := after(views, sent):
             if not sent:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
 import trio
 
@@ -85,6 +85,7 @@ class Connection:
         await self.park(Waiter(), trio.current_time() + seconds)
 
 
+@final
 class Raw(NamedTuple):
     """A response body packed by hand: buffers to send as they are. `errors`: the error codes in it, for the metrics."""
 
@@ -92,6 +93,7 @@ class Raw(NamedTuple):
     errors: Sequence[int] = ()
 
 
+@final
 class Later(NamedTuple):
     """A response body that is there when `pending` is at zero; `body` then makes it (None: nothing is sent, acks=0)."""
 
@@ -114,3 +116,7 @@ class Request(NamedTuple):
     version: int
     client_id: str | None
     body: Any
+
+
+as_request: Callable[[tuple[Broker, Connection, int, int, str | None, Any]], Request] = partial(tuple.__new__, Request)
+"""Request without its two calls."""

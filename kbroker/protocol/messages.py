@@ -14,7 +14,7 @@ import io
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeAlias, cast, get_args, get_origin, get_type_hints
 
 from kio.index import load_request_schema, load_response_schema
@@ -44,6 +44,10 @@ class RequestHead(NamedTuple):
     end: int
 
 
+_as_head: Callable[[tuple[int, int, int, str | None, int]], RequestHead] = partial(tuple.__new__, RequestHead)
+"""RequestHead without its two calls: this is done for every request."""
+
+
 def read_request_head(frame: bytes | memoryview) -> RequestHead:
     """The head of a frame (without its length). Raises ValueError when the frame is too short or its text is no UTF-8.
 
@@ -52,11 +56,11 @@ def read_request_head(frame: bytes | memoryview) -> RequestHead:
         api_key, api_version, correlation_id, length = _HEADER_START.unpack_from(frame)
     except struct.error as error:
         raise ValueError(f"a frame of {len(frame)} bytes is too short for a request header") from error
-    end = _HEADER_START.size + max(length, 0)
+    end = _HEADER_START.size + length if length > 0 else _HEADER_START.size
     if end > len(frame):
         raise ValueError("client id beyond the end of the frame")
     client_id = None if length < 0 else str(frame[_HEADER_START.size : end], "utf-8")
-    return RequestHead(api_key, api_version, correlation_id, client_id, end)
+    return _as_head((api_key, api_version, correlation_id, client_id, end))
 
 
 @cache
@@ -91,7 +95,7 @@ def _read_with_kio(head: RequestHead, frame: memoryview) -> Any:
     at = head.end
     try:
         if has_tags:
-            at = skip_tags(frame, at)
+            at = skip_tags(frame, at) if frame[at] else at + 1
         edits = check_arrays(schema, frame, at)
         entity, _ = reader(edited(frame, edits) if edits else frame, at)
     except (SerialError, ValueError, LookupError, struct.error, OverflowError, TypeError) as error:
@@ -179,17 +183,17 @@ def _plan(schema: type[Any]) -> tuple[tuple[str, _Converter | None, Any], ...]:
     return tuple(plan)
 
 
-def build(schema: type[Any], message: Any) -> Any:
-    """An entity of `schema` from a mapping or any object with attributes.
+def build(schema: Any, message: Any) -> Any:
+    """An entity of the class `schema` from a dict or any object with attributes.
 
     Fields that the schema does not know are ignored (another version has them); a missing field takes the schema's default,
     and is a KeyError (our bug) where there is none.
     """
     if isinstance(message, schema):
         return message
-    is_mapping = isinstance(message, Mapping)
+    is_mapping = isinstance(message, dict)
     values = {}
-    for name, convert, default in _plan(cast(Any, schema)):
+    for name, convert, default in _plan(schema):
         value = message.get(name, MISSING) if is_mapping else getattr(message, name, MISSING)
         if value is MISSING:
             if default is MISSING:
