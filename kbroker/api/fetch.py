@@ -9,12 +9,11 @@ ended if that was before (KIP-595; consumers do not). Not done: fetching from fo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import trio
 
 from kbroker.broker.connection import Raw, Request
-from kbroker.broker.fetch_sessions import FetchPartition, FetchSession, TopicKey
+from kbroker.broker.fetch_sessions import FetchPartition, FetchRows, FetchSession, TopicKey
 from kbroker.broker.partition import Partition
 from kbroker.broker.topics import Topic
 from kbroker.broker.waiting import Waiter
@@ -27,8 +26,6 @@ _LEADER_EPOCH_FROM = 9
 _LAST_FETCHED_EPOCH_FROM = 12
 _READ_COMMITTED = 1
 _ISOLATION_LEVELS = (0, _READ_COMMITTED)
-
-_Rows: TypeAlias = list[tuple[FetchPartition, FetchRow]]
 
 
 async def handle(request: Request) -> Raw:
@@ -45,7 +42,7 @@ async def handle(request: Request) -> Raw:
     errors = fetch.count(rows)
     if session is None:
         return Raw(fetch_response(request.version, 0, 0, _by_topic(rows)), errors)
-    due = [each for each in rows if session.row_is_due(*each)]
+    due = session.due(rows)
     if request.body.session_epoch > 0:
         rows = due
     return Raw(fetch_response(request.version, 0, session.session_id, _by_topic(rows)), errors)
@@ -87,7 +84,7 @@ def _unique(wanted: Sequence[FetchPartition]) -> Sequence[FetchPartition]:
     return wanted if len(wanted) == 1 else list({each.key: each for each in wanted}.values())
 
 
-def _by_topic(rows: _Rows) -> list[tuple[TopicKey, list[FetchRow]]]:
+def _by_topic(rows: FetchRows) -> list[tuple[TopicKey, list[FetchRow]]]:
     """Rows of one topic that stand together are answered together."""
     topics: list[tuple[TopicKey, list[FetchRow]]] = []
     last: TopicKey | None = None
@@ -118,10 +115,10 @@ class _Fetch:
     def finds_any(self) -> bool:
         return any(self._find(asked) is not None for asked in self._wanted)
 
-    async def read(self) -> _Rows:
+    async def read(self) -> FetchRows:
         """What there is not comes last, and nobody waits less for it."""
-        rows: _Rows = []
-        missing: _Rows = []
+        rows: FetchRows = []
+        missing: FetchRows = []
         total_bytes = 0
         left_bytes = self._max_bytes
         is_urgent = False
@@ -132,21 +129,24 @@ class _Fetch:
                 if partition is None:
                     missing.append((asked, self._missing(asked)))
                     continue
+            limit_bytes = left_bytes if left_bytes < asked.max_bytes else asked.max_bytes
             try:
-                row = await self._read(partition, asked, min(left_bytes, asked.max_bytes), is_first=not total_bytes)
+                row = await self._read(partition, asked, limit_bytes, is_first=not total_bytes)
             except KafkaError as error:
                 row = FetchRow(asked.key[1], error.code)
+            read_bytes = sum(map(len, row.records)) if row.records else 0
+            if row.records and total_bytes and read_bytes > limit_bytes:
+                # Only the first batch of the whole answer may be larger than the limits.
+                row, read_bytes = row._replace(records=(), none_aborted=False), 0
+            total_bytes += read_bytes
+            left_bytes = left_bytes - read_bytes if left_bytes > read_bytes else 0  # Below zero, the limit counts for the first one alone.
             rows.append((asked, row))
-            if row.records:
-                read_bytes = sum(map(len, row.records))
-                total_bytes += read_bytes
-                left_bytes = max(0, left_bytes - read_bytes)
-            elif row.error_code or row.diverging is not None:
+            if row.error_code or row.diverging is not None:
                 is_urgent = True
         self.is_enough = total_bytes >= self._min_bytes or is_urgent or not rows or self._request.broker.closing
         return rows + missing
 
-    async def wait(self, rows: _Rows) -> _Rows:
+    async def wait(self, rows: FetchRows) -> FetchRows:
         """What there is as soon as it is enough, or when the time is over: `rows`, if the request has no time."""
         wait_ms = milliseconds(self._request.body.max_wait)
         if wait_ms <= 0:
@@ -159,10 +159,10 @@ class _Fetch:
         watched = [asked.found for asked in self._wanted if asked.found is not None]
         for partition in watched:
             partition.waiters.add(waiter)
+        waits.waiting += 1
         try:
             while not self.is_enough:
-                with waits:
-                    await self._request.connection.park(waiter, until)
+                await self._request.connection.park(waiter, until)
                 waiter.rearm()  # Before reading: what arrives while a read is in its thread must wake this one.
                 rows = await self.read()
                 if not self.is_enough and trio.current_time() >= until:
@@ -170,10 +170,11 @@ class _Fetch:
                     break
             return rows
         finally:
+            waits.waiting -= 1
             for partition in watched:
                 partition.waiters.discard(waiter)
 
-    def count(self, rows: _Rows) -> Sequence[int]:
+    def count(self, rows: FetchRows) -> Sequence[int]:
         """Count what was fetched; the error codes of the rows."""
         errors: list[int] = []
         for asked, row in rows:
@@ -185,7 +186,7 @@ class _Fetch:
         return errors
 
     async def _read(self, partition: Partition, asked: FetchPartition, limit_bytes: int, *, is_first: bool) -> FetchRow:
-        """Only the first batch of the whole answer may be larger than the limits."""
+        """`is_first`: there are no records before it in the answer, so that a batch is sent whatever the limits are."""
         _, index = asked.key
         if asked.current_leader_epoch not in (-1, partition.leader_epoch):
             partition.check_leader_epoch(asked.current_leader_epoch)
@@ -194,7 +195,6 @@ class _Fetch:
         offset, end_offset = asked.fetch_offset, partition.high_watermark
         if not partition.log_start_offset <= offset <= end_offset:
             raise KafkaError(ErrorCode.offset_out_of_range)
-        none_aborted = self._none_aborted
         records: Sequence[memoryview] = ()
         if offset < end_offset:
             if limit_bytes < 0:
@@ -205,9 +205,7 @@ class _Fetch:
                     self._has_paused = True
                     found = await partition.read(offset, max_bytes=limit_bytes, end_offset=end_offset)
                 records = found
-            if not is_first and sum(map(len, records)) > limit_bytes:
-                records, none_aborted = (), False
-        return fetch_row((index, 0, partition.high_watermark, partition.log_start_offset, records, none_aborted, None))
+        return fetch_row((index, 0, partition.high_watermark, partition.log_start_offset, records, self._none_aborted, None))
 
     @staticmethod
     def _divergence(partition: Partition, asked: FetchPartition) -> tuple[int, int] | None:

@@ -44,6 +44,9 @@ class FetchPartition:
         self.known: tuple[int, int] | None = None
 
 
+FetchRows: TypeAlias = list[tuple[FetchPartition, FetchRow]]
+
+
 class FetchSession:
     """The partitions of one incremental session, in the order in which they are served."""
 
@@ -66,20 +69,19 @@ class FetchSession:
         for key in forgotten:
             partitions.pop(key, None)
 
-    def row_is_due(self, asked: FetchPartition, row: FetchRow) -> bool:
-        """Whether the answer needs this row: one with the same content as the last and nothing new is left out. Notes what the client
-        knows from now on. A row with records moves to the end."""
-        told = (row.high_watermark, row.log_start_offset)
-        if row.error_code:
-            asked.known = None
-            return True
-        is_due = bool(row.records) or row.diverging is not None
-        if is_due and asked.key in self.partitions:  # It may have been forgotten while this request waited.
-            self.partitions.move_to_end(asked.key)
-        elif asked.known != told:
-            is_due = True
-        asked.known = told
-        return is_due
+    def due(self, rows: FetchRows) -> FetchRows:
+        """The rows that the answer needs: those that say nothing new are left out. Notes what the client knows from now on. Partitions
+        with records, or where the client has to go back, move to the end."""
+        due: FetchRows = []
+        for asked, row in rows:
+            known = None if row.error_code else (row.high_watermark, row.log_start_offset)
+            has_news = row.records or row.diverging is not None
+            if has_news or known is None or known != asked.known:
+                due.append((asked, row))
+            if has_news and asked.key in self.partitions:  # It may have been forgotten while this request waited.
+                self.partitions.move_to_end(asked.key)
+            asked.known = known
+        return due
 
 
 @dataclass(frozen=True, slots=True)

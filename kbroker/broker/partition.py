@@ -308,7 +308,10 @@ class Partition:
                 return None
             end_offset = min(end_offset, self._warm.stop)
         try:
-            return self._read(offset, max_bytes, end_offset)
+            return checked(self._store.read(self.log, offset, max_bytes=max_bytes, end_offset=end_offset), offset, end_offset)
+        except KafkaError as error:
+            self._report_unreadable(offset, error)
+            raise
         except StoreFailed as error:
             self._report_unreadable(offset, error)
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error

@@ -122,14 +122,14 @@ def edited(frame: Buffer, edits: Sequence[Edit]) -> bytes:
 
 
 def _run(program: Program, frame: Buffer, at: int, edits: list[Edit]) -> int:
-    """What nearly every request has is dealt with here, without a call: no tags, and texts of less than 127 bytes."""
+    """What nearly every request has is dealt with here, without a call: no tags, empty arrays, and texts of less than 127 bytes."""
     for step in program:
         if type(step) is int:
             at += step
         elif type(step) is _Tags:
             at = _check_tags(step, frame, at, edits) if frame[at] else at + 1
         elif type(step) is _Array:
-            at = _check_array(step, frame, at, edits)
+            at = at + 1 if step.compact and frame[at] == 1 else _check_array(step, frame, at, edits)
         elif type(step) is _Text:
             length = frame[at]
             at = _skip_text(step, frame, at, edits) if step.length_bytes or length >= 0x80 else at + (length or 1)

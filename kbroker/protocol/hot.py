@@ -167,10 +167,11 @@ def fetch_response(version: int, error_code: int, session_id: int, topics: Seque
     """v4-18. Topics by name below v13, by the number of their id (UUID.int) from there. `error_code` and `session_id` are sent from v7."""
     flexible = version >= FETCH_FLEXIBLE
     buffers: list[Buffer] = []
-    head = [_FETCH_HEAD.pack(0, error_code, session_id) if version >= 7 else b"\x00\x00\x00\x00", _count(len(topics), flexible)]
+    head = [_FETCH_HEAD.pack(0, error_code, session_id) if version >= 7 else b"\x00\x00\x00\x00"]
+    head.append(uvarint(len(topics) + 1) if flexible else _I32.pack(len(topics)))
     for topic, rows in topics:
         name = topic.to_bytes(16, "big") if isinstance(topic, int) else _compact_string(topic) if flexible else _string(topic)
-        head += (name, _count(len(rows), flexible))
+        head += (name, uvarint(len(rows) + 1) if flexible else _I32.pack(len(rows)))
         for row in rows:
             head.append(_fetch_row_head(version, row))
             if row.records:
