@@ -452,3 +452,47 @@ class TestFetchSessions:
             ids = [(await fetch(client, topic, 0, session_epoch=0)).session_id for _ in range(3)]
             codes = [(await fetch(client, None, 0, session_id=each, session_epoch=1)).error_code for each in ids]
             assert codes == [ErrorCode.fetch_session_id_not_found, 0, 0]
+
+    async def test_it_finds_what_is_there_now(self, connect: Connect) -> None:
+        """A topic that is deleted and made again under its name is another one; its old id stays unknown."""
+        async with connect() as client:
+            old = await client.create_topic("orders")
+            await client.append("orders", 1)
+            sessions = {12: (await fetch(client, "orders", 0, version=12, session_epoch=0)).session_id}
+            sessions[18] = (await fetch(client, old.topic_id, 0, session_epoch=0)).session_id
+            found = client.broker.topics.by_name("orders")
+            assert found is not None
+            await client.broker.topics.delete(found)
+            codes = {12: ErrorCode.unknown_topic_or_partition, 18: ErrorCode.unknown_topic_id}
+            for version, code in codes.items():
+                answer = await fetch(client, None, 0, version=version, session_id=sessions[version], session_epoch=1)
+                assert answer.responses[0].partitions[0].error_code == code
+            await client.create_topic("orders")
+            await client.append("orders", 2, 3)
+            by_name = await fetch(client, None, 0, version=12, session_id=sessions[12], session_epoch=2)
+            assert values(by_name.responses[0].partitions[0]) == [b"x"] * 2
+            by_id = await fetch(client, None, 0, session_id=sessions[18], session_epoch=2)
+            assert by_id.responses[0].partitions[0].error_code == ErrorCode.unknown_topic_id
+
+
+async def test_what_comes_while_a_read_is_in_its_thread_is_not_waited_for(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with connect() as client:
+        topic = await client.create_topic("orders")
+        await client.append("orders", 1)
+        partition = client.partition("orders")
+        read_if_warm, read = partition.read_if_warm, partition.read
+
+        async def read_cold(*args: Any, **limits: Any) -> Any:
+            views = await read(*args, **limits)
+            await client.append("orders", 2)
+            return views
+
+        def is_cold(*_: Any) -> None:
+            monkeypatch.setattr(partition, "read_if_warm", read_if_warm)
+
+        monkeypatch.setattr(partition, "read_if_warm", is_cold)
+        monkeypatch.setattr(partition, "read", read_cold)
+        with trio.fail_after(10):
+            row = (await fetch(client, topic.topic_id, 0, wait_ms=60_000, min_bytes=100)).responses[0].partitions[0]
+        assert len(values(row)) == 2
+        assert not partition.waiters
