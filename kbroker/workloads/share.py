@@ -42,6 +42,7 @@ def share_consume(
     sync: bool = False,
     think_s: float = 0.0,
     most: int | None = None,
+    all_of_it: bool = False,
     settings: Settings = NO_SETTINGS,
 ) -> Outcome:
     """A process for each consumer of the share group; of several groups the consumers are members in turn.
@@ -49,7 +50,8 @@ def share_consume(
     `mode`: with "implicit" the next poll accepts what the last one gave; with "explicit" each record is acknowledged by a call.
     `verdicts` (explicit only): which are not accepted. Acknowledgements travel with the next poll, or with `sync` in a commit_sync()
     after each poll, whose duration is in `latencies_ms`. `think_s`: simulated work, for each record. `most`: records that
-    the group finds (all groups together); the window ends before they are used up.
+    the group finds (all groups together); the window ends before they are used up. `all_of_it`: the window is from the moment when each
+    consumer has had its first records (which do not count) until all of the `most` are done with, for topics that are small.
 
     `records` counts those that are done with: accepted or rejected. One that is released counts when it is; `details["released"]`
     has the number of releases. `details["fairness"]`: what the consumer with the fewest had, by what
@@ -70,7 +72,7 @@ def share_consume(
     clients = [
         Client(_consume, {**arguments, "settings": {**own, "group.id": groups[number % len(groups)]}}) for number in range(consumers)
     ]
-    window = measure(plan, clients, most=most)
+    window = measure(plan, clients, most=most, all_of_it=all_of_it)
     released = window.sum([report.others for report in window.reports])
     each = [window.sum([report.units]) for report in window.reports]
     return window.outcome(fairness=min(each) / max(1, *each), **({"released": released} if verdicts else {}))

@@ -15,6 +15,8 @@ nor the end of a topic is in a figure.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import multiprocessing
 import time
 from array import array
@@ -32,7 +34,8 @@ __all__ = ["SLOT_S", "Client", "Plan", "Watch", "Window", "WorkloadFailed", "mea
 _UP_TIMEOUT_S = 120.0
 _REPORT_TIMEOUT_S = 60.0
 _CLOSE_TIMEOUT_S = 5.0
-_LOOK_S = 0.02
+_LOOK_CLOSELY_S = 0.001
+_LISTEN_EVERY = 20
 _WARM_UP_SHARE = 0.3
 _NEARLY_DONE = 0.9
 _SHORTEST_S = 0.1
@@ -71,28 +74,32 @@ class Client(NamedTuple):
     arguments: Mapping[str, Any]
 
 
-class Window(NamedTuple):
-    """What was gathered: slots `first` up to, not with, `last`."""
+class Span(NamedTuple):
+    """Slots `first` up to, not with, `last`; the first may have begun a little before the window, the last ended a little behind it."""
 
-    reports: Sequence[Report]
     first: int
     last: int
-    ran_dry: bool
+    seconds: float
+    ran_dry: bool = False
 
-    @property
-    def seconds(self) -> float:
-        return (self.last - self.first) * SLOT_S
+
+class Window(NamedTuple):
+    """What was gathered, and what of it counts."""
+
+    reports: Sequence[Report]
+    span: Span
 
     def sum(self, counters: Sequence[Counter[int]]) -> int:
         """What was counted within the window."""
-        return sum(count for counter in counters for slot, count in counter.items() if self.first <= slot < self.last)
+        first, last = self.span.first, self.span.last
+        return sum(count for counter in counters for slot, count in counter.items() if first <= slot < last)
 
     def latencies_ms(self) -> array[float]:
         """Those whose moment lies in the window, of all clients."""
         found = array("d")
         for report in self.reports:
             pairs = zip(report.times, report.latencies_ms, strict=True)
-            found.extend(latency for at_s, latency in pairs if self.first <= at_s / SLOT_S < self.last)
+            found.extend(latency for at_s, latency in pairs if self.span.first <= at_s / SLOT_S < self.span.last)
         return found
 
     def outcome(self, **details: float) -> Outcome:
@@ -103,17 +110,20 @@ class Window(NamedTuple):
         return Outcome(
             records=self.sum([report.units for report in self.reports]),
             bytes=self.sum([report.bytes for report in self.reports]),
-            seconds=self.seconds,
+            seconds=self.span.seconds,
             requests=self.sum([report.requests for report in self.reports]),
             latencies_ms=Percentiles.of(self.latencies_ms()),
             first_record_ms=max(first_ms, default=None),
-            ran_dry=self.ran_dry,
+            ran_dry=self.span.ran_dry,
             details=details,
         )
 
 
-def measure(plan: Plan, clients: Sequence[Client], *, most: int | None = None) -> Window:
+def measure(plan: Plan, clients: Sequence[Client], *, most: int | None = None, all_of_it: bool = False) -> Window:
     """Run the clients through one window. `most`: units that there are in all; the window ends before they are used up.
+
+    all_of_it: it begins with "go" and ends with the last of the `most` units instead, without a warm-up; for what is too small for a
+    part of it to be a window. Not done after the plan's seconds is a failure.
 
     Blocks until all processes have ended. Raises WorkloadFailed when a client fails, ends by itself or has nothing in time.
     """
@@ -122,29 +132,47 @@ def measure(plan: Plan, clients: Sequence[Client], *, most: int | None = None) -
         crew.hear_from_all("up", _UP_TIMEOUT_S)
         crew.tell("begin")
         crew.hear_from_all("first", FIRST_TIMEOUT_S + _REPORT_TIMEOUT_S)
-        crew.tell("go")
-        first, last, ran_dry = _open_and_close(plan, crew, most)
+        if all_of_it and most is not None:
+            span = _from_go_to_the_end(plan, crew, most)
+        else:
+            crew.tell("go")
+            span = _open_and_close(plan, crew, most)
         crew.tell("stop")
         reports = crew.reports()
         crew.join(_CLOSE_TIMEOUT_S)
     finally:
         crew.kill()
-    return Window(reports, first, last, ran_dry)
+    return Window(reports, span)
 
 
-def _open_and_close(plan: Plan, crew: _Crew, most: int | None) -> tuple[int, int, bool]:
-    """First slot, the one after the last, and whether there was too little to do for a figure."""
+def _open_and_close(plan: Plan, crew: _Crew, most: int | None) -> Span:
+    """`ran_dry`: too little to do for a figure. Both moments are the beginnings of slots, so that a watch sees what is counted."""
     if plan.seconds == 0:
-        slot = int(time.monotonic() / SLOT_S)
-        return slot, slot, False
-    crew.let_work(plan.warm_up_s, None if most is None else int(most * _WARM_UP_SHARE))
+        slot = _slot()
+        return Span(slot, slot, 0.0)
+    first = crew.let_work(plan.warm_up_s, None if most is None else int(most * _WARM_UP_SHARE))
     plan.watch.opened()
-    first = int(time.monotonic() / SLOT_S) + 1
-    crew.let_work(plan.seconds, None if most is None else int(most * _NEARLY_DONE))
-    last = int(time.monotonic() / SLOT_S)
+    last = crew.let_work(plan.seconds, None if most is None else int(most * _NEARLY_DONE))
     plan.watch.closed()
-    ran_dry = most is not None and crew.done() >= most
-    return first, max(first, last), ran_dry or (last - first) * SLOT_S < min(plan.seconds / 2, _SHORTEST_S)
+    seconds = (last - first) * SLOT_S
+    used_up = most is not None and crew.done() >= most
+    return Span(first, last, seconds, used_up or seconds < min(plan.seconds / 2, _SHORTEST_S))
+
+
+def _from_go_to_the_end(plan: Plan, crew: _Crew, most: int) -> Span:
+    """The clients' first successes, for which nobody worked beside them, are in slots before it."""
+    time.sleep(SLOT_S)
+    plan.watch.opened()
+    first, began_s = _slot(), time.monotonic()
+    crew.tell("go")
+    crew.let_work_until_done(plan.seconds, most)
+    seconds = time.monotonic() - began_s
+    plan.watch.closed()
+    return Span(first, _slot() + 1, seconds)
+
+
+def _slot() -> int:
+    return int(time.monotonic() / SLOT_S)
 
 
 class _Crew:
@@ -180,11 +208,27 @@ class _Crew:
             with contextlib.suppress(OSError):
                 connection.send(word)
 
-    def let_work(self, seconds: float, units: int | None) -> None:
-        """Until the time is over or this many units are done. Raises WorkloadFailed when a client fails."""
+    def let_work(self, seconds: float, units: int | None) -> int:
+        """Until the time is over or this many units are done, and then until a slot begins: that one is returned.
+        Raises WorkloadFailed when a client fails."""
+        until = math.ceil((time.monotonic() + seconds) / SLOT_S)
+        while True:
+            self._listen_until_s(min(until, _slot() + 1) * SLOT_S if units is not None else until * SLOT_S)
+            if (slot := _slot()) >= until or (units is not None and self.done() >= units):
+                return slot
+
+    def let_work_until_done(self, seconds: float, units: int) -> None:
+        """Back within a millisecond, and of little weight for clients beside it. Raises WorkloadFailed when it takes longer, or a client
+        fails."""
         until_s = time.monotonic() + seconds
-        while (left_s := until_s - time.monotonic()) > 0 and (units is None or self.done() < units):
-            self._listen(min(left_s, _LOOK_S) if units is not None else left_s)
+        for look in itertools.count():
+            if self.done() >= units:
+                return
+            if time.monotonic() > until_s:
+                raise WorkloadFailed(f"{self.done()} of {units} records were done with within {seconds:.0f} s")
+            if look % _LISTEN_EVERY == 0:
+                self._listen(0)
+            time.sleep(_LOOK_CLOSELY_S)
 
     def hear_from_all(self, word: object, timeout_s: float) -> None:
         self._listen_until(lambda: all(word in heard for heard in self._heard.values()), timeout_s, f"{word!r}")
@@ -217,6 +261,10 @@ class _Crew:
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 raise WorkloadFailed(f"the clients did not send {what} within {timeout_s:.0f} s")
+            self._listen(left_s)
+
+    def _listen_until_s(self, until_s: float) -> None:
+        while (left_s := until_s - time.monotonic()) > 0:
             self._listen(left_s)
 
     def _listen(self, timeout_s: float) -> None:

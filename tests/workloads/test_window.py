@@ -13,8 +13,8 @@ import pytest
 
 from kbroker.workloads import window
 from kbroker.workloads.client_process import SLOT_S, Report, Work
-from kbroker.workloads.window import Client, Plan, Window, WorkloadFailed, measure
-from tests.workloads.window_clients import counting, failing, hanging_at_the_end, hanging_before_its_report, leaving
+from kbroker.workloads.window import Client, Plan, Span, Window, WorkloadFailed, measure
+from tests.workloads.window_clients import counting, counting_so_many, failing, hanging_at_the_end, hanging_before_its_report, leaving
 
 SHORT = Plan(seconds=0.2, warm_up_s=0.02)
 
@@ -55,21 +55,37 @@ def test_only_the_slots_of_the_window_count() -> None:
     for slot in (9, 10, 11, 12):
         report.times.append((slot + 0.5) * SLOT_S)
         report.latencies_ms.append(float(slot))
-    found = Window([report], first=10, last=12, ran_dry=False)
+    found = Window([report], Span(first=10, last=12, seconds=2 * SLOT_S))
     assert found.sum([report.units, report.units]) == 2 * (2 + 4)
     assert list(found.latencies_ms()) == [10, 11]
-    assert found.seconds == pytest.approx(2 * SLOT_S)
+    assert found.outcome().records_per_s == pytest.approx((2 + 4) / (2 * SLOT_S))
 
 
 def test_a_window_ends_before_all_is_used_up() -> None:
     window_of_an_hour = Plan(seconds=3600, warm_up_s=3600)
     found = measure(window_of_an_hour, [Client(counting, {"latency_ms": 0.0})], most=500)
-    assert not found.ran_dry
+    assert not found.span.ran_dry
     assert 0 < found.outcome().records < 500
 
 
 def test_a_topic_that_is_used_up_at_once_gives_no_figure() -> None:
-    assert measure(Plan(seconds=3600, warm_up_s=0), [Client(counting, {"latency_ms": 0.0})], most=1).ran_dry
+    assert measure(Plan(seconds=3600, warm_up_s=0), [Client(counting, {"latency_ms": 0.0})], most=1).span.ran_dry
+
+
+def test_all_of_it_is_from_the_first_successes_to_the_last_unit() -> None:
+    """Nothing that was counted before "go", and nothing twice: what is left of `most` behind the first successes."""
+    told, clients = Told(), [Client(counting_so_many, {"first": 5, "then": 20}) for _ in range(2)]
+    found = measure(Plan(seconds=60, watch=told), clients, most=50, all_of_it=True)
+    assert told.words == ["opened", "closed"]
+    assert found.outcome().records == 40
+    assert found.outcome().seconds > 0
+    assert not found.outcome().ran_dry
+
+
+def test_all_of_it_fails_when_some_is_never_done() -> None:
+    clients = [Client(counting_so_many, {"first": 5, "then": 20})]
+    with pytest.raises(WorkloadFailed, match="25 of 26 records were done with within 1 s"):
+        measure(Plan(seconds=0.6), clients, most=26, all_of_it=True)
 
 
 def test_without_seconds_only_the_first_success_is_waited_for() -> None:

@@ -22,6 +22,18 @@ def counting(link: Link, arguments: Mapping[str, Any]) -> None:
     link.send_report()
 
 
+def counting_so_many(link: Link, arguments: Mapping[str, Any]) -> None:
+    """Some before it waits for the others, some after, and then no more."""
+    link.begin()
+    link.count(arguments["first"])
+    link.first()
+    for _ in range(arguments["then"]):
+        link.count(1)
+    while link.running:
+        time.sleep(0.001)
+    link.send_report()
+
+
 def failing(link: Link, arguments: Mapping[str, Any]) -> None:
     link.begin()
     raise ValueError("two\nlines")
