@@ -1,7 +1,8 @@
 """Topics that rows read again and again, each time as a new group: filled once for each broker, before the first round.
 
 They are as large as the fastest reader needs for one window; a window that comes near to the end of a topic is closed early. Those in small
-batches are no larger than that, but for BACKLOG: each ShareFetch takes Kafka time in proportion to the batches that wait in the partition.
+batches are smaller, but for BACKLOG, since each ShareFetch takes Kafka time in proportion to the batches that wait in the partition:
+SMALL_1P and SMALL_6P are read from beginning to end, by as many groups in a row as a reading needs (rows/share.py).
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class Kept(Enum):
     LARGE_1P = Content(3_000_000, 100, 1, "large")
     LARGE_6P = Content(3_000_000, 100, 6, "large")
     KILOBYTE_6P = Content(400_000, 1000, 6, "large")
-    SMALL_1P = Content(150_000, 100, 1, "small")
-    SMALL_6P = Content(300_000, 100, 6, "small")
+    SMALL_1P = Content(60_000, 100, 1, "small")
+    SMALL_6P = Content(120_000, 100, 6, "small")
     TASKS = Content(6_000, 100, 1, "small")
     BACKLOG = Content(200_000, 100, 1, "small")
 

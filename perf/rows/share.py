@@ -8,22 +8,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.workloads.outcome import Outcome
 from kbroker.workloads.share import Mix, share_consume
 from perf.candidates import ALL, READING
-from perf.rows import Dry, Group, Row, RowFunction, Run
+from perf.rows import Dry, Group, Row, RowFunction, Run, readings_of
 from perf.topics import Kept
 
+_MOST_GROUPS, _LONGEST_S = 8, 60.0
 _MIX = Mix(release=0.01, reject=0.001)
 _IN_TURNS = "A batch is one consumer's until it has acknowledged it: eight consumers of one partition take turns."
 _SMALL = "The topic was written in batches of 1 to 3 records."
+_WHOLE = f"{_SMALL} Each reading is of several groups in a row, each from the first record to the last."
 _ONE = f"max.poll.records=1, explicit; the acknowledgement travels with the next poll. {_SMALL}"
 
 
 def _row(
     key: str, title: str, kept: Kept, consumers: int, *, group: Group = "share", note: str = "", quick: bool = False, wide: bool = False,
-    **settings: Any,  # noqa: ANN401
+    whole: bool = False, **settings: Any,  # noqa: ANN401
 ) -> Row:  # fmt: skip
-    function = _consume(kept, consumers, **settings)
+    function = (_consume_whole if whole else _consume)(kept, consumers, **settings)
     candidates = ALL - {"kafka-sync"} if wide else READING
     return Row(key, title, group, function, note, candidates=candidates, quick=quick, prepare=kept.prepare)
 
@@ -39,6 +42,29 @@ def _consume(kept: Kept, consumers: int, **settings: Any) -> RowFunction:  # noq
     return measured
 
 
+def _consume_whole(kept: Kept, consumers: int, **settings: Any) -> RowFunction:  # noqa: ANN401
+    """For a topic that a fast broker hands out in a tenth of a second: from the first record to the last, again and again, each time with
+    a new group and new clients, whose starting and joining is in no window. The first records of each consumer are left out, as in
+    any other row."""
+
+    def measured(run: Run) -> dict[str, float]:
+        topic = kept.topic(run)
+        records, seconds, cpu_s = 0, 0.0, 0.0
+        for _ in range(_MOST_GROUPS):
+            plan = run.plan(_LONGEST_S)
+            outcome = share_consume(
+                plan, run.bootstrap, topic, run.new_group(), consumers=consumers, most=kept.records, all_of_it=True, **settings
+            )
+            records += outcome.records
+            seconds += outcome.seconds
+            cpu_s += run.watch.cost().cpu_s
+            if seconds >= run.seconds / 2:
+                break
+        return readings_of(Outcome(records, 0, seconds), run.watch.cost()._replace(cpu_s=cpu_s))
+
+    return measured
+
+
 ROWS = (
     _row("share-implicit-1", "1 consumer, implicit, 1 MB batches", Kept.LARGE_1P, 1, quick=True),
     _row("share-implicit-8", "8 consumers, implicit, 1 MB batches", Kept.LARGE_1P, 8, note=_IN_TURNS, quick=True, wide=True),
@@ -48,11 +74,14 @@ ROWS = (
         "share-mixed-8", "8 consumers, explicit, 1 % released, 0.1 % rejected", Kept.LARGE_1P, 8,
         note="1 MB batches. A record counts when it is done with: a released one when it is taken again.", mode="explicit", verdicts=_MIX,
     ),
-    _row("share-small-implicit-1", "1 consumer, implicit, small batches", Kept.SMALL_1P, 1, note=_SMALL),
-    _row("share-small-explicit-8", "8 consumers, explicit, small batches", Kept.SMALL_1P, 8, note=_SMALL, quick=True, mode="explicit"),
+    _row("share-small-implicit-1", "1 consumer, implicit, small batches", Kept.SMALL_1P, 1, note=_WHOLE, whole=True),
+    _row(
+        "share-small-explicit-8", "8 consumers, explicit, small batches", Kept.SMALL_1P, 8,
+        note=_WHOLE, quick=True, whole=True, mode="explicit",
+    ),
     _row(
         "share-small-explicit-32-6p", "32 consumers, 6 partitions, explicit, small batches", Kept.SMALL_6P, 32,
-        note=_SMALL, mode="explicit",
+        note=_WHOLE, whole=True, mode="explicit",
     ),
     _row(
         "one-1", "1 consumer, one record at a time", Kept.TASKS, 1,
