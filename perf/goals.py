@@ -6,8 +6,8 @@ segment engine, all rows together, and large numbers of share-partitions and mem
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
+from statistics import geometric_mean
 from typing import NamedTuple
 
 from perf.results import METRICS, GoalResult, Ratio, Results, ratio_of
@@ -145,17 +145,17 @@ def _with(goal: GoalResult, ratio: Ratio | None) -> GoalResult:
 
 def engine_ratios(results: Results) -> list[GoalResult]:
     """Each engine by the segment engine in every row of clients with `disk`, without limits, and their geometric mean, with one.
+    Its `low` and `high` are the means of all rows' lowest and highest.
 
     Rows of latency count by their median, the other way round, so that more is better everywhere.
     """
     found = []
     for engine, at_least in ENGINE_GOALS.items():
         rows = list(_each_row(results, engine))
-        ratios = [row.ratio for row in rows if row.ratio]
+        ratios = [Ratio(row.ratio, row.low, row.high) for row in rows if row.ratio and row.low and row.high]
         mean = GoalResult(ALL_CLIENT_ROWS, "rate", engine, DISK, at_least, None, title="geometric mean over all rows of clients")
         if ratios:
-            middle = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
-            found += [*rows, _with(mean, Ratio(middle, min(ratios), max(ratios)))]
+            found += [*rows, _with(mean, Ratio(*map(geometric_mean, zip(*ratios, strict=True))))]
     return found
 
 

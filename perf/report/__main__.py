@@ -1,6 +1,7 @@
 """A stored run of the suite, rendered again: on the terminal, as an HTML page, and as the picture of the README.
 
     python -m perf.report perf/results/suite.json --html page.html --picture picture.svg
+    python -m perf.report first.json --compare second.json      whether its ratios came out again
 """
 
 from __future__ import annotations
@@ -11,28 +12,73 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from perf.report.data import Report, parse
+
 _FILE = click.Path(dir_okay=False, path_type=Path)
+_EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
+_NO_RUN = (KeyError, TypeError, json.JSONDecodeError)
+_PAPER_WIDTH = 200
 
 
 @click.command()
-@click.argument("results", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("results", type=_EXISTING)
 @click.option("--html", type=_FILE, metavar="FILE", help="write the page, which holds everything it needs")
 @click.option("--picture", type=_FILE, metavar="FILE", help="write the main picture; .svg or .png (needs Chromium or Chrome)")
 @click.option("--quiet", is_flag=True, help="nothing on the terminal")
-def main(results: Path, html: Path | None, picture: Path | None, quiet: bool) -> None:
+@click.option("--compare", type=_EXISTING, metavar="FILE", help="another run: each ratio in both, and whether their spreads meet")
+@click.option("--json", "as_json", is_flag=True, help="with --compare: JSON instead of a table")
+def main(results: Path, html: Path | None, picture: Path | None, quiet: bool, compare: Path | None, as_json: bool) -> None:
     """Show the run of the suite that RESULTS (its JSON) holds."""
+    if compare is not None:
+        if html or picture or quiet:
+            raise click.UsageError("--compare is a table on the terminal, or JSON: it goes with --json only")
+        _compare(results, compare, as_json=as_json)
+    elif as_json:
+        raise click.UsageError("--json goes with --compare: RESULTS is JSON already")
+    else:
+        _show(results, html, picture, quiet=quiet)
+
+
+def _compare(first: Path, second: Path, *, as_json: bool) -> None:
+    from perf.report import comparison
+
+    reports = [_parsed(path) for path in (first, second)]
+    if as_json:
+        click.echo(json.dumps(comparison.to_json(*reports), indent=1))
+    else:
+        comparison.show(*reports, _console())
+
+
+def _parsed(path: Path) -> Report:
+    try:
+        return parse(json.loads(path.read_text()))
+    except _NO_RUN as error:
+        raise _no_run(path, error) from error
+
+
+def _no_run(path: Path, error: Exception) -> click.ClickException:
+    return click.ClickException(f"{path} is no run of the suite: {error!r}")
+
+
+def _console() -> Console:
+    """Of a pipe or a file nobody says how wide it is."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_PAPER_WIDTH)
+
+
+def _show(results: Path, html: Path | None, picture: Path | None, *, quiet: bool) -> None:
     from perf.report import main_picture, page, terminal
 
     try:
         data = json.loads(results.read_text())
         if not quiet:
-            terminal.show(data, Console())
+            terminal.show(data, _console())
         if html is not None:
             page.write(data, html)
         if picture is not None:
             main_picture.write(data, picture)
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise click.ClickException(f"{results} is no run of the suite: {error!r}") from error
+    except _NO_RUN as error:
+        raise _no_run(results, error) from error
     except (ValueError, RuntimeError) as error:  # the picture cannot be made of this run, or there is no browser to make it with
         raise click.ClickException(str(error)) from error
 
