@@ -42,11 +42,11 @@ def main(results: Path, html: Path | None, picture: Path | None, quiet: bool, co
 def _compare(first: Path, second: Path, *, as_json: bool) -> None:
     from perf.report import comparison
 
-    reports = [_parsed(path) for path in (first, second)]
+    one, other = _parsed(first), _parsed(second)
     if as_json:
-        click.echo(json.dumps(comparison.to_json(*reports), indent=1))
+        click.echo(json.dumps(comparison.to_json(one, other), indent=1))
     else:
-        comparison.show(*reports, _console())
+        comparison.show(one, other, _console())
 
 
 def _parsed(path: Path) -> Report:
