@@ -31,7 +31,8 @@ def fetch(
 
     Partition p is read by consumer p modulo `consumers`; where there are more consumers than partitions, several read the same.
     An answer carries up to `max_partition_bytes` of a partition and comes as soon as there is anything (fetch.min.bytes 1); the
-    client keeps up to 64 MiB in advance. `requests` counts calls that had records. Raises WorkloadFailed.
+    client keeps up to 64 MiB in advance, and asks again 10 ms after it had that many: its default of 1 s would be most of the time that
+    is measured, as one answer for several partitions can be that large. `requests` counts calls that had records. Raises WorkloadFailed.
     """
     own = {
         **base(bootstrap, settings),
@@ -45,6 +46,7 @@ def fetch(
         "fetch.max.bytes": 64 << 20,
         "queued.min.messages": 1_000_000,
         "queued.max.messages.kbytes": 64 << 10,
+        "fetch.queue.backoff.ms": 10,
     }
     clients = [Client(_fetch, {"settings": own, "topic": topic, "number": number, "of": consumers}) for number in range(consumers)]
     return measure(plan, clients).outcome()
