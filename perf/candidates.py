@@ -52,6 +52,8 @@ MAIN = ALL - {"lmdb-os", "rocksdb-os"}
 NOT_SYNCED_TWICE = ALL - {"kafka-sync"}
 READING = MAIN - {"kafka-sync"}
 """For rows that read and acknowledge: flush.messages changes nothing there, as Kafka's share state is never synced."""
+SEGMENT = frozenset(("segment-os", "segment-disk"))
+"""With `kafka` for rows about the broker more than about where it stores: other engines would take their time and tell nothing new."""
 _SYNC_EACH_BATCH = {"flush.messages": "1"}
 _LARGE_GROUPS = {"group.share.max.size": "1000"}
 """The default of all brokers is 200 members; one row has 500."""

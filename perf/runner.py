@@ -22,8 +22,10 @@ from rich.console import Console
 
 from perf import candidates as known
 from perf.candidates import Candidate
+from perf.expectation import Lengths, expected_s
 from perf.machine import describe
 from perf.processes import memory
+from perf.report.data import duration
 from perf.results import METRICS, Results, RowResult
 from perf.rows import Row, Run
 
@@ -63,12 +65,18 @@ class Runner:
         """Everything; KeyboardInterrupt ends it with a note. Brokers are gone on return."""
         try:
             with self._running_brokers():
+                self._announce()
                 self._round(WARMING)
                 self._rounds()
         except KeyboardInterrupt:
             self._note("interrupted: what follows was not measured")
         finally:
             self.results.took_s = round(time.monotonic() - self._began, 1)
+
+    def _announce(self) -> None:
+        keys, settings = [candidate.key for candidate in self._candidates], self._settings
+        took = duration(expected_s(self._rows, keys, settings.rounds, Lengths(settings.seconds, settings.warming_s, settings.warm_up_s)))
+        self._say(f"{len(self._rows)} rows, {len(keys)} candidates, rounds: {settings.rounds}; about {took} on an idle machine")
 
     def _rounds(self) -> None:
         longest_s = 0.0
@@ -112,9 +120,11 @@ class Runner:
                 facts.missing = why
 
     def _round(self, number: int) -> None:
-        for row, result in zip(self._rows, self.results.rows, strict=True):
+        of = f"round {number} of {self._settings.rounds}" if number != WARMING else "warming"
+        for place, (row, result) in enumerate(zip(self._rows, self.results.rows, strict=True), start=1):
             if row.rounds is not None and number > row.rounds:
                 continue
+            self._say(f"{of}, row {place} of {len(self._rows)}: {row.key}")
             for candidate in in_turn(self._candidates, number):
                 if not row.suits(candidate.key):
                     continue
@@ -145,7 +155,7 @@ class Runner:
             self._note(f"{row.key}, {candidate.key}, round {number}, cleaning up: {_one_line(error)}")
         shutil.rmtree(home)
         if reading is not None:
-            self._say(f"{number}/{settings.rounds} {row.key:26} {candidate.key:13} {_shown(reading)}  ({time.monotonic() - began:.1f} s)")
+            self._say(f"  {candidate.key:13} {_shown(reading)}  ({time.monotonic() - began:.1f} s)")
         return reading
 
     def _note(self, text: str) -> None:

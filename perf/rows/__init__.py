@@ -137,7 +137,8 @@ class Row:
     """`run` measures once and returns readings by metric.
 
     `candidates`: keys of those that it makes sense for, None: all. `quick`: also in the quick suite. `rounds`: at most so many (for
-    what takes long), None: all of the suite's. `note`: what a reader must know of it.
+    what takes long), None: all of the suite's. `takes_s`: about, where it is not the length of the run's windows; joining is on top of it.
+    `note`: what a reader must know of it.
     Before the first round `prepare` fills what the row keeps, and a broker that has to be warmed (Kafka) runs the row once, if it `warms`.
     """
 
@@ -149,6 +150,7 @@ class Row:
     candidates: frozenset[str] | None = None
     quick: bool = False
     rounds: int | None = None
+    takes_s: float | None = None
     warms: bool = True
     prepare: Callable[[Run], None] | None = None
 

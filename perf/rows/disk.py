@@ -30,6 +30,7 @@ _LAUNCHER = Path(__file__).parents[1] / "slow_disk.py"
 _FIRST_TIMEOUT_S = 30.0
 _CONSUME_RECORDS, _CONSUME_S = 1_000, 0.1
 _TAIL_S, _QUICK_TAIL_S = 4.0, 1.5
+_TAKES_S = 9.0
 
 
 def _live(*, lagging: bool) -> RowFunction:
@@ -110,10 +111,10 @@ def _read(bootstrap: str, topic: str, stop: Event, parent: Any) -> None:  # noqa
 _NOTE = "5 ms for each sync, and for each 64 KiB of what is not in the page cache. A producer and a consumer at 200 records/s."
 ROWS = (
     Row(
-        "live-alone", "end to end on a slow disk", "scale", _live(lagging=False), _NOTE, candidates=_ENGINES, rounds=2,
+        "live-alone", "end to end on a slow disk", "scale", _live(lagging=False), _NOTE, candidates=_ENGINES, rounds=2, takes_s=_TAKES_S,
     ),
     Row(
         "cold-beside-live", "the same beside a consumer of cold data", "scale", _live(lagging=True),
-        f"{_NOTE} Another consumer reads 240 MB from before the broker's start.", candidates=_ENGINES, rounds=2,
+        f"{_NOTE} Another consumer reads 240 MB from before the broker's start.", candidates=_ENGINES, rounds=2, takes_s=_TAKES_S,
     ),
 )  # fmt: skip

@@ -39,11 +39,12 @@ def _memory(run: Run) -> dict[str, float]:
 ROWS = (
     Row(
         "start-to-produce", "start to first confirmed record", "footprint", _start_to_produce,
-        "On an empty directory, program files in the page cache; the topic is created by a request.", candidates=READING, quick=True,
+        "On an empty directory, program files in the page cache; the topic is created by a request.",
+        candidates=READING, quick=True, takes_s=2,
     ),
     Row(
         "memory", "memory", "footprint", _memory,
         "idle: two seconds after the start; the others: after all work of this run, from the second round on after all rows.",
-        candidates=READING, quick=True, warms=False,
+        candidates=READING, quick=True, takes_s=0, warms=False,
     ),
 )  # fmt: skip

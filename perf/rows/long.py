@@ -59,12 +59,13 @@ ROWS = (
     Row(
         "recovery-10000", "share state of 10 000 share-partitions", "scale", _recovery,
         "The store is opened and all are read through the default persister, each storing its new leader epoch, with 5 updates behind each "
-        "snapshot; without the start of the process.", candidates=_ENGINES, rounds=2,
+        "snapshot; without the start of the process.", candidates=_ENGINES, rounds=2, takes_s=8,
     ),
     Row(
         "memory-over-time", "memory over half a minute of all traffic", "footprint", _memory_over_time,
         "Producers and eight share consumers in turns as fast as they can, new clients every time, one group; the growth is that of the "
-        "last third beside the second. python -m perf.memory_over_time does it for longer.",
-        candidates=_ENGINES | {"kafka"}, rounds=1, warms=False,
+        "last third beside the second. Kafka has fewer turns, since joining takes 5 s. "
+        "python -m perf.memory_over_time does it for longer.",
+        candidates=frozenset(("segment-os", "lmdb-disk", "rocksdb-disk", "kafka")), rounds=1, takes_s=_MEMORY_S, warms=False,
     ),
 )  # fmt: skip

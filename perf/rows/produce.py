@@ -6,15 +6,19 @@ from typing import Any
 
 from kbroker.workloads.fetch import fetch
 from kbroker.workloads.produce import produce
-from perf.candidates import ALL, MAIN, READING
+from perf.candidates import ALL, KAFKA, MAIN, READING, SEGMENT
 from perf.rows import Row, RowFunction, Run
 from perf.topics import Kept
 
+_ACKS_1 = SEGMENT | KAFKA
+"""One node alone does the same for acks=1 as for acks=all."""
 _KB, _SMALL_BATCHES = 1000, 16_384
 
 
-def _row(key: str, title: str, partitions: int, *, quick: bool = False, wide: bool = False, **settings: Any) -> Row:  # noqa: ANN401
-    return Row(key, title, "produce", _produce(partitions, **settings), candidates=ALL if wide else MAIN, quick=quick)
+def _row(
+    key: str, title: str, partitions: int, *, quick: bool = False, candidates: frozenset[str] = MAIN, **settings: Any,  # noqa: ANN401
+) -> Row:  # fmt: skip
+    return Row(key, title, "produce", _produce(partitions, **settings), candidates=candidates, quick=quick)
 
 
 def _produce(partitions: int, **settings: Any) -> RowFunction:  # noqa: ANN401
@@ -36,17 +40,17 @@ def _fetch(kept: Kept, key: str, title: str, *, quick: bool = False) -> Row:
 
 ROWS = (
     _row("produce-100b-1p", "100 B, 1 partition, 1 MB batches", 1, quick=True),
-    _row("produce-100b-1p-acks1", "100 B, 1 partition, 1 MB batches, acks=1", 1, acks="1"),
+    _row("produce-100b-1p-acks1", "100 B, 1 partition, 1 MB batches, acks=1", 1, candidates=_ACKS_1, acks="1"),
     _row("produce-1kb-1p", "1 KB, 1 partition, 1 MB batches", 1, record_bytes=_KB),
     _row("produce-1kb-6p", "1 KB, 6 partitions, 1 MB batches", 6, record_bytes=_KB, quick=True),
     _row("produce-1kb-6p-lz4", "1 KB, 6 partitions, 1 MB batches, lz4", 6, record_bytes=_KB, compression="lz4"),
     _row(
         "produce-1kb-6p-16kb", "1 KB, 6 partitions, 16 KB batches", 6,
-        record_bytes=_KB, batch_bytes=_SMALL_BATCHES, quick=True, wide=True,
+        record_bytes=_KB, batch_bytes=_SMALL_BATCHES, quick=True, candidates=ALL,
     ),
     _row(
         "produce-1kb-6p-16kb-acks1", "1 KB, 6 partitions, 16 KB batches, acks=1", 6,
-        record_bytes=_KB, batch_bytes=_SMALL_BATCHES, acks="1",
+        candidates=_ACKS_1, record_bytes=_KB, batch_bytes=_SMALL_BATCHES, acks="1",
     ),
     _row("produce-100b-6p-lz4", "100 B, 6 partitions, 1 MB batches, lz4", 6, compression="lz4"),
     _fetch(Kept.LARGE_1P, "fetch-100b-1p", "100 B, 1 partition", quick=True),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kbroker.workloads.fill import fill
 from kbroker.workloads.share import share_consume
-from perf.candidates import READING
+from perf.candidates import SEGMENT
 from perf.rows import Dry, Row, RowFunction, Run, disk, long
 from perf.rows.idle_members import idle_members
 from perf.rows.record_limit import take_one_by_one
@@ -20,8 +20,6 @@ CONSUMERS = 8
 MEMBERS = 500
 THINK_S = 0.005
 _RECORD_BYTES = 100
-_SEGMENT = frozenset(("segment-os", "segment-disk"))
-"""For what hardly depends on the engine."""
 
 
 class _Spread(NamedTuple):
@@ -115,32 +113,32 @@ _LIMIT = "ShareFetch v2 in mode record_limit, max_records 1, by a client of our 
 ROWS = (
     Row(
         "share-partitions-10", "10 share-partitions", "scale", _FEW.measured,
-        f"{_SPREAD} One partition.", candidates=READING, rounds=2, prepare=_FEW.prepare,
+        f"{_SPREAD} One partition.", candidates=SEGMENT | {"kafka"}, prepare=_FEW.prepare,
     ),
     Row(
         "share-partitions-1000", "1 000 share-partitions", "scale", _MANY.measured,
-        f"{_SPREAD} 100 partitions.", candidates=READING, rounds=2, prepare=_MANY.prepare,
+        f"{_SPREAD} 100 partitions.", candidates=SEGMENT | {"kafka"}, prepare=_MANY.prepare,
     ),
     Row(
         "members-8", "8 members, one record at a time", "scale", _members(0),
-        _ONE, candidates=_SEGMENT | {"kafka"}, rounds=2, prepare=Kept.TASKS.prepare,
+        _ONE, candidates=SEGMENT | {"kafka"}, prepare=Kept.TASKS.prepare,
     ),
     Row(
         "members-500", "the same 8 beside 492 idle members", "scale", _members(MEMBERS - CONSUMERS),
         f"{_ONE} The idle ones are members of the same group that only send heartbeats.",
-        candidates=_SEGMENT | {"kafka"}, rounds=2, prepare=Kept.TASKS.prepare,
+        candidates=SEGMENT | {"kafka"}, prepare=Kept.TASKS.prepare,
     ),
     Row(
         "one-work-8", "8 consumers, 5 ms of work for each record", "scale", _work,
-        f"{_ONE} Ideal would be 1 600 records/s.", candidates=READING, prepare=Kept.TASKS.prepare,
+        f"{_ONE} Ideal would be 1 600 records/s.", candidates=SEGMENT | {"kafka"}, prepare=Kept.TASKS.prepare,
     ),
     Row(
         "one-limit", "exactly one record at a time, from batches of 8 000", "scale", _LARGE.measured,
-        _LIMIT, candidates=_SEGMENT, quick=True, prepare=_LARGE.prepare,
+        _LIMIT, candidates=SEGMENT, quick=True, prepare=_LARGE.prepare,
     ),
     Row(
         "one-limit-singles", "exactly one record at a time, from batches of one", "scale", _SINGLES.measured,
-        _LIMIT, candidates=_SEGMENT, quick=True, prepare=_SINGLES.prepare,
+        _LIMIT, candidates=SEGMENT, quick=True, prepare=_SINGLES.prepare,
     ),
     *long.ROWS,
     *disk.ROWS,

@@ -10,7 +10,7 @@ from typing import Any
 
 from kbroker.workloads.outcome import Outcome
 from kbroker.workloads.share import Mix, share_consume
-from perf.candidates import ALL, READING
+from perf.candidates import NOT_SYNCED_TWICE, READING, SEGMENT
 from perf.rows import Dry, Group, Row, RowFunction, Run, readings_of
 from perf.topics import Kept
 
@@ -23,12 +23,11 @@ _ONE = f"max.poll.records=1, explicit; the acknowledgement travels with the next
 
 
 def _row(
-    key: str, title: str, kept: Kept, consumers: int, *, group: Group = "share", note: str = "", quick: bool = False, wide: bool = False,
-    whole: bool = False, **settings: Any,  # noqa: ANN401
+    key: str, title: str, kept: Kept, consumers: int, *, group: Group = "share", note: str = "", quick: bool = False,
+    candidates: frozenset[str] = READING, rounds: int | None = None, whole: bool = False, **settings: Any,  # noqa: ANN401
 ) -> Row:  # fmt: skip
     function = (_consume_whole if whole else _consume)(kept, consumers, **settings)
-    candidates = ALL - {"kafka-sync"} if wide else READING
-    return Row(key, title, group, function, note, candidates=candidates, quick=quick, prepare=kept.prepare)
+    return Row(key, title, group, function, note, candidates=candidates, quick=quick, rounds=rounds, prepare=kept.prepare)
 
 
 def _consume(kept: Kept, consumers: int, **settings: Any) -> RowFunction:  # noqa: ANN401
@@ -67,21 +66,24 @@ def _consume_whole(kept: Kept, consumers: int, **settings: Any) -> RowFunction: 
 
 ROWS = (
     _row("share-implicit-1", "1 consumer, implicit, 1 MB batches", Kept.LARGE_1P, 1, quick=True),
-    _row("share-implicit-8", "8 consumers, implicit, 1 MB batches", Kept.LARGE_1P, 8, note=_IN_TURNS, quick=True, wide=True),
-    _row("share-implicit-32", "32 consumers, implicit, 1 MB batches", Kept.LARGE_1P, 32, note=_IN_TURNS),
-    _row("share-implicit-8-6p", "8 consumers, 6 partitions, implicit, 1 MB batches", Kept.LARGE_6P, 8),
+    _row(
+        "share-implicit-8", "8 consumers, implicit, 1 MB batches", Kept.LARGE_1P, 8,
+        note=_IN_TURNS, quick=True, candidates=NOT_SYNCED_TWICE,
+    ),
+    _row("share-implicit-32", "32 consumers, implicit, 1 MB batches", Kept.LARGE_1P, 32, note=_IN_TURNS, rounds=2),
+    _row("share-implicit-8-6p", "8 consumers, 6 partitions, implicit, 1 MB batches", Kept.LARGE_6P, 8, rounds=2),
     _row(
         "share-mixed-8", "8 consumers, explicit, 1 % released, 0.1 % rejected", Kept.LARGE_1P, 8,
         note="1 MB batches. A record counts when it is done with: a released one when it is taken again.", mode="explicit", verdicts=_MIX,
     ),
-    _row("share-small-implicit-1", "1 consumer, implicit, small batches", Kept.SMALL_1P, 1, note=_WHOLE, whole=True),
+    _row("share-small-implicit-1", "1 consumer, implicit, small batches", Kept.SMALL_1P, 1, note=_WHOLE, rounds=2, whole=True),
     _row(
         "share-small-explicit-8", "8 consumers, explicit, small batches", Kept.SMALL_1P, 8,
         note=_WHOLE, quick=True, whole=True, mode="explicit",
     ),
     _row(
         "share-small-explicit-32-6p", "32 consumers, 6 partitions, explicit, small batches", Kept.SMALL_6P, 32,
-        note=_WHOLE, whole=True, mode="explicit",
+        note=_WHOLE, rounds=2, whole=True, mode="explicit",
     ),
     _row(
         "one-1", "1 consumer, one record at a time", Kept.TASKS, 1,
@@ -89,10 +91,10 @@ ROWS = (
     ),
     _row(
         "one-8", "8 consumers, one record at a time", Kept.TASKS, 8,
-        group="queue", note=_ONE, quick=True, wide=True, mode="explicit", max_poll_records=1,
+        group="queue", note=_ONE, quick=True, candidates=NOT_SYNCED_TWICE, mode="explicit", max_poll_records=1,
     ),
     _row(
         "one-8-backlog", "8 consumers, one record at a time, 200 000 records waiting", Kept.BACKLOG, 8,
-        group="queue", note=_ONE, mode="explicit", max_poll_records=1,
+        group="queue", note=_ONE, candidates=SEGMENT | {"kafka"}, mode="explicit", max_poll_records=1,
     ),
 )  # fmt: skip

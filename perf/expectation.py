@@ -1,0 +1,59 @@
+"""About how long a run of the suite takes, from what it consists of: for the line at its start, and for choosing what goes into it.
+
+The constants were read off runs on two virtual CPUs. A machine that is busy, or whose disk is slow, takes longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from perf.candidates import KINDS
+from perf.rows import Row
+
+_START_S = 2.0
+_FILL_S = 4.0
+"""Of one topic on one broker."""
+_AROUND_S = 0.7
+"""Clients' starting and ending, a topic's making and deleting, the sync between two windows."""
+_KAFKA_JOINS_S = 5.0
+"""A member of a new share group hears of its partitions with its second heartbeat."""
+_JOINING = ("share", "queue", "scale")
+_WARMING = "warming"
+
+
+class Lengths(NamedTuple):
+    """Of windows, and of their warm-ups; `warming_s`: windows of the round that warms."""
+
+    seconds: float
+    warming_s: float
+    warm_up_s: float
+
+
+def expected_s(rows: Iterable[Row], keys: Sequence[str], rounds: int, lengths: Lengths) -> float:
+    """From the start to the last reading."""
+    each = by_part(rows, keys, rounds, lengths)
+    return sum(each.values()) + _START_S * len(keys)
+
+
+def by_part(rows: Iterable[Row], keys: Sequence[str], rounds: int, lengths: Lengths) -> Mapping[str, float]:
+    """By row, all rounds, and "warming": the round before them."""
+    found, fills = {_WARMING: 0.0}, set()
+    for row in rows:
+        suited = [key for key in keys if row.suits(key)]
+        found[row.key] = min(rounds, row.rounds or rounds) * sum(_cell_s(row, key, lengths.seconds, lengths.warm_up_s) for key in suited)
+        for key in suited:
+            if _is_kafka(key) and row.warms:
+                found[_WARMING] += _cell_s(row, key, lengths.warming_s, lengths.warm_up_s)
+            fills.add((row.prepare, key))
+    found[_WARMING] += _FILL_S * sum(prepare is not None for prepare, _ in fills)
+    return found
+
+
+def _cell_s(row: Row, key: str, seconds: float, warm_up_s: float) -> float:
+    joins_s = _KAFKA_JOINS_S if _is_kafka(key) and row.group in _JOINING else 0.0
+    return joins_s + _AROUND_S + (seconds + warm_up_s if row.takes_s is None else row.takes_s)
+
+
+def _is_kafka(key: str) -> bool:
+    return KINDS[key].family == "kafka"
