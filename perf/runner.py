@@ -155,7 +155,7 @@ class Runner:
             self._note(f"{row.key}, {candidate.key}, round {number}, cleaning up: {_one_line(error)}")
         shutil.rmtree(home)
         if reading is not None:
-            self._say(f"  {candidate.key:13} {_shown(reading)}  ({time.monotonic() - began:.1f} s)")
+            self._say(f"{number}/{settings.rounds} {row.key:26} {candidate.key:13} {_shown(reading)}  ({time.monotonic() - began:.1f} s)")
         return reading
 
     def _note(self, text: str) -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from perf import command
 from perf.candidates import KINDS
+from perf.expectation import Lengths, by_part, expected_s
 from perf.goals import all_goals
-from perf.rows import all_rows
-from perf.runner import in_turn
+from perf.rows import Row, all_rows
+from perf.runner import Settings, in_turn
 
 
 def test_rows_have_names_of_their_own() -> None:
@@ -49,3 +50,27 @@ def test_the_command_refuses_candidates_that_it_does_not_know() -> None:
     assert command.chosen_candidates(["kafka"], quick=True) == ["kafka"]
     with pytest.raises(click.UsageError, match="there is no candidate kafak"):
         command.chosen_candidates(["kafak"], quick=False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "quick", "keys"), [(command.FULL, False, list(KINDS)), (command.QUICK, True, list(command.QUICK_CANDIDATES))]
+)
+def test_what_a_run_consists_of_fits_into_its_time_with_some_air(settings: Settings, quick: bool, keys: list[str]) -> None:
+    lengths = Lengths(settings.seconds, settings.warming_s, settings.warm_up_s)
+    assert expected_s(command.chosen_rows([], quick=quick), keys, settings.rounds, lengths) < 0.9 * settings.budget_s
+
+
+def test_what_takes_time_is_counted_for_those_who_take_part() -> None:
+    """Cells of 2 + 1 s and what is around them; Kafka joins for 5 s, and it alone is warmed, with 4 + 1 s."""
+    rows = [
+        Row("one", "one", "queue", lambda _: {}, candidates=frozenset(("segment-os", "kafka"))),
+        Row("long", "long", "footprint", lambda _: {}, rounds=1, takes_s=30, warms=False),
+    ]
+    alone = by_part(rows, ["segment-os"], 3, Lengths(2, 4, 1))
+    both = by_part(rows, ["segment-os", "kafka", "lmdb-os"], 3, Lengths(2, 4, 1))
+    around = alone["one"] / 3 - 3
+    assert 0 < around < 3
+    assert alone == {"warming": 0, "one": pytest.approx(3 * (3 + around)), "long": pytest.approx(30 + around)}
+    assert both["one"] == pytest.approx(3 * (3 + around + 3 + 5 + around))
+    assert both["long"] == pytest.approx(3 * (30 + around))
+    assert both["warming"] == pytest.approx(4 + 1 + 5 + around)
