@@ -126,7 +126,7 @@ ROWS = (
     Row(
         "members-500", "the same 8 beside 492 idle members", "scale", _members(MEMBERS - CONSUMERS),
         f"{_ONE} The idle ones are members of the same group that only send heartbeats.",
-        candidates=SEGMENT | {"kafka"}, prepare=Kept.TASKS.prepare,
+        candidates=SEGMENT | {"kafka"}, takes_s=5, prepare=Kept.TASKS.prepare,
     ),
     Row(
         "one-work-8", "8 consumers, 5 ms of work for each record", "scale", _work,

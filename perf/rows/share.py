@@ -14,7 +14,7 @@ from perf.candidates import NOT_SYNCED_TWICE, READING, SEGMENT
 from perf.rows import Dry, Group, Row, RowFunction, Run, readings_of
 from perf.topics import Kept
 
-_MOST_GROUPS, _LONGEST_S = 8, 60.0
+_MOST_GROUPS, _LONGEST_S, _WHOLE_TAKES_S = 8, 60.0, 5.0
 _MIX = Mix(release=0.01, reject=0.001)
 _IN_TURNS = "A batch is one consumer's until it has acknowledged it: eight consumers of one partition take turns."
 _SMALL = "The topic was written in batches of 1 to 3 records."
@@ -27,7 +27,8 @@ def _row(
     candidates: frozenset[str] = READING, rounds: int | None = None, whole: bool = False, **settings: Any,  # noqa: ANN401
 ) -> Row:  # fmt: skip
     function = (_consume_whole if whole else _consume)(kept, consumers, **settings)
-    return Row(key, title, group, function, note, candidates=candidates, quick=quick, rounds=rounds, prepare=kept.prepare)
+    takes_s = _WHOLE_TAKES_S if whole else None
+    return Row(key, title, group, function, note, candidates=candidates, quick=quick, rounds=rounds, takes_s=takes_s, prepare=kept.prepare)
 
 
 def _consume(kept: Kept, consumers: int, **settings: Any) -> RowFunction:  # noqa: ANN401
