@@ -83,7 +83,7 @@ async def pass_time(client: Client, clock: MockClock, seconds: float) -> None:
     for _ in range(round(seconds / _STEP_S)):
         clock.jump(_STEP_S)
         await wait_all_tasks_blocked()
-        while any(commits._idle_task is None for commits in (client.broker.logs, client.broker.state)):
+        while any(commits._idle_task is None or commits._is_in_flight for commits in (client.broker.logs, client.broker.state)):
             await trio.lowlevel.checkpoint()
 
 

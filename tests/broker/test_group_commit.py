@@ -24,7 +24,7 @@ class FakeStore:
         self.gate = threading.Event()
         self.gate.set()
         self.fail_write: Exception | None = None
-        self.fail_sync: Exception | None = None
+        self.fail_sync: BaseException | None = None
         self.busy = False
         self.token = trio.lowlevel.current_trio_token()
         self.beside_sync = False
@@ -342,17 +342,36 @@ async def test_a_task_that_writes_alone_is_told_at_once() -> None:
         assert commits.statistics().groups == 2, "nothing was queued"
 
 
-@pytest.mark.parametrize(("in_thread", "durability"), [(True, "os"), (False, "disk"), (True, "disk")])
-async def test_what_waits_for_the_thread_is_only_begun(in_thread: bool, durability: str) -> None:
+@pytest.mark.parametrize("durability", ["os", "disk"])
+async def test_what_waits_for_the_thread_is_only_begun(durability: str) -> None:
     store = FakeStore()
     notes: list[str] = []
-    async with committing(store, in_thread=in_thread, durability=durability) as commits:
+    async with committing(store, in_thread=True, durability=durability) as commits:
         for name in ("a", "b"):
             told = len(notes)
             await submit_and_start(commits, name, notes)
             assert len(notes) == told
             await commits.commit([])
     assert notes == ["a written", "a", "b written", "b"]
+
+
+async def test_a_task_that_writes_alone_begins_the_sync_at_once() -> None:
+    store = FakeStore()
+    notes: list[str] = []
+    async with committing(store) as commits:
+        await submit_and_start(commits, "a", notes)
+        assert notes == []
+        await commits.commit([])
+        store.gate.clear()
+        await submit_and_start(commits, "b", notes)
+        assert notes == ["a written", "a", "b written"]
+        await submit_and_start(commits, "c", notes)
+        await trio.testing.wait_all_tasks_blocked()
+        assert store.groups == [["a"], ["b"]], "one group at a time"
+        store.gate.set()
+        await commits.commit(["d"])
+    assert notes == ["a written", "a", "b written", "b", "c written", "c"]
+    assert store.groups == [["a"], ["b"], ["c", "d"]]
 
 
 async def test_tasks_that_write_in_one_tick_are_one_group() -> None:
@@ -411,4 +430,65 @@ async def test_an_error_that_no_write_may_raise_ends_the_committer() -> None:
             store.fail_write = ZeroDivisionError("a bug")
             await submit_and_start(commits, "b", notes)
             await trio.sleep_forever()
+    assert notes == ["a written", "a"]
+
+
+class Panic(BaseException):
+    """What engines in Rust raise: no Exception."""
+
+
+@pytest.mark.parametrize("crash", [ZeroDivisionError("a bug"), Panic("engine")])
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_an_error_that_no_sync_may_raise_ends_the_committer(in_thread: bool, crash: BaseException) -> None:
+    store = FakeStore()
+    notes: list[str] = []
+    with pytest.RaisesGroup(type(crash), flatten_subgroups=True):
+        async with committing(store, in_thread=in_thread) as commits:
+            store.fail_sync = crash
+            await submit_and_start(commits, "a", notes)
+            await trio.sleep_forever()
+    assert notes == ([] if in_thread else ["a written"])
+
+
+@pytest.mark.parametrize("durability", ["os", "disk"])
+async def test_a_callback_that_raises_ends_the_committer(durability: str) -> None:
+    store = FakeStore()
+
+    def broken(_: Exception | None) -> None:
+        raise ZeroDivisionError("a bug")
+
+    with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+        async with committing(store, durability=durability) as commits:
+            commits.submit(["a"], broken)
+            await trio.sleep_forever()
+
+
+async def test_what_a_callback_submits_comes_after_its_group() -> None:
+    store = FakeStore()
+    notes: list[str] = []
+    async with committing(store) as commits:
+
+        def submit_more(error: Exception | None) -> None:
+            notes.append("a")
+            commits.submit(["c"], noting(notes, "c"))
+
+        commits.submit(["a"], submit_more)
+        await commits.commit(["b"])
+        notes.append("b")
+        await commits.commit([])
+    assert notes == ["a", "b", "c"]
+    assert store.groups == [["a", "b"], ["c"]]
+
+
+async def test_a_group_in_the_thread_is_told_even_when_the_committer_ends_with_an_error() -> None:
+    store = FakeStore()
+    notes: list[str] = []
+    with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+        async with committing(store) as commits, trio.open_nursery() as nursery:
+            store.gate.clear()
+            nursery.start_soon(submit_and_start, commits, "a", notes)
+            await trio.testing.wait_all_tasks_blocked()
+            assert notes == ["a written"]
+            trio.lowlevel.current_trio_token().run_sync_soon(store.gate.set)
+            raise ZeroDivisionError
     assert notes == ["a written", "a"]
