@@ -324,6 +324,12 @@ async def test_a_failed_background_sync_ends_all_writing() -> None:
     assert store.synced == []
 
 
+async def become_known_to_write_alone(commits: GroupCommit[str]) -> None:
+    for _ in range(2):
+        await submit_and_start(commits, "before", [])
+        await commits.commit([])
+
+
 async def submit_and_start(commits: GroupCommit[str], name: str, notes: list[str]) -> None:
     commits.submit([name], noting(notes, name), lambda: notes.append(f"{name} written"), start=False)
     commits.start()
@@ -333,13 +339,15 @@ async def test_a_task_that_writes_alone_is_told_at_once() -> None:
     store = FakeStore()
     notes: list[str] = []
     async with committing(store, durability="os") as commits:
-        await submit_and_start(commits, "a", notes)
-        assert notes == [], "nobody knows yet whether it is alone"
-        await trio.testing.wait_all_tasks_blocked()
-        await submit_and_start(commits, "b", notes)
-        assert notes == ["a written", "a", "b written", "b"]
+        for name in ("a", "b"):
+            told = len(notes)
+            await submit_and_start(commits, name, notes)
+            assert len(notes) == told, "nobody knows yet whether it is alone"
+            await trio.testing.wait_all_tasks_blocked()
+        await submit_and_start(commits, "c", notes)
+        assert notes == ["a written", "a", "b written", "b", "c written", "c"]
         commits.start()
-        assert commits.statistics().groups == 2, "nothing was queued"
+        assert commits.statistics().groups == 3, "nothing was queued"
 
 
 @pytest.mark.parametrize("durability", ["os", "disk"])
@@ -347,31 +355,29 @@ async def test_what_waits_for_the_thread_is_only_begun(durability: str) -> None:
     store = FakeStore()
     notes: list[str] = []
     async with committing(store, in_thread=True, durability=durability) as commits:
-        for name in ("a", "b"):
-            told = len(notes)
-            await submit_and_start(commits, name, notes)
-            assert len(notes) == told
-            await commits.commit([])
-    assert notes == ["a written", "a", "b written", "b"]
+        await become_known_to_write_alone(commits)
+        await submit_and_start(commits, "a", notes)
+        assert notes == []
+        await commits.commit([])
+    assert notes == ["a written", "a"]
 
 
 async def test_a_task_that_writes_alone_begins_the_sync_at_once() -> None:
     store = FakeStore()
     notes: list[str] = []
     async with committing(store) as commits:
-        await submit_and_start(commits, "a", notes)
-        assert notes == []
-        await commits.commit([])
+        await become_known_to_write_alone(commits)
+        del store.groups[:]
         store.gate.clear()
+        await submit_and_start(commits, "a", notes)
+        assert notes == ["a written"]
         await submit_and_start(commits, "b", notes)
-        assert notes == ["a written", "a", "b written"]
-        await submit_and_start(commits, "c", notes)
         await trio.testing.wait_all_tasks_blocked()
-        assert store.groups == [["a"], ["b"]], "one group at a time"
+        assert store.groups == [["a"]], "one group at a time"
         store.gate.set()
-        await commits.commit(["d"])
-    assert notes == ["a written", "a", "b written", "b", "c written", "c"]
-    assert store.groups == [["a"], ["b"], ["c", "d"]]
+        await commits.commit(["c"])
+    assert notes == ["a written", "a", "b written", "b"]
+    assert store.groups == [["a"], ["b", "c"]]
 
 
 async def test_tasks_that_write_in_one_tick_are_one_group() -> None:
@@ -384,6 +390,28 @@ async def test_tasks_that_write_in_one_tick_are_one_group() -> None:
                     nursery.start_soon(submit_and_start, commits, name, notes)
             await trio.testing.wait_all_tasks_blocked()
     assert [sorted(group) for group in store.groups] == [["a", "b", "c"]] * 2
+
+
+@pytest.mark.parametrize("durability", ["os", "disk"])
+async def test_two_tasks_that_write_in_the_same_ticks_are_one_group_in_whatever_order(durability: str) -> None:
+    store = FakeStore()
+    async with committing(store, durability=durability) as commits, trio.open_nursery() as nursery:
+        turn = trio.Event()
+
+        async def write(name: str) -> None:
+            for _ in range(20):
+                commits.submit([name], lambda _: None, start=False)
+                commits.start()
+                await turn.wait()
+
+        for name in ("a", "b"):
+            nursery.start_soon(write, name)
+        for _ in range(20):
+            await trio.testing.wait_all_tasks_blocked()
+            await commits.commit([])
+            turn, ended = trio.Event(), turn
+            ended.set()
+    assert [sorted(group) for group in store.groups] == [["a", "b"]] * 20
 
 
 async def test_what_is_started_keeps_its_place_behind_a_sync_and_operations() -> None:
@@ -409,14 +437,13 @@ async def test_a_write_at_once_is_refused_with_all_that_is_queued() -> None:
     store = FakeStore()
     notes: list[str] = []
     async with committing(store, durability="os") as commits:
-        await submit_and_start(commits, "a", notes)
-        await trio.testing.wait_all_tasks_blocked()
+        await become_known_to_write_alone(commits)
         commits.submit(["b"], noting(notes, "b"), start=False)
         store.fail_write = NoSpace("full")
         await submit_and_start(commits, "c", notes)
-        assert notes == ["a written", "a", "b:NoSpace", "c:NoSpace"]
+        assert notes == ["b:NoSpace", "c:NoSpace"]
         await submit_and_start(commits, "d", notes)
-    assert notes[4:] == ["d written", "d"]
+    assert notes[2:] == ["d written", "d"]
 
 
 async def test_an_error_that_no_write_may_raise_ends_the_committer() -> None:
@@ -425,12 +452,11 @@ async def test_an_error_that_no_write_may_raise_ends_the_committer() -> None:
     notes: list[str] = []
     with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
         async with committing(store, durability="os") as commits:
-            await submit_and_start(commits, "a", notes)
-            await trio.testing.wait_all_tasks_blocked()
+            await become_known_to_write_alone(commits)
             store.fail_write = ZeroDivisionError("a bug")
             await submit_and_start(commits, "b", notes)
             await trio.sleep_forever()
-    assert notes == ["a written", "a"]
+    assert notes == []
 
 
 class Panic(BaseException):
@@ -444,6 +470,7 @@ async def test_an_error_that_no_sync_may_raise_ends_the_committer(in_thread: boo
     notes: list[str] = []
     with pytest.RaisesGroup(type(crash), flatten_subgroups=True):
         async with committing(store, in_thread=in_thread) as commits:
+            await become_known_to_write_alone(commits)
             store.fail_sync = crash
             await submit_and_start(commits, "a", notes)
             await trio.sleep_forever()
