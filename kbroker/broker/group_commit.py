@@ -195,14 +195,7 @@ class GroupCommit(Generic[Item]):
         starter = trio.lowlevel.current_task()
         self._starts_in_a_row = self._starts_in_a_row + 1 if starter is self._last_starter else 1
         self._last_starter = starter
-        if self._starts_in_a_row < _ALONE or self._idle_task is None or self._is_in_flight:
-            self._wake()
-            return
-        try:
-            self._commit(self._next_group())
-        except Exception as error:  # A bug, or an operation of the store that must not fail: the broker ends, as it does with others.
-            self._crash = error
-            self._wake()
+        self._go_on()
 
     async def commit(self, items: Sequence[Item]) -> None:
         """Write and wait until it counts; raises NoSpace or StoreFailed. Cancelling leaves the write under way."""
@@ -293,6 +286,18 @@ class GroupCommit(Generic[Item]):
             task, self._idle_task = self._idle_task, None
             trio.lowlevel.reschedule(task)
 
+    def _go_on(self) -> None:
+        """With the next group where its writer is alone; all else is the committer's."""
+        is_committers = self._starts_in_a_row < _ALONE or self._sync_is_due or self._crash is not None
+        if is_committers or self._is_in_flight or self._idle_task is None or not (group := self._next_group()):
+            self._wake()
+            return
+        try:
+            self._commit(group)
+        except Exception as error:  # A bug, or an operation of the store that must not fail: the broker ends, as it does with others.
+            self._crash = error
+            self._wake()
+
     def _next_group(self) -> list[_Entry]:
         """The entries that are queued before the first operation."""
         waiting = self._queue
@@ -352,7 +357,7 @@ class GroupCommit(Generic[Item]):
             self._crash = crash
         self._is_in_flight = False  # Not before all are told: what they submit comes after them.
         if self._queue or self._sync_is_due or self._closing or self._crash is not None:
-            self._wake()
+            self._go_on()
 
     def _items_of(self, group: list[_Entry]) -> list[Item]:
         """Raises StoreFailed if the store has failed before."""

@@ -380,6 +380,54 @@ async def test_a_task_that_writes_alone_begins_the_sync_at_once() -> None:
     assert store.groups == [["a"], ["b", "c"]]
 
 
+async def test_what_is_behind_a_write_alone_keeps_its_order() -> None:
+    store = FakeStore()
+    notes: list[str] = []
+    async with committing(store) as commits, trio.open_nursery() as nursery:
+        await become_known_to_write_alone(commits)
+        store.gate.clear()
+        await submit_and_start(commits, "a", notes)
+        await submit_and_start(commits, "b", notes)
+        nursery.start_soon(commits.perform, lambda: notes.append("operation"))
+        await trio.testing.wait_all_tasks_blocked()
+        await submit_and_start(commits, "c", notes)
+        store.gate.set()
+        await commits.commit([])
+    assert notes == ["a written", "a", "b written", "b", "operation", "c written", "c"]
+
+
+async def test_closing_waits_for_a_write_alone_and_what_is_behind_it() -> None:
+    store = FakeStore()
+    notes: list[str] = []
+    async with committing(store) as commits:
+        await become_known_to_write_alone(commits)
+        store.gate.clear()
+        await submit_and_start(commits, "a", notes)
+        await submit_and_start(commits, "b", notes)
+        commits.close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert notes == ["a written"]
+    assert notes == ["a written", "a", "b written", "b"]
+
+
+@pytest.mark.parametrize("error", [NoSpace("full"), StoreFailed("EIO")])
+async def test_a_write_alone_that_fails_refuses_all_behind_it(error: Exception) -> None:
+    store = FakeStore()
+    notes: list[str] = []
+    async with committing(store) as commits:
+        await become_known_to_write_alone(commits)
+        store.gate.clear()
+        await submit_and_start(commits, "a", notes)
+        await submit_and_start(commits, "b", notes)
+        await submit_and_start(commits, "c", notes)
+        store.fail_sync = error
+        store.gate.set()
+        with pytest.raises(type(error)):
+            await commits.commit(["d"])
+        assert commits.failed is isinstance(error, StoreFailed)
+    assert notes == ["a written", *(f"{name}:{type(error).__name__}" for name in "abc")]
+
+
 async def test_tasks_that_write_in_one_tick_are_one_group() -> None:
     store = FakeStore()
     notes: list[str] = []
