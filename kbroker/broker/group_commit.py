@@ -21,12 +21,8 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import queue
-import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -35,6 +31,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 import outcome
 import trio
 
+from kbroker.broker.commit_thread import CommitThread
 from kbroker.broker.waiting import Decision, OnDone
 from kbroker.errors import NoSpace, StoreFailed
 from kbroker.metrics import SECONDS, Histogram
@@ -43,77 +40,11 @@ logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-Ended = Callable[[BaseException | None], None]
-
 _ALONE = 3
 """Starts of one task in a row after which it is taken to write alone. Of two tasks that write in the same ticks, in whatever order, one
 may start twice in a row."""
 _REPORT_EVERY_S = 10.0
 """How often a full disk is reported: thousands of writes may be refused in a second, and the log may lie on that disk."""
-
-
-class CommitThread:
-    """One worker thread that runs calls for the loop, one at a time and in the order of asking. No call is abandoned.
-
-    What ended is told through a pipe of its own that one task reads: trio's way back from a thread (run_sync_soon) costs a quarter more
-    for the same round trip."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._calls: queue.SimpleQueue[tuple[Callable[[], object], Ended] | None] = queue.SimpleQueue()
-        self._ended: deque[tuple[Ended, BaseException | None]] = deque()
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Calls are run and told: those of the block to the last one, also where the block is cancelled."""
-        reads, writes = os.pipe()
-        thread = threading.Thread(target=self._work, args=(writes,), name=self._name, daemon=True)
-        thread.start()
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._tell, reads)
-                try:
-                    yield
-                finally:
-                    self._calls.put(None)
-        finally:
-            thread.join()
-            os.close(reads)
-
-    def begin(self, call: Callable[[], object], ended: Ended) -> None:
-        """`ended` runs on the loop, in the first turn after the call has ended, with what it raised. It raises nothing itself."""
-        self._calls.put((call, ended))
-
-    async def call(self, function: Callable[[], Answer]) -> Answer:
-        task = trio.lowlevel.current_task()
-        results: list[outcome.Outcome[Answer]] = []
-        self.begin(lambda: results.append(outcome.capture(function)), lambda _: trio.lowlevel.reschedule(task, results[0]))
-        answer: Answer = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
-        return answer
-
-    def _work(self, writes: int) -> None:
-        try:
-            while (asked := self._calls.get()) is not None:
-                call, ended = asked
-                error: BaseException | None = None
-                try:
-                    call()
-                except BaseException as raised:  # PanicException of an engine in Rust is no Exception
-                    error = raised
-                self._ended.append((ended, error))
-                os.write(writes, b"\0")
-        finally:
-            os.close(writes)
-
-    async def _tell(self, reads: int) -> None:
-        with trio.CancelScope(shield=True):
-            while True:
-                await trio.lowlevel.wait_readable(reads)
-                if not os.read(reads, 64):  # A byte for each call: if there are more, they are read in the next turn.
-                    return
-                while self._ended:
-                    ended, error = self._ended.popleft()
-                    ended(error)
 
 
 class _Entry(NamedTuple):
