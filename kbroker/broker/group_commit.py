@@ -283,7 +283,7 @@ class GroupCommit(Generic[Item]):
             elif isinstance(error, NoSpace | StoreFailed):
                 self._refuse(group, error)
             else:
-                raise error
+                self._crash = error
         except BaseException as crash:
             self._crash = crash
         self._is_in_flight = False  # Not before all are told: what they submit comes after them.
