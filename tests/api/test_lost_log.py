@@ -83,7 +83,7 @@ async def test_a_start_offset_that_the_log_had(connect: Connect, every_engine: s
         if way == "latest":
             await set_up_group(client, {"share.auto.offset.reset": "latest"})
             await alter(client, -1)
-            assert acquired(await Member(client, "m").fetch([key], wait_ms=10)) == []
+            assert acquired(await Member(client, "m").fetch([key], wait_ms=300)) == []
             assert await starts(client) == {0: (10, 0)}
         else:
             assert await alter(client, 10 if "end" in way else 8) == [0]
