@@ -217,23 +217,22 @@ def share_fetch_response(
     else:
         head = [_SHARE_HEAD.pack(0, error_code), _compact_string(error_message), _I32.pack(lock_timeout_ms), uvarint(len(topics) + 1)]
     for topic_id, rows in topics:
-        head += (topic_id.bytes, uvarint(len(rows) + 1))
+        head += (topic_id.int.to_bytes(16, "big"), uvarint(len(rows) + 1))
         for index, code, message, acknowledge_code, acknowledge_message, records, acquired in rows:
             if message is None and acknowledge_message is None:
-                head.append(_SHARE_FETCH_ROW.pack(index, code, acknowledge_code, -1, -1))
+                head += (_SHARE_FETCH_ROW.pack(index, code, acknowledge_code, -1, -1),)
             else:
                 head += (_SHARE_ROW.pack(index, code), _compact_string(message))
                 head += (_I16.pack(acknowledge_code), _compact_string(acknowledge_message), _NO_LEADER)
-            head.append(uvarint(sum(map(len, records)) + 1))
             if records:
-                buffers.append(b"".join(head))
-                buffers += records
+                head += (uvarint(sum(map(len, records)) + 1),)
+                buffers += (b"".join(head), *records)
                 head = []
-            head.append(uvarint(len(acquired) + 1))
-            head += [_ACQUIRED.pack(*run) for run in acquired]
-            head.append(b"\x00")
-        head.append(b"\x00")
-    head.append(b"\x01\x00")
+            else:
+                head += (b"\x01",)
+            head += (uvarint(len(acquired) + 1), *[_ACQUIRED.pack(*run) for run in acquired], b"\x00")
+        head += (b"\x00",)
+    head += (b"\x01\x00",)
     buffers.append(b"".join(head))
     return buffers
 
@@ -247,14 +246,12 @@ def share_acknowledge_response(
     error_message: str | None = None,
 ) -> bytes:
     """v1-2 (KIP-932): v2 tells the lock timeout (KIP-1222)."""
-    parts = [_SHARE_HEAD.pack(0, error_code), _compact_string(error_message)]
-    if version >= 2:
-        parts.append(_I32.pack(lock_timeout_ms))
-    parts.append(uvarint(len(topics) + 1))
+    lock_timeout = _I32.pack(lock_timeout_ms) if version >= 2 else b""
+    parts = [_SHARE_HEAD.pack(0, error_code), _compact_string(error_message), lock_timeout, uvarint(len(topics) + 1)]
     for topic_id, rows in topics:
-        parts += (topic_id.bytes, uvarint(len(rows) + 1))
-        for row in rows:
-            parts += (_SHARE_ROW.pack(row.partition, row.error_code), _compact_string(row.error_message), _NO_LEADER, b"\x00")
-        parts.append(b"\x00")
-    parts.append(b"\x01\x00")
+        parts += (topic_id.int.to_bytes(16, "big"), uvarint(len(rows) + 1))
+        for index, code, message in rows:
+            parts += (_SHARE_ROW.pack(index, code), _compact_string(message), _NO_LEADER, b"\x00")
+        parts += (b"\x00",)
+    parts += (b"\x01\x00",)
     return b"".join(parts)
