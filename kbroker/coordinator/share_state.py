@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
@@ -132,7 +133,7 @@ class ShareStateCoordinator:
         self._scan = scan
         self._partition_exists = partition_exists
         self._updates_per_snapshot = updates_per_snapshot
-        self._entries: dict[SharePartitionKey, _Entry] = {}
+        self._entries: dict[tuple[str, TopicPartition], _Entry] = {}
         self._loads = self._updates = self._snapshots = self._snapshots_anew = 0
 
     # --- the five verbs, and what follows from a topic's deletion ---
@@ -148,7 +149,7 @@ class ShareStateCoordinator:
 
     def write(self, group_id: str, requests: Sequence[WriteRequest], *, now_ms: int) -> ShareStateOutcome[Result]:
         """Merge batches into the state and move its start offset up. Never changes the stored epochs."""
-        return self._decide(group_id, requests, Result, lambda decision, request: self._write(decision, request, now_ms))
+        return self._decide(group_id, requests, Result, partial(self._write, now_ms))
 
     def delete(self, group_id: str, partitions: Sequence[TopicPartition]) -> ShareStateOutcome[Result]:
         """Forget share-partitions, whatever their epochs. One that is not known is fine too."""
@@ -167,7 +168,7 @@ class ShareStateCoordinator:
 
     def topic_deleted(self, topic_id: UUID) -> ShareStateOutcome[Result]:
         """Forget the share-partitions of all groups on that topic, with one result for each that there was."""
-        found = dict.fromkeys(key for key in self._entries if key.partition.topic_id == topic_id)
+        found = dict.fromkeys(entry.key for entry in self._entries.values() if entry.key.partition.topic_id == topic_id)
         for stored, _ in self._scan(share_topic_prefix(topic_id)):
             key = parse_key(stored)
             assert isinstance(key, ShareStateKey)
@@ -290,28 +291,30 @@ class ShareStateCoordinator:
             written_in=state.written_in,
         )
 
-    def _write(self, decision: _Decision[Result], request: WriteRequest, now_ms: int) -> Result:
-        partition = request.partition
-        _check_partition(partition)
-        _check_epoch(request.leader_epoch, "leader epoch")
-        _check_epoch(request.state_epoch, "state epoch")
-        _check_batches(request.batches)
+    def _write(self, now_ms: int, decision: _Decision[Result], request: WriteRequest) -> Result:
+        partition, state_epoch, leader_epoch, start_offset, delivery_complete_count, batches = request
+        if partition.partition < 0 or leader_epoch < 0 or state_epoch < 0:
+            _check_partition(partition)
+            _check_epoch(leader_epoch, "leader epoch")
+            _check_epoch(state_epoch, "state epoch")
+        _check_batches(batches)
         entry = self._entry(decision.group_id, partition, decision)
         state = entry.state
         if state is None:
             raise KafkaError(ErrorCode.invalid_request, "Write operation on uninitialized share partition not allowed.")
-        if request.leader_epoch < state.leader_fence:
-            raise _fenced_leader(request.leader_epoch, state)
-        if request.state_epoch < state.state_epoch:
-            raise _fenced_state(request.state_epoch, state)
+        if leader_epoch < state.leader_fence:
+            raise _fenced_leader(leader_epoch, state)
+        if state_epoch < state.state_epoch:
+            raise _fenced_state(state_epoch, state)
         self._check_exists(partition)
-        if state.start_offset < request.start_offset != UNCHANGED_OFFSET:
-            state.start_offset = request.start_offset
-            state.delivery_complete_count = request.delivery_complete_count
+        if state.start_offset < start_offset != UNCHANGED_OFFSET:
+            state.start_offset = start_offset
+            state.delivery_complete_count = delivery_complete_count
             state.written_in = state.leader_epoch
-        elif request.start_offset == state.start_offset:
-            state.delivery_complete_count = max(state.delivery_complete_count, request.delivery_complete_count)
-        batches = combine(request.batches, (), state.start_offset)
+        elif start_offset == state.start_offset and state.delivery_complete_count < delivery_complete_count:
+            state.delivery_complete_count = delivery_complete_count
+        if len(batches) != 1 or batches[0].first_offset < state.start_offset:  # Else there is nothing to combine or to cut off.
+            batches = combine(batches, (), state.start_offset)
         if batches:
             state.written_in = state.leader_epoch
         state.recent += batches
@@ -351,9 +354,9 @@ class ShareStateCoordinator:
 
     def _entry(self, group_id: str, partition: TopicPartition, decision: _Decision[R] | None = None) -> _Entry:
         """From memory or from the store. One without state is not kept: asking for unknown names must not cost memory."""
-        key = SharePartitionKey(group_id, partition)
-        entry = self._entries.get(key)
+        entry = self._entries.get((group_id, partition))
         if entry is None:
+            key = SharePartitionKey(group_id, partition)
             if len(group_id.encode()) > MAX_GROUP_ID_BYTES:
                 raise KafkaError(ErrorCode.invalid_request, f"The group id must not be longer than {MAX_GROUP_ID_BYTES} bytes.")
             prefix = share_partition_prefix(group_id, *partition)
@@ -431,10 +434,11 @@ class _Decision(Generic[R]):
         self.changed[entry] = None
 
     def outcome(self) -> ShareStateOutcome[R]:
+        changed = []
         for entry in self.changed:
             entry.unsaved += 1
-        changed = tuple((entry, _to_be_saved(entry.state)) for entry in self.changed)
-        return ShareStateOutcome(tuple(self.changes), tuple(self.results), self.must_wait or bool(self.changes), changed)
+            changed.append((entry, _to_be_saved(entry.state)))
+        return ShareStateOutcome(tuple(self.changes), tuple(self.results), self.must_wait or bool(self.changes), tuple(changed))
 
 
 def _to_be_saved(state: ShareState | None) -> _Saved:
