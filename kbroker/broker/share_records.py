@@ -22,7 +22,8 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -60,44 +61,35 @@ class StoredBatch(NamedTuple):
     end: int
 
 
-_BATCH = struct.Struct(">qi4xb4xhi")
+_unpack_batch = struct.Struct(">qi4xb4xhi").unpack_from
 """Of the header what is looked at here: base offset, length, magic, attributes, last offset delta."""
-_new_batch = tuple.__new__
+_LEAST_LENGTH = HEADER_SIZE - LENGTH_END
+_new_batch: Callable[[tuple[int, int, bool, memoryview, int, int]], StoredBatch] = partial(tuple.__new__, StoredBatch)
 _base_offset, _last_offset = attrgetter("base_offset"), attrgetter("last_offset")
 
 
 def walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset: int) -> list[StoredBatch]:
     """The batches of `views` from the front, as many as hold `wanted` offsets: those that iter_possible() of stored_batches.py gives, with
-    a third of its calls for each. Of small batches there are hundreds in an answer."""
+    three calls for each. Of small batches there are hundreds in an answer."""
     batches: list[StoredBatch] = []
     least_offset, beyond = 0, fetch_offset + wanted
     for view in views:
-        end = 0
-        batch = _batch_at(view, 0, least_offset, end_offset)
-        while batch is not None:
-            base_offset, last_offset, _, _, start, end = batch
+        last, at, size = 0, 0, len(view)
+        while at + HEADER_SIZE <= size:
+            base_offset, length, magic, attributes, last_delta = _unpack_batch(view, at)
+            end = at + length + LENGTH_END
+            if magic != MAGIC or length < _LEAST_LENGTH or end > size or not least_offset <= base_offset < end_offset or last_delta < 0:
+                break
             if base_offset >= beyond:
                 return batches
-            following = _batch_at(view, end, last_offset + 1, end_offset)
-            if following is None and end < len(view) and not crc_is_valid(view, start, read_header(view, start)):
-                return batches
-            batches.append(batch)
-            least_offset, batch = last_offset + 1, following
-        if end < len(view):
+            least_offset = base_offset + last_delta + 1
+            batches.append(_new_batch((base_offset, least_offset - 1, attributes & CONTROL != 0, view, at, end)))
+            last, at = at, end
+        if at < size:  # What lies here is no batch, or else the one before does not say how long it is.
+            if at and not crc_is_valid(view, last, read_header(view, last)):
+                batches.pop()
             return batches
     return batches
-
-
-def _batch_at(view: memoryview, start: int, least_offset: int, beyond_offset: int) -> StoredBatch | None:
-    """The batch at `start`, if one may lie there whose base offset is in [least_offset, beyond_offset)."""
-    left = len(view) - start
-    if left < HEADER_SIZE:
-        return None
-    base_offset, length, magic, attributes, last_delta = _BATCH.unpack_from(view, start)
-    size = length + LENGTH_END
-    if magic != MAGIC or not HEADER_SIZE <= size <= left or not least_offset <= base_offset < beyond_offset or last_delta < 0:
-        return None
-    return _new_batch(StoredBatch, (base_offset, base_offset + last_delta, attributes & CONTROL != 0, view, start, start + size))
 
 
 def whole_batches(batches: Sequence[StoredBatch], ranges: Sequence[AcquiredRange], *, has_control: bool = True) -> list[memoryview]:

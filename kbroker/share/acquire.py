@@ -15,8 +15,9 @@ It changes the window and nothing else: acquisitions are not persisted.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
@@ -28,6 +29,8 @@ from kbroker.share.record_state import HOLE
 __all__ = ["AcquireMode", "Acquisition"]
 
 _AFTER_ANY = 1 << 64
+_range: Callable[[tuple[int, int, int]], AcquiredRange] = partial(tuple.__new__, AcquiredRange)
+"""An AcquiredRange without two calls: where batches are small each of them has one."""
 _AVAILABLE_BYTE = bytes([AVAILABLE])
 
 
@@ -74,7 +77,7 @@ class Acquisition:
         self._settings = settings
         self._member_id = member_id
         self._by_record = mode == _RECORD_LIMIT
-        self._batch_size = max(batch_size, 1)
+        self._batch_size = batch_size if batch_size > 0 else 1
         self._max_records = max_records
         self._deadline_ms = deadline_ms
         self._batches = batches
@@ -178,14 +181,14 @@ class Acquisition:
         self._entry(first, last, window.counts[i])
 
     def _entry(self, first: int, last: int, delivery_count: int) -> None:
-        self.ranges.append(AcquiredRange(first, last, delivery_count))
+        self.ranges.append(_range((first, last, delivery_count)))
         if last >= self._window.gap_start:
             self._window.gap_start = last + 1
 
     def _new_data(self, first: int, last: int) -> int:
         """Put record batches that are not in the window yet into it; the last offset that has been dealt with."""
         batches = self._batches
-        k = _batch_at_or_below(batches, first)
+        k = 0 if batches[0][0] <= first <= batches[0][1] else _batch_at_or_below(batches, first)
         if k < 0 or batches[k][1] < first:
             k += 1
             if k == len(batches) or batches[k][0] > last:
@@ -193,7 +196,10 @@ class Acquisition:
             first = batches[k][0]
         room = self._max_records - self.taken
         if room < last - first + 1:
-            last = min(last, batches[_batch_at_or_below(batches, first + room - 1)][1])
+            end = batches[k][1]
+            if end < first + room - 1:
+                end = batches[_batch_at_or_below(batches, first + room - 1)][1]
+            last = min(last, end)
         if self._by_record:
             self._cache(first, last, min(last, first + room - 1))
             return last

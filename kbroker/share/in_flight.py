@@ -380,17 +380,18 @@ class InFlightWindow:
         states, head = self.states, self.start_offset - self.base
         if not states or states[head] not in _PASSABLE:
             return
-        stop = min(len(states), self.gap_start - self.base) if self.gap_open else len(states)
+        size = len(states)
+        stop = min(size, self.gap_start - self.base) if self.gap_end == self.end_offset else size
         i = head
         while i < stop:
-            chunk = states[i : min(i + _STRIP_CHUNK, stop)]
+            chunk = states[i : i + _STRIP_CHUNK] if i + _STRIP_CHUNK < stop else states[i:stop]
             left = len(chunk.lstrip(_PASSABLE))
             i += len(chunk) - left
             if left:
                 break
         if i <= head:
             return
-        if i == len(states):
+        if i == size:
             self.clear(self.end_offset + 1)
             return
         self.complete -= i - head - states.count(HOLE, head, i) - states.count(CONTROL, head, i)
