@@ -6,8 +6,9 @@ sent when what was taken is saved. Rows without acknowledgement batches say NONE
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from kbroker.broker.connection import Raw, Request
@@ -21,6 +22,9 @@ from kbroker.share.persister import TopicPartition
 
 MAX_MEMBER_ID_LENGTH = 36
 NO_TOPIC_ID = UUID(int=0)
+
+_ack_batch: Callable[[tuple[int, int, bytes]], AckBatch] = partial(tuple.__new__, AckBatch)
+"""An AckBatch without two calls: clients may acknowledge each record by itself."""
 
 
 async def handle(request: Request) -> Raw:
@@ -37,19 +41,28 @@ async def handle(request: Request) -> Raw:
     if plan.is_final:
         share_groups.close_session(plan.session)
     rows: dict[UUID, list[ShareAcknowledgeRow]] = {}
-    if any(row.acknowledgement_batches for topic in body.topics for row in topic.partitions):
-        for partition, refused in results.items():
-            code, message = (0, None) if refused is None else (int(refused.code), refused.message)
-            rows.setdefault(partition.topic_id, []).append(ShareAcknowledgeRow(partition.partition, code, message))
+    if has_batches(body.topics):
+        for (topic_id, index), refused in results:
+            row = ShareAcknowledgeRow(index) if refused is None else ShareAcknowledgeRow(index, int(refused.code), refused.message)
+            rows.setdefault(topic_id, []).append(row)
     lock_ms = share_groups.settings(body.group_id).lock_duration_ms
     packed = share_acknowledge_response(request.version, list(rows.items()), lock_timeout_ms=lock_ms)
-    return Raw((packed,), [refused.code for refused in results.values() if refused is not None])
+    return Raw((packed,), [refused.code for _, refused in results if refused is not None])
 
 
 def listed_partitions(topics: Sequence[Any]) -> list[TopicPartition]:
     """The partitions of a request's Topics, each once: librdkafka may list one more than once."""
     listed = [TopicPartition(topic.topic_id or NO_TOPIC_ID, row.partition_index) for topic in topics for row in topic.partitions]
     return listed if len(listed) < 2 else list(dict.fromkeys(listed))
+
+
+def has_batches(topics: Sequence[Any]) -> bool:
+    """Whether there is something to acknowledge."""
+    for topic in topics:
+        for row in topic.partitions:
+            if row.acknowledgement_batches:
+                return True
+    return False
 
 
 def check_identity(body: Any) -> None:
@@ -60,43 +73,59 @@ def check_identity(body: Any) -> None:
         raise KafkaError(ErrorCode.invalid_request)
 
 
-async def acknowledge(request: Request, topics: Sequence[Any], *, is_renew_ack: bool) -> dict[TopicPartition, KafkaError | None]:
+Results: TypeAlias = list[tuple[TopicPartition, KafkaError | None]]
+
+
+async def acknowledge(request: Request, topics: Sequence[Any], *, is_renew_ack: bool) -> Results:
     """One result per partition that is listed, saved where it is None. Rows that a client lists twice are taken together."""
     body = request.body
-    results: dict[TopicPartition, KafkaError | None] = {}
+    results: Results = []
     valid: list[tuple[TopicPartition, Sequence[AckBatch]]] = []
-    asked: list[tuple[TopicMetrics, TopicPartition]] = []
-    for partition, batches in _listed_batches(topics).items():
+    places: list[int] = []
+    asked: list[tuple[TopicMetrics, int]] = []
+    for place, (partition, batches) in enumerate(_listed_batches(topics)):
         topic = request.broker.topics.by_id(partition.topic_id)
-        results[partition] = error = _check(request.version, topic, partition, batches, is_renew_ack=is_renew_ack)
+        error = _check(request.version, topic, partition, batches, is_renew_ack=is_renew_ack)
+        results.append((partition, error))
         if batches:
             if error is None:
                 valid.append((partition, batches))
+                places.append(place)
             if topic is not None:
-                asked.append((topic.metrics, partition))
+                asked.append((topic.metrics, place))
     if valid:
-        results.update(await request.broker.share_groups.acknowledge(body.group_id, body.member_id, valid))
+        for place, error in zip(places, await request.broker.share_groups.acknowledge(body.group_id, body.member_id, valid), strict=True):
+            if error is not None:
+                results[place] = results[place][0], error
     _count(asked, results)
     return results
 
 
-def _listed_batches(topics: Sequence[Any]) -> dict[TopicPartition, list[AckBatch]]:
-    listed: dict[TopicPartition, list[AckBatch]] = {}
+def _listed_batches(topics: Sequence[Any]) -> list[tuple[TopicPartition, list[AckBatch]]]:
+    listed: list[tuple[TopicPartition, list[AckBatch]]] = []
     for topic in topics:
+        topic_id = topic.topic_id or NO_TOPIC_ID
         for row in topic.partitions:
-            lists = row.acknowledgement_batches
-            batches = [AckBatch(each.first_offset, each.last_offset, pack_types(each.acknowledge_types)) for each in lists]
-            before = listed.setdefault(TopicPartition(topic.topic_id or NO_TOPIC_ID, row.partition_index), batches)
-            if before is not batches:
-                before += batches
-    return listed
+            batches = [
+                _ack_batch((each.first_offset, each.last_offset, pack_types(each.acknowledge_types)))
+                for each in row.acknowledgement_batches
+            ]
+            listed.append((TopicPartition(topic_id, row.partition_index), batches))
+    if len(listed) < 2:
+        return listed
+    joined: dict[TopicPartition, list[AckBatch]] = {}
+    for partition, batches in listed:
+        before = joined.setdefault(partition, batches)
+        if before is not batches:
+            before += batches
+    return list(joined.items())
 
 
-def _count(asked: Sequence[tuple[TopicMetrics, TopicPartition]], results: Mapping[TopicPartition, KafkaError | None]) -> None:
-    """Each topic counts once for a request, as in Kafka, if there was something to acknowledge."""
+def _count(asked: Sequence[tuple[TopicMetrics, int]], results: Results) -> None:
+    """Each topic counts once for a request, as in Kafka, if there was something to acknowledge. `asked`: the places of its results."""
     failed: dict[TopicMetrics, bool] = {}
-    for metrics, partition in asked:
-        failed[metrics] = failed.get(metrics, False) or results[partition] is not None
+    for metrics, place in asked:
+        failed[metrics] = results[place][1] is not None or failed.get(metrics, False)
     for metrics, has_failed in failed.items():
         metrics.share_acknowledge_requests += 1
         metrics.failed_share_acknowledge_requests += has_failed

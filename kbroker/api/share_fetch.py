@@ -10,16 +10,18 @@ what it was processing when it lost the partition).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 from uuid import UUID
 
-from kbroker.api.share_acknowledge import NO_TOPIC_ID, acknowledge, check_identity, listed_partitions
+from kbroker.api.share_acknowledge import NO_TOPIC_ID, Results, acknowledge, check_identity, has_batches, listed_partitions
 from kbroker.broker.connection import Raw, Request
 from kbroker.broker.share_fetching import ShareFetching, ShareLimits
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.hot import ShareFetchRow, share_fetch_response
 from kbroker.protocol.messages import milliseconds
+from kbroker.records import Buffer
 from kbroker.share.persister import TopicPartition
 from kbroker.share.session import FetchPlan
 from kbroker.share.share_partition import AcquireMode
@@ -35,13 +37,13 @@ async def handle(request: Request) -> Raw:
         check_identity(body)
         if is_renew_ack:
             _check_renewal_limits(body)
-        acknowledging = _with_acks(body.topics)
+        acknowledging = [topic for topic in body.topics if has_batches((topic,))]
         plan = await _plan(request, has_acks=bool(acknowledging))
     except KafkaError as error:
         return _refusal(request, error)
     if plan.replaced is not None:
         share_groups.release_session(plan.replaced)
-    results = await acknowledge(request, acknowledging, is_renew_ack=is_renew_ack) if acknowledging else {}
+    results = await acknowledge(request, acknowledging, is_renew_ack=is_renew_ack) if acknowledging else []
     rows: dict[TopicPartition, ShareFetchRow] = {}
     if plan.is_final:
         share_groups.close_session(plan.session)
@@ -53,7 +55,7 @@ async def handle(request: Request) -> Raw:
         if limits.max_records > 0 and limits.max_bytes != 0:
             empty_rows = plan.is_new or plan.session.has_rows_due
             fetching = ShareFetching(request.broker, request.connection, body.group_id, body.member_id, limits, empty_rows=empty_rows)
-            rows = _due_rows(plan, await fetching.run(plan.partitions, lambda: share_groups.sessions.is_current(plan)))
+            rows = _due_rows(plan, await fetching.run(plan.partitions, partial(share_groups.sessions.is_current, plan)))
     if plan.is_overtaken:
         return _refusal(request, KafkaError(ErrorCode.invalid_share_session_epoch), _lock_duration_ms(request))
     return Raw(_answer(request, rows, results), _errors(rows))
@@ -91,10 +93,6 @@ async def _plan(request: Request, *, has_acks: bool) -> FetchPlan:
         raise
 
 
-def _with_acks(topics: Sequence[Any]) -> list[Any]:
-    return [topic for topic in topics if any([row.acknowledgement_batches for row in topic.partitions])]
-
-
 def _check_renewal_limits(body: Any) -> None:
     """A request that renews must not ask for records, whatever the session says."""
     if body.max_bytes or body.min_bytes or body.max_records or milliseconds(body.max_wait):
@@ -125,17 +123,23 @@ def _due_rows(plan: FetchPlan, rows: dict[TopicPartition, ShareFetchRow]) -> dic
 
 
 def _errors(rows: Mapping[TopicPartition, ShareFetchRow]) -> list[int]:
-    wrong = [row for row in rows.values() if row.error_code or row.acknowledge_error_code]
-    return [code for row in wrong for code in (row.error_code, row.acknowledge_error_code) if code]
+    codes: list[int] = []
+    for row in rows.values():
+        if row.error_code:
+            codes.append(row.error_code)
+        if row.acknowledge_error_code:
+            codes.append(row.acknowledge_error_code)
+    return codes
 
 
-def _answer(request: Request, rows: dict[TopicPartition, ShareFetchRow], results: dict[TopicPartition, KafkaError | None]) -> Any:
-    for partition, error in results.items():
-        row = rows.get(partition) or ShareFetchRow(partition.partition)
+def _answer(request: Request, rows: dict[TopicPartition, ShareFetchRow], results: Results) -> list[Buffer]:
+    for partition, error in results:
         if error is not None:
-            row = row._replace(acknowledge_error_code=int(error.code), acknowledge_error_message=error.message)
-        rows[partition] = row
+            row = rows.get(partition) or ShareFetchRow(partition.partition)
+            rows[partition] = row._replace(acknowledge_error_code=int(error.code), acknowledge_error_message=error.message)
+        elif partition not in rows:
+            rows[partition] = ShareFetchRow(partition.partition)
     topics: dict[UUID, list[ShareFetchRow]] = {}
-    for partition, row in rows.items():
-        topics.setdefault(partition.topic_id, []).append(row)
+    for (topic_id, _), row in rows.items():
+        topics.setdefault(topic_id, []).append(row)
     return share_fetch_response(request.version, list(topics.items()), lock_timeout_ms=_lock_duration_ms(request))

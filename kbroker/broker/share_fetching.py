@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 _SMALL_READ_BYTES = 64 << 10
 _BYTES_PER_RECORD = 4 << 10
-_WATCHED_AT_ONCE = 16
-"""So many partitions are watched before they are looked at, which saves looking twice before a wait."""
 
 
 class ShareLimits(NamedTuple):
@@ -57,6 +55,7 @@ class ShareFetching:
         self._limits = limits
         self._empty_rows = empty_rows
         self._is_watching = False
+        self._has_read = False
         self._rows: dict[TopicPartition, ShareFetchRow] = {}
         self._budget = limits.max_records
         self._has_failed_load = False
@@ -67,23 +66,20 @@ class ShareFetching:
         """A row for every partition that has records or failed, and for those that are loaded if wanted. Raises PeerGone without
         holding anything.
 
-        Where there are many partitions, they are told whom to wake only if there is to be a wait, and are then looked at once more: most
-        fetches of a group at work find something.
+        Partitions are told whom to wake only if there is to be a wait: most fetches of a group at work find something. If reading has let
+        others work meanwhile, all are looked at once more then.
 
         Nothing is acquired once `is_current` is false (the session was used, replaced or ended elsewhere): the client would never
         see the records, or hold them in a session that is not there.
         """
         self._is_current = is_current
-        self._is_watching = len(partitions) <= _WATCHED_AT_ONCE
-        now = trio.current_time()
-        until = now + self._limits.max_wait_ms / 1000
+        expired, until = self._limits.max_wait_ms <= 0, None
         waits, has_waited = self._broker.metrics.share_fetch, False
         waiter = Waiter()
         watched: dict[TopicPartition, LoadedSharePartition] = {}
         try:
             while True:
                 waiter.rearm()
-                expired = now >= until
                 if not is_current():
                     return self._rows
                 lost_one = self._find(partitions, waiter, watched)
@@ -97,11 +93,14 @@ class ShareFetching:
                     self._is_watching = True
                     for loaded in watched.values():
                         _watch(loaded, waiter)
-                    continue
+                    if self._has_read:
+                        continue
                 has_waited = True
+                if until is None:
+                    until = trio.current_time() + self._limits.max_wait_ms / 1000
                 with waits:
                     await self._connection.park(waiter, until)
-                now = trio.current_time()
+                expired = trio.current_time() >= until
         finally:
             self._count(watched, len(partitions))
             for loaded in watched.values():
@@ -112,7 +111,10 @@ class ShareFetching:
 
     def _count(self, watched: dict[TopicPartition, LoadedSharePartition], wanted: int) -> None:
         """Each topic counts once for a fetch, as in Kafka."""
-        for topic in {loaded.partition.metrics for loaded in watched.values()}.union(self._failed):
+        topics = {loaded.partition.metrics for loaded in watched.values()}
+        if self._failed:
+            topics |= self._failed
+        for topic in topics:
             topic.share_fetch_requests += 1
             topic.failed_share_fetch_requests += topic in self._failed
         group = self._broker.share_groups.metrics.get(self._group_id)
@@ -131,7 +133,7 @@ class ShareFetching:
         hears of that at once, while one that cannot be loaded is answered after MaxWaitMs, or clients would ask in a busy loop."""
         lost_one = False
         for partition in partitions:
-            loaded = watched.get(partition)
+            loaded = watched.get(partition) if watched else None
             if loaded is not None and not loaded.gone:
                 continue
             if loaded is not None:
@@ -164,10 +166,10 @@ class ShareFetching:
                 continue
             if self._empty_rows and partition not in self._rows:
                 self._rows[partition] = ShareFetchRow(partition.partition)
-            if engine.start_offset < loaded.partition.log_start_offset:
-                self._broker.share_groups.save_later(loaded, engine.log_start_moved(loaded.partition.log_start_offset))
-            if engine.can_acquire():
-                acquirable.append((partition, loaded, engine.next_fetch_offset()))
+            if engine.start_offset < (log_start_offset := loaded.partition.log_start_offset):
+                self._broker.share_groups.save_later(loaded, engine.log_start_moved(log_start_offset))
+            if (offset := engine.offset_to_acquire()) is not None:
+                acquirable.append((partition, loaded, offset))
         if self._limits.max_bytes < 0:  # Kafka finds out with the first read, even at the log's end.
             for partition, _, _ in acquirable:
                 self._fail(partition, KafkaError(ErrorCode.unknown_server_error))
@@ -176,7 +178,7 @@ class ShareFetching:
         self._usable = len(usable)
         if not usable:
             return False
-        share_bytes = max(1, self._limits.max_bytes // len(usable))
+        share_bytes = self._limits.max_bytes // len(usable) or 1
         if self._limits.min_bytes > 1 and not expired and not self._has_min_bytes(usable, share_bytes):
             return False
         acquired_any = False
@@ -214,12 +216,13 @@ class ShareFetching:
         Others may acquire while a read is in its thread."""
         engine = loaded.engine
         end_offset = loaded.partition.high_watermark
-        while engine is not None and (known is not None or engine.can_acquire()):
-            fetch_offset, known = engine.next_fetch_offset() if known is None else known, None
-            if fetch_offset >= end_offset:
+        while engine is not None:
+            fetch_offset, known = engine.offset_to_acquire() if known is None else known, None
+            if fetch_offset is None or fetch_offset >= end_offset:
                 break
             wanted = self._budget + max(0, engine.end_offset - fetch_offset + 1)
             max_bytes = min(share_bytes, max(_SMALL_READ_BYTES, self._budget * _BYTES_PER_RECORD))
+            self._has_read = True
             views = await loaded.partition.read(fetch_offset, max_bytes=max_bytes, end_offset=end_offset)
             if loaded.gone or not self._is_current():
                 return False
@@ -248,11 +251,11 @@ class ShareFetching:
         )
         if not ranges:
             return False
-        self._broker.share_groups.acquired(loaded)
-        sizes = [last - first + 1 for first, last, _ in ranges]
-        self._budget -= sum(sizes)
-        if loaded.metrics is not None:
-            for size in sizes:
+        self._broker.share_groups.schedule(loaded)
+        for first, last, _ in ranges:
+            size = last - first + 1
+            self._budget -= size
+            if loaded.metrics is not None:
                 loaded.metrics.acquired_ranges.observe(size)
         records: Sequence[Buffer]
         if self._limits.mode is AcquireMode.RECORD_LIMIT:

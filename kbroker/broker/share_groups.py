@@ -122,7 +122,7 @@ class ShareGroups:
         self._persister = persister
         self._shields_writes = not getattr(persister, "writes_to_the_end", False)
         self._deadlines = deadlines
-        self._settings = settings
+        self.settings = settings
         self._reset_policy = reset_policy
         self._loaded: dict[Key, LoadedSharePartition] = {}
         self._groups: dict[str, dict[TopicPartition, LoadedSharePartition]] = {}
@@ -172,7 +172,7 @@ class ShareGroups:
                 self._persister,
                 group_id,
                 loaded.partition,
-                self._settings(group_id),
+                self.settings(group_id),
                 lambda: self._reset_policy(group_id),
                 lambda: loaded.gone,
             )
@@ -185,7 +185,7 @@ class ShareGroups:
             self._not_loaded(loaded, client_error(ErrorCode.unknown_server_error, str(error)))
             return
         if not loaded.gone:
-            engine.settings = self._settings(group_id)  # They may have been altered while the state was read.
+            engine.settings = self.settings(group_id)  # They may have been altered while the state was read.
             loaded.engine = engine
             loaded.metrics = self.metrics.setdefault(group_id, ShareGroupMetrics())
             loaded.metrics.load_seconds.observe(trio.current_time() - began)
@@ -270,11 +270,8 @@ class ShareGroups:
         """Configs of one group, or of the broker (None), were altered: new locks and fetches go by the new ones."""
         for (group, _), loaded in self._loaded.items():
             if loaded.engine is not None and group_id in (None, group):
-                loaded.engine.settings = self._settings(group)
+                loaded.engine.settings = self.settings(group)
                 loaded.waiters.wake_all()
-
-    def settings(self, group_id: str) -> ShareSettings:
-        return self._settings(group_id)
 
     def loaded(self) -> list[LoadedSharePartition]:
         return list(self._loaded.values())
@@ -283,42 +280,46 @@ class ShareGroups:
 
     async def acknowledge(
         self, group_id: str, member_id: str, batches: Sequence[tuple[TopicPartition, Sequence[AckBatch]]]
-    ) -> dict[TopicPartition, KafkaError | None]:
-        """Each partition's list is taken or refused as a whole; what is taken is saved before this returns. The lists were checked
-        by ack_validation."""
-        results: dict[TopicPartition, KafkaError | None] = {}
+    ) -> list[KafkaError | None]:
+        """For each partition: its list is taken or refused as a whole; what is taken is saved before this returns. The lists were
+        checked by ack_validation."""
+        results: list[KafkaError | None] = []
         saves: list[_Save] = []
+        to_be_saved: list[int] = []
         for partition, acks in batches:
             loaded = self._loaded.get((group_id, partition))
             if loaded is None or loaded.engine is None:
-                results[partition] = KafkaError(ErrorCode.unknown_topic_or_partition, "This server does not host this share-partition.")
+                results.append(KafkaError(ErrorCode.unknown_topic_or_partition, "This server does not host this share-partition."))
                 continue
             try:
                 persist = loaded.engine.acknowledge(member_id, acks, now_ms=now_ms())
             except KafkaError as error:
-                results[partition] = error
+                results.append(error)
                 continue
-            results[partition] = None
-            self._schedule(loaded)
+            self.schedule(loaded)
             if persist is not None:
                 saves.append(_Save(loaded, persist))
+                to_be_saved.append(len(results))
+            results.append(None)
         if saves:
-            for partition, refused in (await self._save(group_id, saves)).items():
-                if refused is not None:
-                    results[partition] = refused
+            outcomes = await self._save(group_id, saves)
+            for place, save in zip(to_be_saved, saves, strict=True):
+                results[place] = outcomes[save.loaded]
         metrics = self.metrics.get(group_id)
         if metrics is not None:
-            for (_, acks), refused in zip(batches, results.values(), strict=True):
-                if refused is None:
+            for (_, acks), refusal in zip(batches, results, strict=True):
+                if refusal is None:
                     metrics.count_acknowledged(acks)
         return results
 
-    async def _save(self, group_id: str, saves: Sequence[_Save]) -> dict[TopicPartition, KafkaError | None]:
+    async def _save(self, group_id: str, saves: Sequence[_Save]) -> dict[LoadedSharePartition, KafkaError | None]:
         """Write through the Persister and make it final, or undo it. Never cancelled half-way: the engines wait for the outcome.
 
         What was to be saved later goes first: the count of a Persist includes what those before it did."""
-        if any([save.loaded.to_save for save in saves]):
-            saves = [each for save in saves for each in (*_take_queued(save.loaded), save)]
+        for save in saves:
+            if save.loaded.to_save:
+                saves = [each for save in saves for each in (*_take_queued(save.loaded), save)]
+                break
         requests = []
         for loaded, persist in saves:
             if persist.archiving:
@@ -334,7 +335,7 @@ class ShareGroups:
             written = []
         if len(written) != len(requests):
             written = [Result(request.partition, ErrorCode.unknown_server_error) for request in requests]
-        return {result.partition: self._settle(save, result) for save, result in zip(saves, written, strict=True)}
+        return {save.loaded: self._settle(save, result) for save, result in zip(saves, written, strict=True)}
 
     async def _write_shielded(self, group_id: str, requests: Sequence[WriteRequest]) -> list[Result]:
         written: list[Result] = []
@@ -357,14 +358,15 @@ class ShareGroups:
         loaded.waiters.wake_all()
         if persist.archiving:
             self.dead_letters.wake(loaded)
-        self.retire(loaded)
+        if loaded.retiring:
+            self.retire(loaded)
         return error
 
     async def save(self, loaded: LoadedSharePartition, persist: Persist) -> KafkaError | None:
         """Save for whoever wants to know what became of it; None: it is saved."""
         if loaded.gone:  # Its state is for others to say now: after an alteration of offsets a late write would undo that.
             return client_error(ErrorCode.fenced_state_epoch, "The share-partition is not in memory any more.")
-        return (await self._save(loaded.key[0], [_Save(loaded, persist)]))[loaded.key[1]]
+        return (await self._save(loaded.key[0], [_Save(loaded, persist)]))[loaded]
 
     # -- what happens without a client ----------------------------------------------------------------------------------
 
@@ -383,15 +385,12 @@ class ShareGroups:
         saves = _take_queued(loaded)
         if not saves or loaded.gone:
             return
-        error = (await self._save(group_id, saves))[partition]
+        error = (await self._save(group_id, saves))[loaded]
         if error is not None and not loaded.partition.deleted:
             logger.warning("state of share-partition %s:%s-%d was not saved: %s", group_id, partition.topic_id, partition.partition, error)
 
-    def acquired(self, loaded: LoadedSharePartition) -> None:
-        """Records were acquired: their locks run out some time."""
-        self._schedule(loaded)
-
-    def _schedule(self, loaded: LoadedSharePartition) -> None:
+    def schedule(self, loaded: LoadedSharePartition) -> None:
+        """Records were acquired or renewed: their locks run out some time."""
         assert loaded.engine is not None
         deadline_ms = loaded.engine.next_deadline_ms()
         if deadline_ms is not None and deadline_ms < loaded.scheduled_ms:
@@ -406,7 +405,7 @@ class ShareGroups:
         self.save_later(loaded, persist)
         if persist is not None:
             loaded.waiters.wake_all()
-        self._schedule(loaded)
+        self.schedule(loaded)
         self.retire(loaded)
 
     def release(self, group_id: str, member_id: str, partitions: Sequence[TopicPartition]) -> None:

@@ -32,27 +32,24 @@ class Lock:
 
 
 class Locks:
-    """The Locks of one share-partition. A number that is not in `by_number` belongs to a lock that ran out; 0 is never given."""
+    """The Locks of one share-partition. A number that is not in `by_number` belongs to a lock that ran out; 0 is never given. `by_deadline`
+    is in that order, the next one due first."""
 
-    __slots__ = ("_by_deadline", "_last_number", "_sweep_at", "by_number")
+    __slots__ = ("_last_number", "_sweep_at", "by_deadline", "by_number")
 
     def __init__(self) -> None:
         self.by_number: dict[int, Lock] = {}
-        self._by_deadline: deque[Lock] = deque()
+        self.by_deadline: deque[Lock] = deque()
         self._last_number = 0
         self._sweep_at = _SWEEP_FROM
 
     def __len__(self) -> int:
-        return len(self._by_deadline)
+        return len(self.by_deadline)
 
     @property
     def crowded(self) -> bool:
         """True if it is time for a sweep(): many small grants behind a stuck head record pile up otherwise."""
-        return len(self._by_deadline) > self._sweep_at
-
-    @property
-    def next_deadline_ms(self) -> float | None:
-        return self._by_deadline[0].deadline_ms if self._by_deadline else None
+        return len(self.by_deadline) > self._sweep_at
 
     def grant(self, member_id: str, first: int, last: int, deadline_ms: float) -> int:
         """The number of a new Lock."""
@@ -61,7 +58,7 @@ class Locks:
             number = (number + 1) & 0xFFFFFFFF
         self._last_number = number
         lock = self.by_number[number] = Lock(number, member_id, first, last, deadline_ms)
-        by_deadline = self._by_deadline
+        by_deadline = self.by_deadline
         if by_deadline and by_deadline[-1].deadline_ms > deadline_ms:  # the lock duration was made shorter
             insort(by_deadline, lock, key=attrgetter("deadline_ms"))
         else:
@@ -70,27 +67,27 @@ class Locks:
 
     def due(self, now_ms: float) -> Iterator[Lock]:
         """Take out the Locks whose deadline has come, in that order."""
-        by_deadline = self._by_deadline
+        by_deadline = self.by_deadline
         while by_deadline and by_deadline[0].deadline_ms <= now_ms:
             lock = by_deadline.popleft()
             del self.by_number[lock.number]
             yield lock
 
     def of_member(self, member_id: str) -> list[Lock]:
-        return [lock for lock in self._by_deadline if lock.member_id == member_id]
+        return [lock for lock in self.by_deadline if lock.member_id == member_id]
 
     def forget_below(self, offset: int) -> None:
         """The start offset has moved: drop Locks that are all below it, as far as they are the next ones due."""
-        by_deadline = self._by_deadline
+        by_deadline = self.by_deadline
         while by_deadline and by_deadline[0].last < offset:
             del self.by_number[by_deadline.popleft().number]
 
     def sweep(self, in_use: Callable[[Lock], bool]) -> None:
         """Drop the Locks that hold nothing any more."""
-        self._by_deadline = deque(filter(in_use, self._by_deadline))
-        self.by_number = {lock.number: lock for lock in self._by_deadline}
-        self._sweep_at = max(_SWEEP_FROM, 2 * len(self._by_deadline))
+        self.by_deadline = deque(filter(in_use, self.by_deadline))
+        self.by_number = {lock.number: lock for lock in self.by_deadline}
+        self._sweep_at = max(_SWEEP_FROM, 2 * len(self.by_deadline))
 
     def clear(self) -> None:
         self.by_number.clear()
-        self._by_deadline.clear()
+        self.by_deadline.clear()

@@ -85,7 +85,9 @@ class ShareSession:
         if has_records and len(self._row_due) > 1:  # Else it is in its place.
             del self._row_due[partition]
             self._served.add(partition)
-        self._row_due[partition] = has_error
+            self._row_due[partition] = has_error
+        elif due is not has_error:
+            self._row_due[partition] = has_error
         return due or has_records or has_error
 
     def _add(self, partitions: Iterable[TopicPartition], *, row_due: bool) -> None:
@@ -127,7 +129,7 @@ class FetchPlan(NamedTuple):
     def is_overtaken(self) -> bool:
         """Another request has used the session since: the answer is invalid_share_session_epoch. A session that was replaced or
         ended meanwhile is not the client's mistake, and was not used: its answer is an empty one."""
-        return not self.is_final and self.session.epoch != next_epoch(self.epoch)
+        return not self.is_final and self.session.epoch != (1 if self.epoch >= MAX_EPOCH else self.epoch + 1)
 
 
 class AcknowledgePlan(NamedTuple):
@@ -156,7 +158,7 @@ class ShareSessions:
     def __init__(self, max_sessions: int, may_hold: Callable[[str, TopicPartition], bool] = lambda *_: True) -> None:
         self.max_sessions = max_sessions
         self._may_hold = may_hold
-        self._sessions: dict[SessionKey, ShareSession] = {}
+        self._sessions: dict[tuple[str, str], ShareSession] = {}
         self._by_connection: dict[Hashable, dict[SessionKey, ShareSession]] = {}
         self._groups: Counter[str] = Counter()
         self._evictions = 0
@@ -180,14 +182,14 @@ class ShareSessions:
         invalid_share_session_epoch, share_session_limit_reached (answer that one only after MaxWaitMs, or clients spin).
         On epoch 0 and -1 there is nothing to forget.
         """
-        key = SessionKey(group_id, member_id)
         if epoch == INITIAL_EPOCH:
-            return self._open(key, connection_id, add, has_acks)
-        session = self._expect(key, epoch)
+            return self._open(SessionKey(group_id, member_id), connection_id, add, has_acks)
+        session = self._expect(group_id, member_id, epoch)
         if epoch == FINAL_EPOCH:
             return FetchPlan(session, epoch, is_final=True)
         session._add(add, row_due=True)
-        session._forget(forget)
+        if forget:
+            session._forget(forget)
         return FetchPlan(session, epoch, tuple(session.fetch_order(epoch)))
 
     def acknowledge(self, group_id: str, member_id: str, epoch: int, *, acknowledged: Iterable[TopicPartition] = ()) -> AcknowledgePlan:
@@ -197,7 +199,7 @@ class ShareSessions:
         """
         if epoch == INITIAL_EPOCH:
             raise KafkaError(ErrorCode.invalid_share_session_epoch)
-        session = self._expect(SessionKey(group_id, member_id), epoch)
+        session = self._expect(group_id, member_id, epoch)
         session._hold_elsewhere(acknowledged)
         return AcknowledgePlan(session, epoch, epoch == FINAL_EPOCH)
 
@@ -246,9 +248,9 @@ class ShareSessions:
         self._by_connection.setdefault(connection_id, {})[key] = session
         return FetchPlan(session, INITIAL_EPOCH, tuple(session.fetch_order(INITIAL_EPOCH)), replaced=replaced)
 
-    def _expect(self, key: SessionKey, epoch: int) -> ShareSession:
+    def _expect(self, group_id: str, member_id: str, epoch: int) -> ShareSession:
         """The session, its epoch consumed (the final epoch is not compared and consumes nothing)."""
-        session = self._sessions.get(key)
+        session = self._sessions.get((group_id, member_id))
         if session is None:
             raise KafkaError(ErrorCode.share_session_not_found)
         if epoch != FINAL_EPOCH:

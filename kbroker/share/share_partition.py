@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TypeAlias
 
 from kbroker.share import acknowledge, archiving
 from kbroker.share.acquire import AcquireMode, Acquisition, runs_of
@@ -82,13 +82,9 @@ class SharePartitionStatistics:
     dead_lettered: int
 
 
-class _Write(NamedTuple):
-    """A Persist under way. `pending` is final if it succeeds. The others are so in any case and go with the next one if it fails:
-    `decided` is what it says beside the pending runs, `passed` what the SPSO that it says has left behind."""
-
-    pending: Runs
-    decided: Sequence[StateBatch]
-    passed: Sequence[tuple[int, int]]
+_Write: TypeAlias = tuple[Runs, Sequence[StateBatch], Sequence[tuple[int, int]]]
+"""A Persist under way: pending, decided, passed. What was pending is final if it succeeds. The others are so in any case and go with
+the next one if it fails: `decided` is what it says beside the pending runs, `passed` what the SPSO that it says has left behind."""
 
 
 class SharePartition:
@@ -151,12 +147,18 @@ class SharePartition:
 
     def can_acquire(self) -> bool:
         """False if there is nothing to deliver again and no room under the lock limit: reading would be for nothing."""
+        return self.offset_to_acquire() is not None
+
+    def offset_to_acquire(self) -> int | None:
+        """next_fetch_offset(); None where can_acquire() is false."""
         window = self._window
-        return window.in_flight < self._settings.max_record_locks or window.next_fetch_offset() != window.end_offset + 1
+        offset = window.next_fetch_offset()
+        return offset if offset != window.end_offset + 1 or window.in_flight < self._settings.max_record_locks else None
 
     def next_deadline_ms(self) -> float | None:
         """When expire() should be called next; there may turn out to be nothing to do. None: no lock is held."""
-        return self._window.locks.next_deadline_ms
+        by_deadline = self._window.locks.by_deadline
+        return by_deadline[0].deadline_ms if by_deadline else None
 
     @property
     def is_settled(self) -> bool:
@@ -291,7 +293,7 @@ class SharePartition:
     def has_archiving(self) -> bool:
         """True while a record is or becomes ARCHIVING, or is still saved as that although it is ARCHIVED here: what was noted about
         its way into the dead letter queue may be needed. Then, with nothing else left to do, retry_unsaved()."""
-        if self._unsaved or any(write.decided or write.passed for write in self._writes.values()):
+        if self._unsaved or any(decided or passed for _, decided, passed in self._writes.values()):
             return True
         return self._has(*ARCHIVING_CODES, *PENDING_ARCHIVING_CODES)
 
@@ -325,7 +327,9 @@ class SharePartition:
     def _persist(self, pending: Runs) -> Persist:
         """What is pending now, and along with it whatever waits to be saved."""
         window = self._window
-        batches = [batch for first, last in pending for batch in window.runs(first, last, STATE)]
+        batches: list[StateBatch] = []
+        for first, last in pending:
+            batches += window.runs(first, last, STATE)
         decided: Sequence[StateBatch] = ()
         passed: Sequence[tuple[int, int]] = ()
         if self._unsaved:
@@ -336,7 +340,7 @@ class SharePartition:
             self._unsaved = []
             batches = sorted([*batches, *decided])
         token = self._last_token = self._last_token + 1
-        self._writes[token] = _Write(pending, decided, passed)
+        self._writes[token] = pending, decided, passed
         return Persist(token, window.start_offset, window.complete, tuple(batches), self.state_epoch, self.leader_epoch)
 
     def _decided(self, runs: Runs) -> Iterator[StateBatch]:
@@ -354,7 +358,7 @@ class SharePartition:
     def _advance(self) -> None:
         window = self._window
         window.advance()
-        if window.gap_open and window.in_flight >= self._settings.max_record_locks and not window.has_gap:
+        if window.gap_end == window.end_offset and window.in_flight >= self._settings.max_record_locks and not window.has_gap:
             # Kafka would wait for data beyond the gap window, which the full window does not let in.
             window.gap_end = -1
             window.advance()

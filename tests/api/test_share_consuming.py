@@ -10,7 +10,6 @@ import pytest
 import trio
 from crc32c import crc32c
 
-from kbroker.broker import share_fetching
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode
 from kbroker.records import Record, build_batch
@@ -205,11 +204,6 @@ async def test_the_session_table_has_an_end(connect: Connect) -> None:  # SES-16
 
 
 class TestWaiting:
-    @pytest.fixture(autouse=True, params=[16, 0], ids=["few partitions", "many partitions"])
-    def _watching(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Many are told whom to wake only before a wait."""
-        monkeypatch.setattr(share_fetching, "_WATCHED_AT_ONCE", request.param)
-
     async def waits_until(self, client: Client, member: Member, key: tuple[UUID, int], happens: Any) -> Any:
         answers: list[Any] = []
 
