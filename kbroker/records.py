@@ -306,7 +306,16 @@ def build_timeless_batch(records: Iterable[tuple[bytes, bytes | None, bytes]], *
     body: list[Buffer] = []
     count = 0
     for key, value, headers in records:
-        body += _encode_record(0, count, key, value, headers)
+        size = len(key)
+        parts = [b"\0\0", _SHORT[count] if count < 0x100 else _varint(count), _SHORT[size] if size < 0x100 else _varint(size), key]
+        if value is None:
+            parts += (_NULL, headers)
+        else:
+            size = len(value)
+            parts += (_SHORT[size] if size < 0x100 else _varint(size), value, headers)
+        record = b"".join(parts)
+        size = len(record)
+        body += (_SHORT[size] if size < 0x100 else _varint(size), record)
         count += 1
     return _with_header(b"".join(body), count, base_offset, 0, attributes, (NO_TIMESTAMP, NO_TIMESTAMP), NO_PRODUCER)
 
@@ -382,3 +391,7 @@ def _varint(number: int) -> bytes:
         zigzag >>= 7
     encoded.append(zigzag)
     return bytes(encoded)
+
+
+_SHORT = tuple(map(_varint, range(0x100)))
+"""_varint() of small numbers, without a call where several stand in a record of share state."""

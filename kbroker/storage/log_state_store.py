@@ -18,6 +18,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from threading import Lock
 from uuid import UUID
@@ -245,12 +246,13 @@ class LogStateStore:
         self._rewrites += 1
 
     def _append(self, changes: Sequence[Change]) -> None:
-        data = build_timeless_batch((to_record(key, value) for key, value in changes), base_offset=self._end_offset)
+        data = build_timeless_batch(starmap(to_record, changes), base_offset=self._end_offset)
         last_offset = self._end_offset + len(changes) - 1
         self._log.write([StampedBatch(LOG, self._end_offset, last_offset, NO_TIMESTAMP, data)], now_ms=0)
         self._end_offset = last_offset + 1
-        self._log_bytes += len(data)
-        self._unsynced_bytes += len(data)
+        size = len(data)
+        self._log_bytes += size
+        self._unsynced_bytes += size
 
     def _size_of_log(self) -> int:
         return sum(segment.size_bytes for segment in self._log.segments(LOG))

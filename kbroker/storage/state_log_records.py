@@ -43,7 +43,8 @@ def to_record(key: bytes, value: bytes | None) -> tuple[bytes, bytes | None, byt
         return _ESCAPE + key if key.startswith(b"\0") else key, value, NO_HEADERS
     start = len(_NAMESPACE)
     partition, group, number = key[start : start + _PARTITION_BYTES], key[start + _PARTITION_BYTES : -8], key[-8:]
-    if len(number) < 8 or len(group) < 2 or _LENGTH.unpack_from(group)[0] != len(group) - 2:
+    size = len(group)
+    if size < 2 or _LENGTH.unpack_from(group)[0] != size - 2:
         return key, value, NO_HEADERS  # not a share-partition's
     if number == _FIRST_NUMBER:
         return _SNAPSHOT + group + partition, value, NO_HEADERS
