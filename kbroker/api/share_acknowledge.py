@@ -40,13 +40,13 @@ async def handle(request: Request) -> Raw:
     results = await acknowledge(request, body.topics, is_renew_ack=getattr(body, "is_renew_ack", False))
     if plan.is_final:
         share_groups.close_session(plan.session)
-    rows: dict[UUID, list[ShareAcknowledgeRow]] = {}
+    topics: dict[int, tuple[UUID, list[ShareAcknowledgeRow]]] = {}
     if has_batches(body.topics):
         for (topic_id, index), refused in results:
             row = ShareAcknowledgeRow(index) if refused is None else ShareAcknowledgeRow(index, int(refused.code), refused.message)
-            rows.setdefault(topic_id, []).append(row)
+            topics.setdefault(topic_id.int, (topic_id, []))[1].append(row)
     lock_ms = share_groups.settings(body.group_id).lock_duration_ms
-    packed = share_acknowledge_response(request.version, list(rows.items()), lock_timeout_ms=lock_ms)
+    packed = share_acknowledge_response(request.version, list(topics.values()), lock_timeout_ms=lock_ms)
     return Raw((packed,), [refused.code for _, refused in results if refused is not None])
 
 

@@ -139,7 +139,7 @@ def _answer(request: Request, rows: dict[TopicPartition, ShareFetchRow], results
             rows[partition] = row._replace(acknowledge_error_code=int(error.code), acknowledge_error_message=error.message)
         elif partition not in rows:
             rows[partition] = ShareFetchRow(partition.partition)
-    topics: dict[UUID, list[ShareFetchRow]] = {}
+    topics: dict[int, tuple[UUID, list[ShareFetchRow]]] = {}
     for (topic_id, _), row in rows.items():
-        topics.setdefault(topic_id, []).append(row)
-    return share_fetch_response(request.version, list(topics.items()), lock_timeout_ms=_lock_duration_ms(request))
+        topics.setdefault(topic_id.int, (topic_id, []))[1].append(row)
+    return share_fetch_response(request.version, list(topics.values()), lock_timeout_ms=_lock_duration_ms(request))

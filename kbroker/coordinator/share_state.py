@@ -83,6 +83,10 @@ class _Saved(NamedTuple):
     delivery_complete_count: int = UNKNOWN_COUNT
 
 
+_saved: Callable[[tuple[int, int, int, int]], _Saved] = partial(tuple.__new__, _Saved)
+"""A _Saved of all its fields without two calls: each write has one."""
+
+
 @dataclass(slots=True, eq=False)
 class _Entry:
     """What is in memory of a share-partition. `state` None: there is none, or its removal is not saved yet."""
@@ -444,7 +448,7 @@ class _Decision(Generic[R]):
 def _to_be_saved(state: ShareState | None) -> _Saved:
     if state is None:
         return _Saved()
-    return _Saved(state.state_epoch, state.leader_epoch, state.start_offset, state.delivery_complete_count)
+    return _saved((state.state_epoch, state.leader_epoch, state.start_offset, state.delivery_complete_count))
 
 
 def _check_partition(partition: TopicPartition) -> None:

@@ -43,6 +43,6 @@ def check_ack_batches(batches: Iterable[AckBatch], *, version: int, is_renew_ack
         in_order = size >= 1 and first >= previous_last
         if not in_order or count == 0 or (count > 1 and count != size):
             raise KafkaError(ErrorCode.invalid_request)
-        if pack_types(types).translate(None, known):
+        if (types if type(types) is bytes else pack_types(types)).translate(None, known):
             raise KafkaError(ErrorCode.invalid_request)
         previous_last = last

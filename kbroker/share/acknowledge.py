@@ -49,7 +49,8 @@ def check(window: InFlightWindow, settings: ShareSettings, member_id: str, batch
         else:
             checked.append(batch)
         if _RENEW not in batch.types:
-            taken_to = max(taken_to, batch.last_offset)
+            if batch.last_offset > taken_to:
+                taken_to = batch.last_offset
         elif len(batch.types) > 1:
             taken_to = max(taken_to, _last_taken(batch))
     return checked

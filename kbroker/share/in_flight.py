@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 
 from kbroker.share.effects import AckBatch, StateBatch
@@ -52,6 +53,8 @@ _PASSABLE = TERMINAL_CODES + _HOLE_BYTE + _CONTROL_BYTE
 _SINGLE = tuple(bytes([code]) for code in range(256))
 _EQUAL_BYTES = re.compile(rb"(.)\1*", re.DOTALL)
 """Runs of a column: a few for thousands of offsets as a rule, which a loop would look at one by one."""
+_state_batch: Callable[[tuple[int, int, int, int]], StateBatch] = partial(tuple.__new__, StateBatch)
+"""A StateBatch without two calls: single records are saved one by one."""
 _STRIP_CHUNK = 512
 _TRIM_FROM = 512
 
@@ -184,7 +187,7 @@ class InFlightWindow:
         i, j = first - self.base, last + 1 - self.base
         code, count = self.states[i], self.counts[i]
         if j - i == 1 or (self.states.count(code, i, j) == j - i and self.counts.count(count, i, j) == j - i):
-            return [StateBatch(first, last, code & mask, count)]
+            return [_state_batch((first, last, code & mask, count))]
         runs, base = [], self.base
         for run in _EQUAL_BYTES.finditer(self.states, i, j):
             i, stop = run.span()
@@ -209,7 +212,7 @@ class InFlightWindow:
 
     def new_lock(self, member_id: str, first: int, last: int, deadline_ms: float) -> int:
         """A new Lock's number; the caller writes it into the column."""
-        if self.locks.crowded:
+        if len(self.locks.by_deadline) > self.locks.sweep_at:
             live = set(self.lock_numbers)
             self.locks.sweep(lambda lock: lock.number in live and self._in_use(lock))
         return self.locks.grant(member_id, first, last, deadline_ms)
@@ -227,11 +230,12 @@ class InFlightWindow:
         elif self.states[self.start_offset - self.base] == HOLE and not self.cached_below(first):
             self.start_offset = first
         i, size = first - self.base, last - first + 1
-        self.end_offset = max(self.end_offset, last)
+        if last > self.end_offset:
+            self.end_offset = last
         if size == 1 and i == len(self.states):
-            self.states.append(ACQUIRED)
-            self.counts.append(1)
-            self.marks.append(1)
+            self.states += _ACQUIRED_BYTE
+            self.counts += b"\1"
+            self.marks += b"\1"
             self.lock_numbers.append(number)
             return
         held = acquired_last - first + 1

@@ -33,23 +33,19 @@ class Lock:
 
 class Locks:
     """The Locks of one share-partition. A number that is not in `by_number` belongs to a lock that ran out; 0 is never given. `by_deadline`
-    is in that order, the next one due first."""
+    is in that order, the next one due first. With more than `sweep_at` of them it is time for a sweep(): many small grants behind a stuck
+    head record pile up otherwise."""
 
-    __slots__ = ("_last_number", "_sweep_at", "by_deadline", "by_number")
+    __slots__ = ("_last_number", "by_deadline", "by_number", "sweep_at")
 
     def __init__(self) -> None:
         self.by_number: dict[int, Lock] = {}
         self.by_deadline: deque[Lock] = deque()
         self._last_number = 0
-        self._sweep_at = _SWEEP_FROM
+        self.sweep_at = _SWEEP_FROM
 
     def __len__(self) -> int:
         return len(self.by_deadline)
-
-    @property
-    def crowded(self) -> bool:
-        """True if it is time for a sweep(): many small grants behind a stuck head record pile up otherwise."""
-        return len(self.by_deadline) > self._sweep_at
 
     def grant(self, member_id: str, first: int, last: int, deadline_ms: float) -> int:
         """The number of a new Lock."""
@@ -86,7 +82,7 @@ class Locks:
         """Drop the Locks that hold nothing any more."""
         self.by_deadline = deque(filter(in_use, self.by_deadline))
         self.by_number = {lock.number: lock for lock in self.by_deadline}
-        self._sweep_at = max(_SWEEP_FROM, 2 * len(self.by_deadline))
+        self.sweep_at = max(_SWEEP_FROM, 2 * len(self.by_deadline))
 
     def clear(self) -> None:
         self.by_number.clear()

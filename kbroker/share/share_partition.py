@@ -24,8 +24,9 @@ saved that it is to be one, because a crash would forget that, and there would b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from kbroker.share import acknowledge, archiving
@@ -51,6 +52,8 @@ __all__ = ["AcquireMode", "SharePartition", "SharePartitionStatistics"]
 Runs = list[tuple[int, int]]
 _UNDECIDED = frozenset((RecordState.ACQUIRED, HOLE, *PENDING_CODES))
 _MAX_DELIVERY_COUNT = 255
+_new_persist: Callable[[tuple[int, int, int, tuple[StateBatch, ...], int, int]], Persist] = partial(tuple.__new__, Persist)
+"""A Persist without two calls: there is one for each acknowledgement list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +344,7 @@ class SharePartition:
             batches = sorted([*batches, *decided])
         token = self._last_token = self._last_token + 1
         self._writes[token] = pending, decided, passed
-        return Persist(token, window.start_offset, window.complete, tuple(batches), self.state_epoch, self.leader_epoch)
+        return _new_persist((token, window.start_offset, window.complete, tuple(batches), self.state_epoch, self.leader_epoch))
 
     def _decided(self, runs: Runs) -> Iterator[StateBatch]:
         """The present state of runs from the SPSO on, without what is on its way by other means (held, or pending)."""
