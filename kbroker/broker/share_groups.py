@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import trio
 
@@ -93,9 +93,7 @@ class _NoDeadLetters:
     def forget_topic(self, topic: Sequence[Partition]) -> None: ...
 
 
-class _Save(NamedTuple):
-    loaded: LoadedSharePartition
-    persist: Persist
+_Save: TypeAlias = tuple[LoadedSharePartition, Persist]
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,13 +296,13 @@ class ShareGroups:
                 continue
             self.schedule(loaded)
             if persist is not None:
-                saves.append(_Save(loaded, persist))
+                saves.append((loaded, persist))
                 to_be_saved.append(len(results))
             results.append(None)
         if saves:
             outcomes = await self._save(group_id, saves)
-            for place, save in zip(to_be_saved, saves, strict=True):
-                results[place] = outcomes[save.loaded]
+            for place, (loaded, _) in zip(to_be_saved, saves, strict=True):
+                results[place] = outcomes[loaded]
         metrics = self.metrics.get(group_id)
         if metrics is not None:
             for (_, acks), refusal in zip(batches, results, strict=True):
@@ -316,9 +314,9 @@ class ShareGroups:
         """Write through the Persister and make it final, or undo it. Never cancelled half-way: the engines wait for the outcome.
 
         What was to be saved later goes first: the count of a Persist includes what those before it did."""
-        for save in saves:
-            if save.loaded.to_save:
-                saves = [each for save in saves for each in (*_take_queued(save.loaded), save)]
+        for loaded, _ in saves:
+            if loaded.to_save:
+                saves = [each for save in saves for each in (*_take_queued(save[0]), save)]
                 break
         requests = []
         for loaded, persist in saves:
@@ -335,7 +333,7 @@ class ShareGroups:
             written = []
         if len(written) != len(requests):
             written = [Result(request.partition, ErrorCode.unknown_server_error) for request in requests]
-        return {save.loaded: self._settle(save, result) for save, result in zip(saves, written, strict=True)}
+        return {save[0]: self._settle(save, result) for save, result in zip(saves, written, strict=True)}
 
     async def _write_shielded(self, group_id: str, requests: Sequence[WriteRequest]) -> list[Result]:
         written: list[Result] = []
@@ -355,7 +353,10 @@ class ShareGroups:
             error = client_error(result.code, result.message)
             if error.code in FENCING_CODES:
                 self._forget(loaded)
-        loaded.waiters.wake_all()
+        if loaded.waiters:  # Most acknowledgements make room where nothing more lies: who waits there waits for a producer.
+            offset = engine.offset_to_acquire()
+            if offset is not None and offset < loaded.partition.high_watermark:
+                loaded.waiters.wake_all()
         if persist.archiving:
             self.dead_letters.wake(loaded)
         if loaded.retiring:
@@ -366,7 +367,7 @@ class ShareGroups:
         """Save for whoever wants to know what became of it; None: it is saved."""
         if loaded.gone:  # Its state is for others to say now: after an alteration of offsets a late write would undo that.
             return client_error(ErrorCode.fenced_state_epoch, "The share-partition is not in memory any more.")
-        return (await self._save(loaded.key[0], [_Save(loaded, persist)]))[loaded]
+        return (await self._save(loaded.key[0], [(loaded, persist)]))[loaded]
 
     # -- what happens without a client ----------------------------------------------------------------------------------
 
@@ -437,6 +438,6 @@ class ShareGroups:
 
 
 def _take_queued(loaded: LoadedSharePartition) -> list[_Save]:
-    saves = [_Save(loaded, persist) for persist in loaded.to_save]
+    saves = [(loaded, persist) for persist in loaded.to_save]
     loaded.to_save.clear()
     return saves

@@ -10,6 +10,7 @@ import pytest
 import trio
 from crc32c import crc32c
 
+from kbroker.broker.waiting import Waiter
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode
 from kbroker.records import Record, build_batch
@@ -231,6 +232,29 @@ class TestWaiting:
             await one.fetch([key], wait_ms=5000)
             answer = await self.waits_until(client, two, key, lambda: one.acknowledge({key: [(0, 1, [RELEASE])]}))
             assert acquired(answer) == [(0, 1, 2)]
+
+    async def test_is_not_ended_where_an_acknowledgement_leaves_nothing(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+        async with connect() as client:
+            key = await prepare(client, 2)
+            one, two = Member(client, "M1"), Member(client.another(2), "M2")
+            await one.fetch([key], wait_ms=5000)
+            woken: list[str] = []
+            wake = Waiter.wake
+
+            def tell(waiter: Waiter) -> None:
+                woken.append(told[-1])
+                wake(waiter)
+
+            told = ["acknowledged"]
+            monkeypatch.setattr(Waiter, "wake", tell)
+
+            async def acknowledge_and_produce() -> None:
+                await one.acknowledge({key: [(0, 1, [ACCEPT])]})
+                told.append("produced")
+                await client.append("orders", 5)
+
+            answer = await self.waits_until(client, two, key, acknowledge_and_produce)
+            assert (acquired(answer), woken) == ([(2, 2, 1)], ["produced"])
 
     async def test_for_a_closed_connection(self, connect: Connect) -> None:  # FET-29, SES-23
         async with connect() as client:
