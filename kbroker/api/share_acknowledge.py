@@ -24,7 +24,8 @@ MAX_MEMBER_ID_LENGTH = 36
 NO_TOPIC_ID = UUID(int=0)
 
 _ack_batch: Callable[[tuple[int, int, bytes]], AckBatch] = partial(tuple.__new__, AckBatch)
-"""An AckBatch without two calls: clients may acknowledge each record by itself."""
+_partition: Callable[[tuple[UUID, int]], TopicPartition] = partial(tuple.__new__, TopicPartition)
+"""Each without two calls: clients may acknowledge each record by itself, and ask for partitions again and again."""
 
 
 async def handle(request: Request) -> Raw:
@@ -52,7 +53,7 @@ async def handle(request: Request) -> Raw:
 
 def listed_partitions(topics: Sequence[Any]) -> list[TopicPartition]:
     """The partitions of a request's Topics, each once: librdkafka may list one more than once."""
-    listed = [TopicPartition(topic.topic_id or NO_TOPIC_ID, row.partition_index) for topic in topics for row in topic.partitions]
+    listed = [_partition((topic.topic_id or NO_TOPIC_ID, row.partition_index)) for topic in topics for row in topic.partitions]
     return listed if len(listed) < 2 else list(dict.fromkeys(listed))
 
 
@@ -110,7 +111,7 @@ def _listed_batches(topics: Sequence[Any]) -> list[tuple[TopicPartition, list[Ac
                 _ack_batch((each.first_offset, each.last_offset, pack_types(each.acknowledge_types)))
                 for each in row.acknowledgement_batches
             ]
-            listed.append((TopicPartition(topic_id, row.partition_index), batches))
+            listed.append((_partition((topic_id, row.partition_index)), batches))
     if len(listed) < 2:
         return listed
     joined: dict[TopicPartition, list[AckBatch]] = {}

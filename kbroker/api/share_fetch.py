@@ -100,7 +100,8 @@ def _check_renewal_limits(body: Any) -> None:
 
 
 def _max_wait_ms(body: Any) -> int:
-    return max(0, milliseconds(body.max_wait))
+    wait_ms = milliseconds(body.max_wait)
+    return wait_ms if wait_ms > 0 else 0
 
 
 def _limits(request: Request) -> ShareLimits:

@@ -19,7 +19,7 @@ from kbroker.broker.share_records import StoredBatch, walk, whole_batches
 from kbroker.broker.waiting import Waiter
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.metrics import TopicMetrics
-from kbroker.protocol.hot import ShareFetchRow
+from kbroker.protocol.hot import ShareFetchRow, share_fetch_row
 from kbroker.records import Buffer
 from kbroker.share.persister import TopicPartition
 from kbroker.share.share_partition import AcquireMode, SharePartition
@@ -263,7 +263,7 @@ class ShareFetching:
         else:
             records = whole_batches(batches, ranges, has_control=bool(control))
         loaded.partition.metrics.bytes_out += sum(map(len, records))
-        self._rows[partition] = ShareFetchRow(partition.partition, records=records, acquired=ranges)
+        self._rows[partition] = share_fetch_row((partition.partition, 0, None, 0, None, records, ranges))
         return True
 
 

@@ -88,6 +88,11 @@ class ShareFetchRow(NamedTuple):
     acquired: Sequence[AcquiredRange] = ()
 
 
+share_fetch_row: Callable[[tuple[int, int, str | None, int, str | None, Sequence[Buffer], Sequence[AcquiredRange]]], ShareFetchRow]
+share_fetch_row = partial(tuple.__new__, ShareFetchRow)
+"""A ShareFetchRow of all its fields without two calls."""
+
+
 class ShareAcknowledgeRow(NamedTuple):
     partition: int
     error_code: int = 0

@@ -94,7 +94,8 @@ class Acquisition:
             return
         left = self._settings.max_record_locks - window.in_flight
         if left > 0:
-            self._max_records = min(self._max_records, left)
+            if left < self._max_records:
+                self._max_records = left
         elif fetch_offset <= end_offset:  # at the limit, only what is in flight already may be delivered again
             last = min(last, end_offset)
         else:
@@ -107,8 +108,8 @@ class Acquisition:
                 if not self._from_window(first, min(last, end_offset)):
                     return
                 first = end_offset + 1
-        else:
-            last = min(last, first + MAX_SPAN - 1)
+        elif last >= first + MAX_SPAN:
+            last = first + MAX_SPAN - 1
         if first <= last and self.taken < self._max_records:
             self._new_data(first, last)
 

@@ -112,7 +112,8 @@ class FetchPlan(NamedTuple):
     """What a ShareFetch request may do. `epoch` is the request's.
 
     `partitions` in the order to fetch them. `replaced`: the session that epoch 0 put an end to; release its records now.
-    `is_final`: no fetching; after the acknowledgements, close() the session and release what it holds.
+    `is_final`: no fetching; after the acknowledgements, close() the session and release what it holds. `expected_epoch`: the session's
+    from here on, unless another request uses it.
     """
 
     session: ShareSession
@@ -120,6 +121,7 @@ class FetchPlan(NamedTuple):
     partitions: tuple[TopicPartition, ...] = ()
     replaced: ShareSession | None = None
     is_final: bool = False
+    expected_epoch: int = 1
 
     @property
     def is_new(self) -> bool:
@@ -129,7 +131,7 @@ class FetchPlan(NamedTuple):
     def is_overtaken(self) -> bool:
         """Another request has used the session since: the answer is invalid_share_session_epoch. A session that was replaced or
         ended meanwhile is not the client's mistake, and was not used: its answer is an empty one."""
-        return not self.is_final and self.session.epoch != (1 if self.epoch >= MAX_EPOCH else self.epoch + 1)
+        return not self.is_final and self.session.epoch != self.expected_epoch
 
 
 class AcknowledgePlan(NamedTuple):
@@ -190,7 +192,7 @@ class ShareSessions:
         session._add(add, row_due=True)
         if forget:
             session._forget(forget)
-        return FetchPlan(session, epoch, tuple(session.fetch_order(epoch)))
+        return FetchPlan(session, epoch, tuple(session.fetch_order(epoch)), expected_epoch=session.epoch)
 
     def acknowledge(self, group_id: str, member_id: str, epoch: int, *, acknowledged: Iterable[TopicPartition] = ()) -> AcknowledgePlan:
         """Use or end a session by ShareAcknowledge. The partitions `acknowledged` are not added to the session.
@@ -205,7 +207,8 @@ class ShareSessions:
 
     def is_current(self, plan: FetchPlan) -> bool:
         """False if the session was used, replaced or ended while the request waited: what it acquires now nobody would get."""
-        return self._sessions.get(plan.session.key) is plan.session and not plan.is_overtaken
+        session = plan.session
+        return session.epoch == plan.expected_epoch and self._sessions.get(session.key) is session
 
     def close(self, session: ShareSession) -> bool:
         """Take the session out of the table; its records are the caller's to release. False if it is not there any more: its

@@ -56,7 +56,7 @@ class _Map:
 
     def apply(self, changes: Sequence[Change]) -> None:
         with self._lock:
-            many = len(changes) > 16 + len(self._keys) // 64
+            many = len(changes) > 16 and len(changes) > 16 + len(self._keys) // 64
             for key, value in changes:
                 old = self._values.get(key)
                 if old is not None:
