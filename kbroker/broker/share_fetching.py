@@ -15,7 +15,7 @@ import trio
 from kbroker.broker.connection import Connection
 from kbroker.broker.deadlines import now_ms
 from kbroker.broker.share_groups import LoadedSharePartition
-from kbroker.broker.share_records import StoredBatch, walk, whole_batches
+from kbroker.broker.share_records import Walked, walk, whole_batches
 from kbroker.broker.waiting import Waiter
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.metrics import TopicMetrics
@@ -206,8 +206,8 @@ class ShareFetching:
             except (StoreFailed, KafkaError):  # reported when it is really read
                 return True
             batches = walk(views, offset, end_offset - offset, end_offset)
-            reaches_the_end = not batches or batches[-1].last_offset + 1 >= end_offset
-            size = sum(batch.end - batch.start for batch in batches if not batch.is_control)
+            reaches_the_end = not batches or batches[-1][1] + 1 >= end_offset
+            size = sum(end - start for _, _, is_control, _, start, end in batches if not is_control)
             total += size if reaches_the_end else max(size, share_bytes)
         return total >= self._limits.min_bytes
 
@@ -234,18 +234,18 @@ class ShareFetching:
         return False
 
     def _take(
-        self, partition: TopicPartition, loaded: LoadedSharePartition, engine: SharePartition, fetch_offset: int, batches: list[StoredBatch]
+        self, partition: TopicPartition, loaded: LoadedSharePartition, engine: SharePartition, fetch_offset: int, batches: list[Walked]
     ) -> bool:
         if not batches:
             return False
-        control = [batch[:2] for batch in batches if batch.is_control]
+        control = [(first, last) for first, last, is_control, _, _, _ in batches if is_control]
         ranges = engine.acquire(
             self._member_id,
             mode=self._limits.mode,
             batch_size=self._limits.batch_size,
             max_records=self._budget,
             fetch_offset=fetch_offset,
-            batches=[batch[:2] for batch in batches if not batch.is_control] if control else [batch[:2] for batch in batches],
+            batches=[batch for batch in batches if not batch[2]] if control else batches,
             control=control,
             now_ms=now_ms(),
         )

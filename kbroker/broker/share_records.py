@@ -22,10 +22,9 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from operator import attrgetter
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias
 
 from kio._kio_native import read_signed_varint
 from kio.serial.errors import BufferUnderflow
@@ -64,14 +63,17 @@ class StoredBatch(NamedTuple):
 _unpack_batch = struct.Struct(">qi4xb4xhi").unpack_from
 """Of the header what is looked at here: base offset, length, magic, attributes, last offset delta."""
 _LEAST_LENGTH = HEADER_SIZE - LENGTH_END
-_new_batch: Callable[[tuple[int, int, bool, memoryview, int, int]], StoredBatch] = partial(tuple.__new__, StoredBatch)
-_base_offset, _last_offset = attrgetter("base_offset"), attrgetter("last_offset")
+_base_offset, _last_offset = itemgetter(0), itemgetter(1)
+
+Walked: TypeAlias = tuple[int, int, bool, memoryview, int, int]
+"""What a StoredBatch holds. There may be hundreds in an answer of which nobody asks more than the offsets: naming each would cost half as
+much again as finding it."""
 
 
-def walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset: int) -> list[StoredBatch]:
+def walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset: int) -> list[Walked]:
     """The batches of `views` from the front, as many as hold `wanted` offsets: those that iter_possible() of stored_batches.py gives, with
-    three calls for each. Of small batches there are hundreds in an answer."""
-    batches: list[StoredBatch] = []
+    two calls for each."""
+    batches: list[Walked] = []
     least_offset, beyond = 0, fetch_offset + wanted
     for view in views:
         last, at, size = 0, 0, len(view)
@@ -83,7 +85,7 @@ def walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset
             if base_offset >= beyond:
                 return batches
             least_offset = base_offset + last_delta + 1
-            batches.append(_new_batch((base_offset, least_offset - 1, attributes & CONTROL != 0, view, at, end)))
+            batches.append((base_offset, least_offset - 1, attributes & CONTROL != 0, view, at, end))
             last, at = at, end
         if at < size:  # What lies here is no batch, or else the one before does not say how long it is.
             if at and not crc_is_valid(view, last, read_header(view, last)):
@@ -92,15 +94,18 @@ def walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset
     return batches
 
 
-def whole_batches(batches: Sequence[StoredBatch], ranges: Sequence[AcquiredRange], *, has_control: bool = True) -> list[memoryview]:
+def whole_batches(batches: Sequence[Walked], ranges: Sequence[AcquiredRange], *, has_control: bool = True) -> list[memoryview]:
     """From the batch of the first acquired offset to that of the last, in as few views as the reading gave. `has_control`: there may be
     control batches among them."""
     first, last = ranges[0].first_offset, ranges[-1].last_offset
     i = bisect_left(batches, first, key=_last_offset)
     j = bisect_right(batches, last, lo=i, key=_base_offset)
-    if not has_control and i < j and batches[i].view is batches[j - 1].view:
-        return [batches[i].view[batches[i].start : batches[j - 1].end]]
-    return _views([batch for batch in batches[i:j] if not batch.is_control])
+    if not has_control and i < j:
+        _, _, _, view, start, _ = batches[i]
+        _, _, _, last_view, _, end = batches[j - 1]
+        if view is last_view:
+            return [view[start:end]]
+    return _views([batch for batch in map(StoredBatch._make, batches[i:j]) if not batch.is_control])
 
 
 def _views(batches: Sequence[StoredBatch]) -> list[memoryview]:
@@ -126,12 +131,12 @@ class TakenRecords:
     def __init__(self) -> None:
         self._places: dict[tuple[int, int], _Places | None] = {}
 
-    def of(self, batches: Sequence[StoredBatch], ranges: Sequence[AcquiredRange]) -> list[Buffer]:
+    def of(self, batches: Sequence[Walked], ranges: Sequence[AcquiredRange]) -> list[Buffer]:
         """Exactly the records of `ranges`, which are in offset order; see above for what goes whole. Holes in a batch have none, but a
         batch of which nothing but holes was taken goes whole too: clients look for the ranges in records, not in an empty answer."""
         buffers: list[Buffer] = []
         unsent: list[StoredBatch] = []
-        for batch in batches:
+        for batch in map(StoredBatch._make, batches):
             runs = [] if batch.is_control else _runs_within(batch, ranges)
             if not runs:
                 continue

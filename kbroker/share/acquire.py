@@ -20,6 +20,7 @@ from enum import IntEnum
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
+from typing import Any, TypeAlias
 
 from kbroker.share import throttle
 from kbroker.share.effects import AcquiredRange, ShareSettings
@@ -29,6 +30,10 @@ from kbroker.share.record_state import HOLE
 __all__ = ["AcquireMode", "Acquisition"]
 
 _AFTER_ANY = 1 << 64
+
+Batches: TypeAlias = Sequence[tuple[int, int, *tuple[Any, ...]]]
+"""Record batches in offset order: base and last offset first, whatever else their reader knows of them."""
+
 _range: Callable[[tuple[int, int, int]], AcquiredRange] = partial(tuple.__new__, AcquiredRange)
 """An AcquiredRange without two calls: where batches are small each of them has one."""
 _AVAILABLE_BYTE = bytes([AVAILABLE])
@@ -71,7 +76,7 @@ class Acquisition:
         batch_size: int,
         max_records: int,
         deadline_ms: float,
-        batches: Sequence[tuple[int, int]],
+        batches: Batches,
     ) -> None:
         self._window = window
         self._settings = settings
@@ -224,17 +229,15 @@ class Acquisition:
         self._entry(first, acquired_last, 1)
 
 
-def runs_of(
-    batches: Sequence[tuple[int, int]], control: Sequence[tuple[int, int]]
-) -> Iterable[tuple[Sequence[tuple[int, int]], bool]]:
+def runs_of(batches: Batches, control: Sequence[tuple[int, int]]) -> Iterable[tuple[Batches, bool]]:
     """What was read in offset order: record batches with no control batch between them, or (True) control batches."""
     if not control:
         return ((batches, False),)
-    order = sorted([(first, last, False) for first, last in batches] + [(first, last, True) for first, last in control])
+    order = sorted([(batch[0], batch[1], False) for batch in batches] + [(first, last, True) for first, last in control])
     return (([(first, last) for first, last, _ in run], is_control) for is_control, run in groupby(order, key=itemgetter(2)))
 
 
-def _batch_at_or_below(batches: Sequence[tuple[int, int]], offset: int) -> int:
+def _batch_at_or_below(batches: Batches, offset: int) -> int:
     """Index of the last batch that begins at or below `offset`; -1 if there is none."""
     if len(batches) == 1:
         return 0 if batches[0][0] <= offset else -1

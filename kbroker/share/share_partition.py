@@ -30,7 +30,7 @@ from functools import partial
 from typing import TypeAlias
 
 from kbroker.share import acknowledge, archiving
-from kbroker.share.acquire import AcquireMode, Acquisition, runs_of
+from kbroker.share.acquire import AcquireMode, Acquisition, Batches, runs_of
 from kbroker.share.effects import AckBatch, AcquiredRange, DeadLetter, Persist, ShareSettings, StateBatch
 from kbroker.share.in_flight import MAX_SPAN, InFlightWindow
 from kbroker.share.in_flight_view import InFlightView, batch_count, in_flight_view
@@ -179,7 +179,7 @@ class SharePartition:
         batch_size: int,
         max_records: int,
         fetch_offset: int,
-        batches: Sequence[tuple[int, int]],
+        batches: Batches,
         control: Sequence[tuple[int, int]] = (),
         now_ms: float,
     ) -> list[AcquiredRange]:
@@ -193,7 +193,7 @@ class SharePartition:
         room = max_records
         for run, is_control in runs_of(batches, control):
             if is_control:
-                for first, last in _joined(list(run)):
+                for first, last in _joined([(batch[0], batch[1]) for batch in run]):
                     self._window.pass_over(first, last)
                 continue
             if room <= 0 or not run:

@@ -52,7 +52,7 @@ def batch_of(records: Sequence[Record], base_offset: int, last_offset: int, *, a
 
 
 def read(*batches: bytes) -> list[StoredBatch]:
-    return walk([memoryview(b"".join(batches))], 0, _END, _END)
+    return [StoredBatch._make(each) for each in walk([memoryview(b"".join(batches))], 0, _END, _END)]
 
 
 def numbered(count: int, first: int = 0) -> list[Record]:
