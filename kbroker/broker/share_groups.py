@@ -284,13 +284,14 @@ class ShareGroups:
         results: list[KafkaError | None] = []
         saves: list[_Save] = []
         to_be_saved: list[int] = []
+        now = now_ms()
         for partition, acks in batches:
             loaded = self._loaded.get((group_id, partition))
             if loaded is None or loaded.engine is None:
                 results.append(KafkaError(ErrorCode.unknown_topic_or_partition, "This server does not host this share-partition."))
                 continue
             try:
-                persist = loaded.engine.acknowledge(member_id, acks, now_ms=now_ms())
+                persist = loaded.engine.acknowledge(member_id, acks, now_ms=now)
             except KafkaError as error:
                 results.append(error)
                 continue
