@@ -2,7 +2,8 @@
 
 One task per connection: wait until readable, receive into one buffer that all connections share, handle every frame of the
 burst with plain function calls, send all answers with one sendmsg. Nothing is allocated per request but the answer. A frame's
-bytes are only valid until the task waits for something; the decoded request keeps no reference to them.
+bytes are only valid until the task waits for something: the decoded request keeps no reference to them, and what of it is a slice of them
+(batches of Produce) is copied by who keeps it, unless the frame came in pieces and has a buffer of its own.
 
 A frame that cannot be understood (size, api, version, body) ends its connection with one log line, never the broker.
 """
@@ -14,7 +15,6 @@ import faulthandler
 import logging
 import math
 import os
-import select
 import signal
 import socket
 import struct
@@ -34,6 +34,7 @@ from kbroker.api.api_versions import API_KEY as API_VERSIONS_KEY
 from kbroker.api.api_versions import unsupported_version
 from kbroker.broker.broker import Broker, open_broker
 from kbroker.broker.connection import Answer, CloseConnection, Connection, Later, Message, PeerGone, Raw, as_request
+from kbroker.broker.hang_ups import HangUps
 from kbroker.broker.options import ReadyInfo, StartOptions
 from kbroker.errors import ErrorCode, OperatorError
 from kbroker.metrics import RequestMetrics
@@ -52,8 +53,6 @@ RECEIVE_BYTES = 1 << 20
 _MAX_IOVECS = 1000
 _SIZE_AND_CORRELATION = struct.Struct(">ii")
 _IDLE_CHECK_S = 5.0
-_HANG_UP_CHECK_S = 1.0
-_END_OF_STREAM = getattr(select, "POLLRDHUP", select.POLLHUP)
 _GRACE_S = 10.0
 _DEAF_S = 1.0
 """How long a stopping broker waits for a peer that takes none of its answers."""
@@ -131,7 +130,7 @@ class Server:
         self._room = trio.lowlevel.ParkingLot()
         self._emptied = trio.lowlevel.ParkingLot()
         self._accepting = trio.CancelScope()
-        self._hang_ups = _HangUps()
+        self._hang_ups = HangUps()
         self.stopping = False
 
     def statistics(self) -> ServerStatistics:
@@ -271,34 +270,6 @@ class Server:
                 if peer.is_stalled and max(peer.last_active, began) <= oldest:
                     logger.info("closing connection of %s: it does not read its answers", peer.name)
                     peer.shut_down()
-
-
-class _HangUps:
-    """Tells connections that their peers have closed their side, also behind bytes of later requests: a fetch that waits for days would
-    be held as long. Where there is no epoll, somebody looks from time to time."""
-
-    def __init__(self) -> None:
-        self._poller = select.epoll() if hasattr(select, "epoll") else select.poll()
-        self._connections: dict[int, Connection] = {}
-
-    def watch(self, fd: int, connection: Connection) -> None:
-        self._connections[fd] = connection
-        self._poller.register(fd, _END_OF_STREAM)
-
-    def forget(self, fd: int) -> None:
-        if self._connections.pop(fd, None) is not None:
-            self._poller.unregister(fd)
-
-    async def run(self) -> None:
-        while True:
-            if isinstance(self._poller, select.epoll):
-                await trio.lowlevel.wait_readable(self._poller.fileno())
-            else:
-                await trio.sleep(_HANG_UP_CHECK_S)
-            for fd, _ in self._poller.poll(0):
-                connection = self._connections[fd]
-                self.forget(fd)
-                connection.hang_up()
 
 
 class _Peer:
