@@ -44,8 +44,6 @@ KINDS: Mapping[str, Kind] = {
         Kind("kafka-sync", "Apache Kafka, flush.messages=1", "kafka", "kafka", "disk"),
     )
 }
-KBROKER = frozenset(key for key, kind in KINDS.items() if kind.family == "kbroker")
-KAFKA = frozenset(("kafka", "kafka-sync"))
 ALL = frozenset(KINDS)
 MAIN = ALL - {"lmdb-os", "rocksdb-os"}
 """Those that run everything. Unsynced LMDB and RocksDB show what a sync costs them in a few rows; more would tell nothing new."""

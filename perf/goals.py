@@ -71,15 +71,17 @@ AT_MOST: Sequence[tuple[str, str, float]] = (
 
 DISK_PRODUCE: Sequence[tuple[str, float]] = (
     ("produce-100b-1p", 1.0),
-    ("produce-100b-1p-acks1", 1.0),
     ("produce-1kb-1p", 1.0),
     ("produce-1kb-6p", 1.0),
     ("produce-1kb-6p-lz4", 1.0),
     ("produce-1kb-6p-16kb", 8.0),
-    ("produce-1kb-6p-16kb-acks1", 1.0),
     ("produce-100b-6p-lz4", 1.0),
 )
 """Of `disk` against flush.messages=1."""
+
+DISK_ACKS_1: Sequence[tuple[str, float]] = (("produce-100b-1p-acks1", 1.0), ("produce-1kb-6p-16kb-acks1", 1.0))
+"""Of `disk` against Kafka's default: kbroker answers acks=1 before the sync, so neither waits for one. With flush.messages=1 Kafka would
+sync in its append, whatever acks is."""
 
 
 def all_goals() -> list[Goal]:
@@ -98,6 +100,8 @@ def _os_goals() -> Iterator[Goal]:
 def _disk_goals() -> Iterator[Goal]:
     for row, rate in DISK_PRODUCE:
         yield Goal(row, "rate", DISK, "kafka-sync", at_least=rate)
+    for row, rate in DISK_ACKS_1:
+        yield Goal(row, "rate", DISK, "kafka", at_least=rate)
     for row, rate, per_cpu_s in THROUGHPUT:
         if row.startswith(("share-", "one-")):
             yield Goal(row, "rate", DISK, "kafka", at_least=round(_STATE_SYNCED * rate, 3))
