@@ -16,6 +16,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 Better: TypeAlias = Literal["higher", "lower"]
 Reading: TypeAlias = Mapping[str, float]
 """Of one row, candidate and round: value by metric."""
+ROUND = "round"
+"""Beside the metrics of a kept reading: which round it is of, from 1. Runs of earlier versions do not have it."""
 
 
 class Metric(NamedTuple):
@@ -62,13 +64,16 @@ class CandidateFacts:
 
 @dataclass
 class RowResult:
-    """`readings`: by candidate, one for each round that gave one."""
+    """`readings`: by candidate, one for each round that gave one; empty for who was chosen for the row and gave none."""
 
     key: str
     title: str
     group: str
     note: str = ""
     readings: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+
+    def add(self, candidate: str, round_number: int, reading: Reading) -> None:
+        self.readings.setdefault(candidate, []).append({ROUND: round_number, **reading})
 
 
 @dataclass
@@ -117,23 +122,30 @@ class Results:
 
     def values(self, row: str, candidate: str, metric: str) -> list[float]:
         """One for each round; empty where nothing was read."""
-        found = self.row(row)
-        readings = found.readings.get(candidate, []) if found is not None else []
-        return [reading[metric] for reading in readings if metric in reading]
+        return [reading[metric] for reading in self._readings(row, candidate, metric)]
 
     def median(self, row: str, candidate: str, metric: str) -> float | None:
         values = self.values(row, candidate, metric)
         return statistics.median(values) if values else None
 
     def ratio(self, row: str, metric: str, candidate: str, against: str, against_row: str | None = None) -> Ratio | None:
-        """Of candidate by `against` (in `against_row`, if it is another row). None where either has no reading."""
-        return ratio_of(self.values(row, candidate, metric), self.values(against_row or row, against, metric))
+        """Of candidate by `against` (in `against_row`, if it is another row). None where they have no round in common."""
+        above, below = self._readings(row, candidate, metric), self._readings(against_row or row, against, metric)
+        if all(ROUND in reading for reading in (*above, *below)):
+            common = {reading[ROUND] for reading in above} & {reading[ROUND] for reading in below}
+            above, below = ([reading for reading in each if reading[ROUND] in common] for each in (above, below))
+        return ratio_of([reading[metric] for reading in above], [reading[metric] for reading in below])
+
+    def _readings(self, row: str, candidate: str, metric: str) -> list[dict[str, float]]:
+        found = self.row(row)
+        readings = found.readings.get(candidate, []) if found is not None else []
+        return [reading for reading in readings if metric in reading]
 
 
 def ratio_of(above: Sequence[float], below: Sequence[float]) -> Ratio | None:
-    """The median of the ratios round by round.
+    """The median of the ratios round by round, by position.
 
-    Where a round is missing on one side, nothing says which readings belong together: then the medians' ratio, between the extremes.
+    Where one side has fewer readings, nothing says which of them belong together: then the medians' ratio, between the extremes.
     """
     if not above or not below or not all(below):
         return None

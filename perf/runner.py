@@ -59,7 +59,9 @@ class Runner:
         self._candidates: list[Candidate] = []
         mode = "quick" if settings.quick else "full"
         self.results = Results(describe(home), datetime.now(UTC).isoformat(timespec="seconds"), mode)
-        self.results.rows = [RowResult(row.key, row.title, row.group, row.note) for row in rows]
+        self.results.rows = [
+            RowResult(row.key, row.title, row.group, row.note, {key: [] for key in keys if row.suits(key)}) for row in rows
+        ]
 
     def run(self) -> None:
         """Everything; KeyboardInterrupt ends it with a note. Brokers are gone on return."""
@@ -130,7 +132,7 @@ class Runner:
                     continue
                 reading = self._cell(row, candidate, number)
                 if reading is not None and number != WARMING:
-                    result.readings.setdefault(candidate.key, []).append(dict(reading))
+                    result.add(candidate.key, number, reading)
                 if not candidate.is_running:
                     self._leave_out(candidate, f"died while it ran {row.key}")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import geometric_mean, median
 from typing import Any, NamedTuple
 
-from perf.results import METRICS, CandidateFacts, GoalResult, Metric, Ratio, Results, RowResult, from_json
+from perf.results import METRICS, ROUND, CandidateFacts, GoalResult, Metric, Ratio, Results, RowResult, from_json
 
 OURS, THEIRS = "segment-os", "kafka"
 """The pair of the headlines and of the main picture: the default engine and Kafka's default, neither syncs."""
@@ -93,7 +93,7 @@ class Report:
 
     def metrics_of(self, row: RowResult) -> list[str]:
         """Those that are described, in that order, then others."""
-        found = dict.fromkeys(metric for rounds in row.readings.values() for each in rounds for metric in each)
+        found = dict.fromkeys(metric for rounds in row.readings.values() for each in rounds for metric in each if metric != ROUND)
         return [metric for metric in self.metrics if metric in found] + [metric for metric in found if metric not in self.metrics]
 
     def against_kafka(self, row: RowResult, candidate: CandidateFacts, metric: str) -> Ratio | None:
@@ -101,19 +101,19 @@ class Report:
         if candidate.family != "kbroker":
             return None
         counterpart = COUNTERPART.get(candidate.durability, THEIRS)
-        return self.results.ratio(row.key, metric, candidate.key, counterpart if row.readings.get(counterpart) else THEIRS)
+        return self.results.ratio(row.key, metric, candidate.key, counterpart if counterpart in row.readings else THEIRS)
 
     def shown_in(self, rows: Iterable[RowResult]) -> list[CandidateFacts]:
-        """Who has readings in one of the rows, and who would have some if it were installed."""
+        """Who was to run one of the rows, and who would have run one if it were installed."""
         rows = list(rows)
-        return [each for each in self.results.candidates if any(row.readings.get(each.key) or would_have(each, row) for row in rows)]
+        return [each for each in self.results.candidates if any(each.key in row.readings or would_have(each, row) for row in rows)]
 
     def rounds(self) -> int:
         return max((len(rounds) for row in self.results.rows for rounds in row.readings.values()), default=0)
 
     def counts(self, goals: Iterable[GoalResult] | None = None) -> tuple[int, int, int]:
-        """Goals that are met, missed, not measured; ratios without a limit are none."""
-        verdicts = [goal.met for goal in (self.goals if goals is None else goals) if has_limit(goal)]
+        """Goals that are met, missed, not measured. A ratio without a limit is none, unless it could not be measured."""
+        verdicts = [goal.met for goal in (self.goals if goals is None else goals) if has_limit(goal) or goal.ratio is None]
         return verdicts.count(True), verdicts.count(False), verdicts.count(None)
 
     def mean_ratio(self, metric: str) -> tuple[float, int] | None:
@@ -188,7 +188,7 @@ def _pair(goal: GoalResult) -> str:
 
 
 def sign(goal: GoalResult) -> str:
-    return {True: "✓", False: "✗", None: "○" if has_limit(goal) else "·"}[goal.met]
+    return {True: "✓", False: "✗", None: "○" if has_limit(goal) or goal.ratio is None else "·"}[goal.met]
 
 
 def _fact(name: str, value: object) -> tuple[str, str]:

@@ -40,8 +40,11 @@ class Comparison:
         self._began = time.monotonic()
         self.results = Results(describe(home), datetime.now(UTC).isoformat(timespec="seconds"), "rivals")
         self._rows = queue_rows(settings)
-        self.results.rows = [RowResult(row.key, row.title, row.group, row.note) for row in self._rows]
         self._sides = self._make_sides(keys)
+        self.results.rows = [
+            RowResult(row.key, row.title, row.group, row.note, {side.facts.key: [] for side in self._sides if side.suits(row)})
+            for row in self._rows
+        ]
 
     def run(self) -> None:
         """Everything; KeyboardInterrupt ends it with a note. Servers are gone on return."""
@@ -106,7 +109,7 @@ class Comparison:
     def _measure(self, side: Side, row: Row, result: RowResult, number: int) -> None:
         reading = side.measure(row, number)
         if number != WARMING:
-            result.readings.setdefault(side.facts.key, []).append(dict(reading))
+            result.add(side.facts.key, number, reading)
         which = "warming" if number == WARMING else f"{number}/{self._settings.rounds}"
         self._say(f"{which:7} {row.key:6} {side.facts.key:17} {_shown(reading)}")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from perf.goals import all_goals, engine_ratios, judge
-from perf.results import GoalResult, from_json, to_json
+from perf.results import ROUND, GoalResult, from_json, to_json
 
 CANDIDATES = [
     *(
@@ -123,14 +123,15 @@ class Maker:
             "rows": rows,
             "notes": ["share-implicit-32, rocksdb-disk, round 2: <b>gave up</b> & went on", "the machine was busy: load average 2.1"],
         }
-        return _judged(data)
+        return judged(data)
 
     def _around(self, value: float) -> float:
         return value * self._random.uniform(0.93, 1.08)
 
     def _row(self, key: str, title: str, group: str, figures: dict[str, dict[str, float]]) -> dict[str, Any]:
+        numbers = range(1, self._rounds + 1)
         readings = {
-            who: [{metric: self._around(value) for metric, value in each.items()} for _ in range(self._rounds)]
+            who: [{ROUND: number, **{metric: self._around(value) for metric, value in each.items()}} for number in numbers]
             for who, each in figures.items()
         }
         return {"key": key, "title": title, "group": group, "note": f"the note of {key}: a < b & c", "readings": readings}
@@ -174,7 +175,7 @@ def _percentiles(values: tuple[float, float, float], slower: float) -> dict[str,
     return {name: value * slower for name, value in zip(("p50_ms", "p99_ms", "p999_ms"), values, strict=True)}
 
 
-def _judged(data: dict[str, Any]) -> dict[str, Any]:
+def judged(data: dict[str, Any]) -> dict[str, Any]:
     """With the suite's own goals, one of which could not be measured."""
     results = from_json({**data, "goals": [], "engines": []})
     unmeasured = GoalResult("one-8", "rate", "segment-disk", "rabbitmq-quorum", 1.0, None, title="one at a time <of all>")
