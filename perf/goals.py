@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import geometric_mean
 from typing import NamedTuple
 
-from perf.results import METRICS, GoalResult, Ratio, Results, ratio_of
+from perf.results import METRICS, GoalResult, Ratio, Results, RowResult
 
 OS, DISK = "segment-os", "segment-disk"
 _STATE_SYNCED = 0.7
@@ -19,6 +19,8 @@ ENGINE_GOALS = {"lmdb-disk": 0.7, "rocksdb-disk": 0.4}
 """By geometric mean over all rows of clients, of the segment engine's."""
 ALL_CLIENT_ROWS = "client-rows"
 _CLIENT_GROUPS = ("produce", "fetch", "share", "queue", "latency")
+_TIMES = {"first-record": "ms"}
+"""Of rows of latency without percentiles; the others count by their median."""
 _LINEAR = 0.7
 """Of the rate with few share-partitions or members, where there are a hundred times as many."""
 _LIMITED = 0.7
@@ -121,11 +123,11 @@ def _own_goals() -> Iterator[Goal]:
 
 
 def judge(results: Results, goals: Iterable[Goal]) -> list[GoalResult]:
-    """Of every goal whose row was run for the two it compares; others are left out."""
-    return [_judged(results, goal) for goal in goals if _was_run(results, goal)]
+    """Of every goal whose row was chosen, and both whom it compares; others are left out. What gave no reading is undecided."""
+    return [_judged(results, goal) for goal in goals if _was_chosen(results, goal)]
 
 
-def _was_run(results: Results, goal: Goal) -> bool:
+def _was_chosen(results: Results, goal: Goal) -> bool:
     above, below = results.row(goal.row), results.row(goal.against_row or goal.row)
     return above is not None and below is not None and goal.candidate in above.readings and goal.against in below.readings
 
@@ -151,22 +153,35 @@ def engine_ratios(results: Results) -> list[GoalResult]:
     """Each engine by the segment engine in every row of clients with `disk`, without limits, and their geometric mean, with one.
     Its `low` and `high` are the means of all rows' lowest and highest.
 
-    Rows of latency count by their median, the other way round, so that more is better everywhere.
+    Rows of latency count by their time, the other way round, so that more is better everywhere. A row that gave no reading is among them
+    without a ratio, and their mean is undecided then.
     """
     found = []
     for engine, at_least in ENGINE_GOALS.items():
-        rows = list(_each_row(results, engine))
-        ratios = [Ratio(row.ratio, row.low, row.high) for row in rows if row.ratio and row.low and row.high]
-        mean = GoalResult(ALL_CLIENT_ROWS, "rate", engine, DISK, at_least, None, title="geometric mean over all rows of clients")
-        if ratios:
-            found += [*rows, _with(mean, Ratio(*map(geometric_mean, zip(*ratios, strict=True))))]
+        chosen = [row for row in results.rows if row.group in _CLIENT_GROUPS and {engine, DISK} <= row.readings.keys()]
+        if chosen:
+            rows = [_of_engine(results, row, engine) for row in chosen]
+            found += [*rows, _mean(rows, engine, at_least)]
     return found
 
 
-def _each_row(results: Results, engine: str) -> Iterator[GoalResult]:
-    for row in results.rows:
-        metric = "p50_ms" if row.group == "latency" else "rate"
-        mine, segment = results.values(row.key, engine, metric), results.values(row.key, DISK, metric)
-        ratio = ratio_of(segment, mine) if metric == "p50_ms" else ratio_of(mine, segment)
-        if row.group in _CLIENT_GROUPS and ratio is not None:
-            yield _with(GoalResult(row.key, metric, engine, DISK, None, None, title=row.title), ratio)
+def _of_engine(results: Results, row: RowResult, engine: str) -> GoalResult:
+    if row.group == "latency":
+        metric = _TIMES.get(row.key, "p50_ms")
+        ratio = results.ratio(row.key, metric, DISK, engine)
+    else:
+        metric = "rate"
+        ratio = results.ratio(row.key, metric, engine, DISK)
+    return _with(GoalResult(row.key, metric, engine, DISK, None, None, title=row.title), ratio)
+
+
+def _mean(rows: Sequence[GoalResult], engine: str, at_least: float) -> GoalResult:
+    ratios = [Ratio(row.ratio, row.low, row.high) for row in rows if row.ratio and row.low and row.high]
+    is_whole = len(ratios) == len(rows)
+    of = "all rows" if is_whole else f"{len(ratios)} of {len(rows)} rows"
+    mean = GoalResult(ALL_CLIENT_ROWS, "rate", engine, DISK, at_least, None, title=f"geometric mean over {of} of clients")
+    if ratios:
+        _with(mean, Ratio(*map(geometric_mean, zip(*ratios, strict=True))))
+    if not is_whole:
+        mean.met = None
+    return mean

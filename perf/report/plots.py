@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from perf.report.data import ABOUT_RATES, PERCENTILES, Report, Spread, kind, number, times, with_unit, would_have
+from perf.report.data import ABOUT_RATES, PERCENTILES, Report, Spread, kind, number, times, with_unit
 from perf.results import CandidateFacts, RowResult
 
 COLOURS = ("segment", "lmdb", "rocksdb", "memory", "kafka", "redis", "nats", "rabbitmq")
@@ -161,7 +161,7 @@ def _bars(report: Report, row: RowResult, candidates: Sequence[CandidateFacts], 
         "hoverinfo": "text",
     }
     texts = [_beside(each, max(0.0, spread.high), _value_text(report, row, each, metric, spread)) for each, spread in found]
-    texts += [_beside(each, 0, "not installed", faint=True) for each in candidates if would_have(each, row)]
+    texts += [_beside(each, 0, "not measured", faint=True) for each in candidates if not row.readings.get(each.key)]
     left, right = min(0.0, least), max(0.0, most)
     axis = {"range": [left, right + room * (right - left or 1)], "showticklabels": False, "ticks": "", "showgrid": False, "showline": False}
     return ([trace] if found else []), axis, texts
@@ -227,7 +227,7 @@ def _percentiles(report: Report, row: RowResult, candidates: Sequence[CandidateF
         )
         texts += _written(each, [spread.median for _, spread in found])
     axis = log_axis(ends, free=0.4)
-    texts += [_beside(each, axis["range"][0], "not installed", faint=True) for each in candidates if would_have(each, row)]
+    texts += [_beside(each, axis["range"][0], "not measured", faint=True) for each in candidates if not row.readings.get(each.key)]
     return traces, axis, texts
 
 

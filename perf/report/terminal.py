@@ -10,7 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from perf.report.data import GROUPS, Report, between, by_pair, goal_title, limit_text, number, parse, short_name, sign, times, would_have
+from perf.report.data import GROUPS, Report, between, by_pair, goal_title, limit_text, number, parse, short_name, sign, times
 from perf.results import CandidateFacts, GoalResult, RowResult
 
 _STYLES = {"✓": "green", "✗": "bold red", "○": "yellow", "·": "dim"}
@@ -78,7 +78,8 @@ def _metrics(report: Report, row: RowResult) -> list[str]:
 def _cell(report: Report, row: RowResult, candidate: CandidateFacts, metric: str) -> Text:
     spread = report.spread(row, candidate.key, metric)
     if spread is None:
-        return Text("not\ninstalled" if would_have(candidate, row) else "-", style="dim")
+        is_open = not row.readings.get(candidate.key) and candidate in report.shown_in([row])
+        return Text("not\nmeasured" if is_open else "-", style="dim")
     beside = f"\n±{spread.percent:.0f} %" if report.rounds() > 1 else ""
     return Text.assemble(number(spread.median), (beside, "dim"))
 

@@ -179,6 +179,20 @@ def test_the_terminal_has_every_median(data: dict[str, Any]) -> None:
                 assert spread is None or number(spread.median) in text
 
 
+def test_what_failed_in_every_round_is_not_measured() -> None:
+    """Two goals of the default engine; of LMDB its row, and with it the mean over all rows."""
+    data = made_up.results()
+    (row,) = (row for row in data["rows"] if row["key"] == "one-8")
+    row["readings"] |= {"segment-os": [], "lmdb-disk": []}
+    data = made_up.judged(data)
+    assert parse(data).counts() == (57 - 3, 7, 1 + 4)
+    page, text = Reader(html_page.render(data)).text, shown(data)
+    assert "54 goals met, 7 missed, 5 not measured" in page
+    assert "○ 5 not measured" in text
+    for each in (page, text):
+        assert "geometric mean over 23 of 24 rows of clients" in each
+
+
 def test_without_kafka_without_goals_and_with_one_round() -> None:
     data = made_up.results(rounds=1)
     for each in data["candidates"]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import click
 import pytest
+from rich.console import Console
 
 from perf import command
 from perf.candidates import KINDS
 from perf.expectation import Lengths, by_part, expected_s
 from perf.goals import all_goals
 from perf.rows import Row, all_rows
-from perf.runner import Settings, in_turn
+from perf.runner import Runner, Settings, in_turn
 
 
 def test_rows_have_names_of_their_own() -> None:
@@ -30,6 +32,16 @@ def test_every_goal_is_of_a_row_that_runs_for_both_it_compares() -> None:
     for goal in all_goals():
         assert rows[goal.row].suits(goal.candidate), goal
         assert rows[goal.against_row or goal.row].suits(goal.against), goal
+
+
+def test_rows_expect_readings_of_all_who_were_chosen_for_them(tmp_path: Path) -> None:
+    """So that a goal whose candidate fails in every round is not left out."""
+    rows = [
+        Row("one", "one", "queue", lambda _: {}, candidates=frozenset(("segment-os", "kafka"))),
+        Row("all", "all", "queue", lambda _: {}),
+    ]
+    runner = Runner(["segment-os", "lmdb-os"], rows, command.QUICK, tmp_path, Console(quiet=True))
+    assert [row.readings for row in runner.results.rows] == [{"segment-os": []}, {"segment-os": [], "lmdb-os": []}]
 
 
 def test_another_candidate_begins_each_round() -> None:
