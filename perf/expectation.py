@@ -16,9 +16,13 @@ _FILL_S = 4.0
 """Of one topic on one broker."""
 _AROUND_S = 0.7
 """Clients' starting and ending, a topic's making and deleting, the sync between two windows."""
+PAUSE_S = 0.25
+"""Behind that sync, before each window that counts."""
 _KAFKA_JOINS_S = 5.0
 """A member of a new share group hears of its partitions with its second heartbeat."""
 _JOINING = ("share", "queue", "scale")
+_JOINING_ROWS = ("ack-round-trip", "first-record")
+"""Of latency, whose other rows have consumers without a group."""
 _WARMING = "warming"
 
 
@@ -41,7 +45,9 @@ def by_part(rows: Iterable[Row], keys: Sequence[str], rounds: int, lengths: Leng
     found, fills = {_WARMING: 0.0}, set()
     for row in rows:
         suited = [key for key in keys if row.suits(key)]
-        found[row.key] = min(rounds, row.rounds or rounds) * sum(_cell_s(row, key, lengths.seconds, lengths.warm_up_s) for key in suited)
+        found[row.key] = min(rounds, row.rounds or rounds) * sum(
+            PAUSE_S + _cell_s(row, key, lengths.seconds, lengths.warm_up_s) for key in suited
+        )
         for key in suited:
             if _is_kafka(key) and row.warms:
                 found[_WARMING] += _cell_s(row, key, lengths.warming_s, lengths.warm_up_s)
@@ -51,7 +57,8 @@ def by_part(rows: Iterable[Row], keys: Sequence[str], rounds: int, lengths: Leng
 
 
 def _cell_s(row: Row, key: str, seconds: float, warm_up_s: float) -> float:
-    joins_s = _KAFKA_JOINS_S if _is_kafka(key) and row.group in _JOINING else 0.0
+    joins = row.group in _JOINING or row.key in _JOINING_ROWS
+    joins_s = _KAFKA_JOINS_S if joins and _is_kafka(key) else 0.0
     return joins_s + _AROUND_S + (seconds + warm_up_s if row.takes_s is None else row.takes_s)
 
 

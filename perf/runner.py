@@ -2,7 +2,8 @@
 
 All brokers are up all the time and one of them has work. Before the first round every broker is filled, and Kafka runs every row once,
 since a fresh JVM is up to two times slower. Then every round takes each row, and for each row every candidate, beginning with another
-one in each round. A cell that fails is a note; a broker that dies takes part no more. Ctrl-C ends with what there is.
+one in each round, and in each second round in the opposite order: what one leaves behind does not always meet the same next one. A cell
+that fails is a note; a broker that dies takes part no more. Ctrl-C ends with what there is.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rich.console import Console
 
 from perf import candidates as known
 from perf.candidates import Candidate
-from perf.expectation import Lengths, expected_s
+from perf.expectation import PAUSE_S, Lengths, expected_s
 from perf.machine import describe
 from perf.processes import memory
 from perf.report.data import duration
@@ -127,9 +128,7 @@ class Runner:
             if row.rounds is not None and number > row.rounds:
                 continue
             self._say(f"{of}, row {place} of {len(self._rows)}: {row.key}")
-            for candidate in in_turn(self._candidates, number):
-                if not row.suits(candidate.key):
-                    continue
+            for candidate in in_turn([each for each in self._candidates if row.suits(each.key)], number):
                 reading = self._cell(row, candidate, number)
                 if reading is not None and number != WARMING:
                     result.add(candidate.key, number, reading)
@@ -138,7 +137,7 @@ class Runner:
 
     def _cell(self, row: Row, candidate: Candidate, number: int) -> Mapping[str, float] | None:
         """One row against one candidate, once: None where it failed, and where it only prepared."""
-        os.sync()  # What others have written is not to be written in this one's window.
+        calm_down(0.0 if number == WARMING else PAUSE_S)
         home = self._home / "run"
         home.mkdir()
         began = time.monotonic()
@@ -170,9 +169,15 @@ class Runner:
 
 
 def in_turn(candidates: Sequence[_T], round_number: int) -> list[_T]:
-    """Another one begins in each round."""
-    first = round_number % max(1, len(candidates))
-    return [*candidates[first:], *candidates[:first]]
+    """Another one begins in each round, and each second round goes the other way, so that it changes who comes behind whom."""
+    step = 1 if round_number % 2 else -1
+    return [candidates[(round_number + step * place) % len(candidates)] for place in range(len(candidates))]
+
+
+def calm_down(pause_s: float = PAUSE_S) -> None:
+    """Before a window: what others have written is not to be written in it, nor their clients and connections to be cleared away."""
+    os.sync()
+    time.sleep(pause_s)
 
 
 @contextmanager

@@ -1,12 +1,11 @@
-"""Runs the queue rows against kbroker and the rivals in turns (A B C A B C …), and judges the best rival of each durability.
+"""Runs the queue rows against kbroker and the rivals in turns (A B C B A C …), and judges the best rival of each durability.
 
 All servers are up all the time and one of them has work. For each row every side is given its records first; then come the windows,
-beginning with another side in each round. A cell that fails is a note; a server that dies takes part no more.
+in the suite's order of turns. A cell that fails is a note; a server that dies takes part no more.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from perf.machine import describe
 from perf.results import METRICS, CandidateFacts, Reading, Results, RowResult
 from perf.rivals.sides import OURS, RIVALS, SINGLE, KbrokerSide, RivalSide, Settings, Side, queue_rows
 from perf.rows import Row
-from perf.runner import in_turn
+from perf.runner import calm_down, in_turn
 
 WARMING = 0
 AT_LEAST = {"rate": 1.0, "per_cpu_s": 0.7}
@@ -97,9 +96,9 @@ class Comparison:
             with self._cell(side, row, number):
                 side.prepare(row)
                 prepared.append(side)
-        os.sync()  # What one of them has still to write is not to be written in another one's window.
-        time.sleep(_SETTLE_S)
+        calm_down(_SETTLE_S)
         for side in in_turn(prepared, number):
+            calm_down()
             with self._cell(side, row, number):
                 self._measure(side, row, result, number)
         for side in prepared:
