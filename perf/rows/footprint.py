@@ -27,7 +27,8 @@ def _start_to_produce(run: Run) -> dict[str, float]:
         took_ms = (time.perf_counter() - began) * 1000
         if confirmed != [None]:
             raise TimeoutError(f"the first record was not confirmed: {confirmed}")
-        return {"ms": took_ms, "ready_ms": ready_ms, "cpu_s": cpu_s(broker.pid)}
+        used_s, now = cpu_s(broker.pid), memory(broker.pid)
+        return {"ms": took_ms, "ready_ms": ready_ms, "cpu_s": used_s, "rss_anon_mb": now.anonymous_mb, "rss_mb": now.resident_mb}
 
 
 def _memory(run: Run) -> dict[str, float]:
