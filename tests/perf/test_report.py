@@ -238,6 +238,21 @@ def test_the_picture_alone_names_no_colour(data: dict[str, Any]) -> None:
     assert '"@' not in json.dumps(main_picture.painted(main_picture.standalone(report, found)))
 
 
+def test_the_picture_says_which_durability_is_compared(data: dict[str, Any]) -> None:
+    found = main_picture.plot(parse(data))
+    assert found is not None
+    alone = main_picture.standalone(parse(data), found)["layout"]["title"]["subtitle"]["text"]
+    for each in (found.note, alone):
+        assert "durability os as a multiple of Apache Kafka 4.3.1 with its defaults" in each
+
+
+def test_rows_that_would_count_twice_are_in_no_mean(data: dict[str, Any]) -> None:
+    rows = [row for row in data["rows"] if not row["key"].endswith("-acks1")]
+    backlog = next(row for row in rows if row["key"] == "one-8") | {"key": "one-8-backlog"}
+    assert len(rows) == len(data["rows"]) - 2
+    assert parse({**data, "rows": [*data["rows"], backlog]}).mean_ratio("rate") == parse({**data, "rows": rows}).mean_ratio("rate")
+
+
 def test_signs(data: dict[str, Any]) -> None:
     report = parse(data)
     assert {sign(goal) for goal in report.results.goals} == {"✓", "✗", "○"}
