@@ -120,8 +120,9 @@ record-kafka: .venv/.ready
 	.venv-run/bin/python -m pip install $(PIP_FLAGS) -e '.[perf]'
 	@touch $@
 
+# A run with arguments of its own is for a look: it does not replace the readings that are kept.
 perf: .venv-run/.perf
-	.venv-run/bin/python -m perf.suite --json perf/results/suite.json --html build/suite.html $(PERF_ARGS)
+	.venv-run/bin/python -m perf.suite --json $(if $(strip $(PERF_ARGS)),build,perf/results)/suite.json --html build/suite.html $(PERF_ARGS)
 
 perf-quick: .venv-run/.perf
 	.venv-run/bin/python -m perf.suite --quick --json build/quick.json --html build/quick.html $(PERF_ARGS)
@@ -141,7 +142,7 @@ perf-parts: .venv/.perf-parts
 # The suite's report tools and the rivals' clients beside what a user has.
 perf-rivals: .venv-run/.rivals
 	.venv-run/bin/python -m perf.rivals.install
-	.venv-run/bin/python -m perf.rivals --json perf/results/rivals.json $(RIVALS_ARGS)
+	.venv-run/bin/python -m perf.rivals --json $(if $(strip $(RIVALS_ARGS)),build,perf/results)/rivals.json $(RIVALS_ARGS)
 
 docs: .venv/.ready
 	$(PY) -m tests.checks.settings_doc

@@ -59,11 +59,9 @@ def finish(results: Results, console: Console, json_file: Path | None, html_file
     results.engines = engine_ratios(results)
     data = to_json(results)
     if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
         write_json(results, json_file)
     terminal.show(data, console)
     if html_file is not None:
-        html_file.parent.mkdir(parents=True, exist_ok=True)
         page.write(data, html_file)
     for path in (json_file, html_file):
         if path is not None:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from kbroker.client.broker_process import free_port
@@ -23,14 +24,20 @@ JVM_FLAGS = (
 )  # fmt: skip
 _START_TIMEOUT_S = 90.0
 _ASK_EVERY_S = 0.005
+_ERROR_CHARACTERS = 300
 
 
+@cache
 def why_missing() -> str | None:
-    """One line, or None if Kafka can be started here (fetching it counts as can)."""
+    """One line, or None if Kafka can be started here: it is fetched if need be. Tried once."""
     if shutil.which("java") is None:
         return "not installed: there is no java on the PATH"
     if not any(LIBS.glob("kafka_2.13-*.jar")) and shutil.which("mvn") is None:
         return "not installed: there is no mvn on the PATH to fetch it with"
+    try:
+        class_path()
+    except KafkaFailed as error:
+        return f"not installed, and could not be fetched: {' '.join(str(error).split())[:_ERROR_CHARACTERS]}"
     return None
 
 

@@ -175,4 +175,5 @@ def from_json(data: Mapping[str, Any]) -> Results:
 
 
 def write_json(results: Results, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(to_json(results), indent=1) + "\n")

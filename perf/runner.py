@@ -100,7 +100,8 @@ class Runner:
         try:
             for candidate in list(self._candidates):
                 self._start(candidate)
-            time.sleep(_SETTLE_S)
+            if self._candidates:
+                time.sleep(_SETTLE_S)
             for candidate in self._candidates:
                 candidate.idle_mb = memory(candidate.pid).anonymous_mb
             yield
