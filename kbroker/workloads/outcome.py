@@ -38,7 +38,7 @@ class Outcome:
 
     records: see the workload for what counts.
     bytes: of their values.
-    requests: polls that had records, or batches handed to the producer; 0 where that means nothing.
+    requests: polls that had records, where there are polls; see the workload.
     latencies_ms: None where the workload measures no latency.
     first_record_ms: of the slowest client; None where it means nothing.
     ran_dry: the topic came to its end before the window had a meaning; the rate is worthless.

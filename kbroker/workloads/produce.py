@@ -39,8 +39,9 @@ def produce(
     """`producers` processes send records without keys; the client library spreads them over the partitions, staying with one for
     some milliseconds (its sticky partitioning).
 
-    `records` counts what the broker has confirmed (with acks 0: what was sent), `requests` the chunks of 1 000 records that were
-    handed over. Raises WorkloadFailed.
+    `records` counts what the broker has confirmed (with acks 0: what was sent), `requests` how often more of them were found
+    confirmed; that is looked at behind each chunk of 1 000 records that is handed over, and says nothing of requests to the broker.
+    Raises WorkloadFailed.
     """
     own = {
         **base(bootstrap, settings),

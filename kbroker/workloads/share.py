@@ -55,7 +55,7 @@ def share_consume(
 
     `records` counts those that are done with: accepted or rejected. One that is released counts when it is; `details["released"]`
     has the number of releases. `details["fairness"]`: what the consumer with the fewest had, by what
-    the one with the most had. `requests` counts polls that had records. `first_record_ms`: from subscribe() on.
+    the one with the most had. `requests` counts polls that had records (with `think_s`: records). `first_record_ms`: from subscribe() on.
     The client library hands out whole batches, whatever `max_poll_records` says. Raises WorkloadFailed.
     """
     if verdicts is not None and mode != "explicit":
