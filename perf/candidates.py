@@ -4,7 +4,8 @@ Both Kafkas are one process, since they differ in a config of topics only (flush
 Each other candidate is a broker of its own. All stay up during the whole suite; one of them has work.
 
 Like is compared with like: durability `os` (an answer may come before the sync) with Kafka's default, which never syncs, and `disk`
-(synced before it counts) with Kafka's flush.messages=1. Kafka's share state is not synced in either.
+(synced before it counts) with Kafka's flush.messages=1, whose share state is not synced either. Produced with acks=1, `disk` is
+answered before the sync as well, and compared with Kafka's default.
 """
 
 from __future__ import annotations
