@@ -12,8 +12,8 @@ from perf.candidates import KINDS
 from perf.rows import Row
 
 _START_S = 2.0
-_FILL_S = 4.0
-"""Of one topic on one broker."""
+_FILL_S = 1.5
+"""Of one topic on one broker: from half a second to four."""
 _AROUND_S = 0.7
 """Clients' starting and ending, a topic's making and deleting, the sync between two windows."""
 PAUSE_S = 0.25
