@@ -211,5 +211,3 @@ def _broker(kind: Kind, home: Path, config: Mapping[str, str] | None) -> Broker:
     broker = measured_broker(home, kind.engine, kind.durability)
     broker.config.update(config)
     return broker
-
-

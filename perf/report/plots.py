@@ -317,5 +317,3 @@ def _fine_log_axis(values: Sequence[float]) -> dict[str, Any]:
     axis = log_axis(values)
     steps = sorted({step * 10 ** math.floor(math.log10(tick)) for tick in axis["tickvals"] for step in (1, 2, 5)})
     return {**axis, "tickvals": steps, "ticktext": [number(step) for step in steps], "showline": False}
-
-
