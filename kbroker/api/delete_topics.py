@@ -92,6 +92,7 @@ async def _delete_topic(broker: Broker, asked: _Asked) -> Topic:
         finally:
             if broker.topics.by_id(topic.topic_id) is None:
                 broker.share_groups.forget_topic(topic.partitions)
+                broker.fetch_sessions.topic_deleted()
                 await broker.group_coordinator.topic_deleted(topic.topic_id)
                 await broker.consumer_groups.topic_deleted(topic.topic_id)
                 await broker.share_state.topic_deleted(topic.topic_id)

@@ -193,8 +193,7 @@ class _Fetch:
         if asked.last_fetched_epoch >= 0 and (diverging := self._divergence(partition, asked)) is not None:
             return FetchRow(index, 0, partition.high_watermark, partition.log_start_offset, diverging=diverging)
         offset, end_offset = asked.fetch_offset, partition.high_watermark
-        if not partition.log_start_offset <= offset <= end_offset:
-            raise KafkaError(ErrorCode.offset_out_of_range)
+        partition.check_readable(offset)
         records: Sequence[memoryview] = ()
         if offset < end_offset:
             if limit_bytes < 0:

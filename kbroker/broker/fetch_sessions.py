@@ -102,6 +102,13 @@ class FetchSessions:
     def statistics(self) -> FetchSessionsStatistics:
         return FetchSessionsStatistics(len(self._sessions), sum(len(s.partitions) for s in self._sessions.values()), self._evictions)
 
+    def topic_deleted(self) -> None:
+        """Sessions of clients that have gone stay until their place is wanted: they keep nothing of a topic that has gone as well."""
+        for session in self._sessions.values():
+            for asked in session.partitions.values():
+                if asked.found is not None and asked.found.deleted:
+                    asked.found = None
+
     def fetch(
         self, session_id: int, epoch: int, by_id: bool, wanted: list[FetchPartition], forgotten: list[tuple[TopicKey, int]]
     ) -> FetchSession | None:

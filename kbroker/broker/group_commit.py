@@ -168,8 +168,21 @@ class GroupCommit(Generic[Item]):
         """The committer's task: until `close`, then one last sync. Shielded by its caller from cancellation."""
         async with self._thread.running(), trio.open_nursery() as nursery:
             nursery.start_soon(self._remind)
-            await self._work()
+            try:
+                await self._work()
+            except BaseException as crash:
+                self._abandon(crash)
+                raise
             nursery.cancel_scope.cancel()
+
+    def _abandon(self, crash: BaseException) -> None:
+        """Nobody may go on waiting for a committer that has ended: then the broker could not end either."""
+        failure = self._failure = self._failure or StoreFailed(f"nothing is written any more after {crash!r}")
+        operations = [each for each in self._queue if isinstance(each, _Operation)]
+        self._refuse([], failure)
+        self._queue.clear()
+        for operation in operations:
+            trio.lowlevel.reschedule(operation.task, outcome.Error(failure))
 
     async def _work(self) -> None:
         while True:
@@ -179,8 +192,8 @@ class GroupCommit(Generic[Item]):
                 await self._idle()
             elif self._sync_is_due:  # Before the queue: under load that is never empty where writing is a wait for the thread.
                 await self._sync_in_background()
-            elif group := self._next_group():
-                self._commit(group)
+            elif self._queue and isinstance(self._queue[0], _Entry):
+                self._commit(self._next_group())  # Not kept in a local: this task may sleep for long, and a group holds whole requests.
             elif self._queue:
                 await self._perform(cast(_Operation, self._queue.popleft()))
             elif self._closing and self._dirty.is_set():
@@ -213,6 +226,7 @@ class GroupCommit(Generic[Item]):
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     def _wake(self) -> None:
+        """Whoever leaves something to be done, with no group in flight, has to wake the committer; behind a group `_kept` does."""
         if self._idle_task is not None and not self._is_in_flight:
             task, self._idle_task = self._idle_task, None
             trio.lowlevel.reschedule(task)
@@ -220,14 +234,13 @@ class GroupCommit(Generic[Item]):
     def _go_on(self) -> None:
         """With the next group where its writer is alone; all else is the committer's."""
         is_committers = self._starts_in_a_row < _ALONE or self._sync_is_due or self._crash is not None
-        if is_committers or self._is_in_flight or self._idle_task is None or not (group := self._next_group()):
-            self._wake()
-            return
-        try:
-            self._commit(group)
-        except Exception as error:  # A bug, or an operation of the store that must not fail: the broker ends, as it does with others.
-            self._crash = error
-            self._wake()
+        if not is_committers and not self._is_in_flight and self._idle_task is not None and (group := self._next_group()):
+            try:
+                self._commit(group)
+            except Exception as error:  # A bug: the broker ends, as it does with others.
+                self._crash = error
+        if self._queue or self._sync_is_due or self._closing or self._crash is not None:
+            self._wake()  # Also where the group has ended in this turn already, refused or empty.
 
     def _next_group(self) -> list[_Entry]:
         """The entries that are queued before the first operation."""
@@ -246,6 +259,9 @@ class GroupCommit(Generic[Item]):
         except Exception as error:
             self._note(error)
             result = outcome.Error(error)
+        except BaseException as crash:  # PanicException of an engine in Rust is no Exception
+            self._crash = crash
+            result = outcome.Error(StoreFailed(repr(crash)))
         trio.lowlevel.reschedule(operation.task, result)
 
     def _commit(self, group: list[_Entry]) -> None:
@@ -257,7 +273,7 @@ class GroupCommit(Generic[Item]):
                 self._begin(group, began, partial(self._write_and_sync, items))
                 return
             if items:
-                self._write(items)
+                self._write_here(items)
                 self._tell_written(group)
                 if self._sync_each:
                     self._begin(group, began, self._sync)
@@ -267,6 +283,15 @@ class GroupCommit(Generic[Item]):
             self._refuse(group, error)
         else:
             self._committed(group)
+
+    def _write_here(self, items: list[Item]) -> None:
+        try:
+            self._write(items)
+        except (NoSpace, StoreFailed):
+            raise
+        except Exception as crash:
+            self._crash = crash
+            raise StoreFailed(repr(crash)) from crash
 
     def _begin(self, group: list[_Entry], began: float, call: Callable[[], None]) -> None:
         self._is_in_flight = True
@@ -284,6 +309,7 @@ class GroupCommit(Generic[Item]):
                 self._refuse(group, error)
             else:
                 self._crash = error
+                self._refuse(group, StoreFailed(repr(error)))
         except BaseException as crash:
             self._crash = crash
         self._is_in_flight = False  # Not before all are told: what they submit comes after them.

@@ -291,11 +291,7 @@ class Partition:
         if found is not None:
             return found
         end_offset = min(end_offset, self.high_watermark)
-        try:
-            return await trio.to_thread.run_sync(lambda: self._read_cold(offset, max_bytes, end_offset))
-        except StoreFailed as error:
-            self._report_unreadable(offset, error)
-            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+        return await trio.to_thread.run_sync(lambda: self._read_cold(offset, max_bytes, end_offset))
 
     def read_if_warm(self, offset: int, max_bytes: int, end_offset: int) -> Sequence[memoryview] | None:
         """`read` without waiting; None where that may block."""
@@ -307,20 +303,13 @@ class Partition:
             if offset not in self._warm:
                 return None
             end_offset = min(end_offset, self._warm.stop)
-        try:
-            return checked(self._store.read(self.log, offset, max_bytes=max_bytes, end_offset=end_offset), offset, end_offset)
-        except KafkaError as error:
-            self._report_unreadable(offset, error)
-            raise
-        except StoreFailed as error:
-            self._report_unreadable(offset, error)
-            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+        return self._read(offset, max_bytes, end_offset)
 
     def _read_cold(self, offset: int, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
         """In a thread; the partition may be dropped meanwhile."""
         visible = self.high_watermark
         try:
-            ahead = self._store.read(self.log, offset, max_bytes=max(max_bytes, _READ_AHEAD_BYTES), end_offset=visible)
+            ahead = self._read(offset, max(max_bytes, _READ_AHEAD_BYTES), visible)
             warm_until = offset
             for _, _, header in iter_possible(ahead, visible):
                 warm_until = header.last_offset + 1
@@ -332,12 +321,14 @@ class Partition:
             return ()
 
     def _read(self, offset: int, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
-        views = self._store.read(self.log, offset, max_bytes=max_bytes, end_offset=end_offset)
         try:
-            return checked(views, offset, end_offset)
+            return checked(self._store.read(self.log, offset, max_bytes=max_bytes, end_offset=end_offset), offset, end_offset)
         except KafkaError as error:
             self._report_unreadable(offset, error)
             raise
+        except StoreFailed as error:
+            self._report_unreadable(offset, error)
+            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
 
     def _report_unreadable(self, offset: int, error: Exception) -> None:
         now_s = time.monotonic()

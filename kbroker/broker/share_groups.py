@@ -355,8 +355,9 @@ class ShareGroups:
             if error.code in FENCING_CODES:
                 self._forget(loaded)
         if loaded.waiters:  # Most acknowledgements make room where nothing more lies: who waits there waits for a producer.
-            offset = engine.offset_to_acquire()
-            if offset is not None and offset < loaded.partition.high_watermark:
+            offset, partition = engine.offset_to_acquire(), loaded.partition
+            is_behind = engine.start_offset < partition.log_start_offset  # Who fetches next finds that out, and makes room.
+            if is_behind or (offset is not None and offset < partition.high_watermark):
                 loaded.waiters.wake_all()
         if persist.archiving:
             self.dead_letters.wake(loaded)

@@ -148,12 +148,8 @@ class SharePartition:
         """Where to read for the next acquire()."""
         return self._window.next_fetch_offset()
 
-    def can_acquire(self) -> bool:
-        """False if there is nothing to deliver again and no room under the lock limit: reading would be for nothing."""
-        return self.offset_to_acquire() is not None
-
     def offset_to_acquire(self) -> int | None:
-        """next_fetch_offset(); None where can_acquire() is false."""
+        """next_fetch_offset(); None if there is nothing to deliver again and no room under the lock limit: reading would be for nothing."""
         window = self._window
         offset = window.next_fetch_offset()
         return offset if offset != window.end_offset + 1 or window.in_flight < self._settings.max_record_locks else None

@@ -61,7 +61,8 @@ class LogSettings:
 
 
 class StampedBatch(NamedTuple):
-    """One record batch (format v2, verbatim bytes) with its final base offset already stamped into `data`."""
+    """One record batch (format v2, verbatim bytes) with its final base offset already stamped into `data`, which may be a slice of a larger
+    buffer: who keeps it in memory copies it."""
 
     log: LogId
     base_offset: int

@@ -256,6 +256,21 @@ class TestWaiting:
             answer = await self.waits_until(client, two, key, acknowledge_and_produce)
             assert (acquired(answer), woken) == ([(2, 2, 1)], ["produced"])
 
+    async def test_for_room_that_retention_has_made(self, connect: Connect) -> None:  # FET-30
+        """Whose lock limit was reached: the acknowledgement alone leaves none, since it is not at the front."""
+        async with connect() as client:
+            key = await prepare(client, *[10] * 15)
+            await set_up_group(client, {"share.partition.max.record.locks": "100"})
+            one, two = Member(client, "M1"), Member(client.another(2), "M2")
+            assert acquired(await one.fetch([key], wait_ms=5000))[-1][1] == 99
+
+            async def delete_and_acknowledge() -> None:
+                await client.call("delete_records", 2, topics=[{"name": "orders", "partitions": [{"partition_index": 0, "offset": 80}]}])
+                await one.acknowledge({key: [(90, 99, [ACCEPT])]})
+
+            answer = await self.waits_until(client, two, key, delete_and_acknowledge)
+            assert acquired(answer)[0][0] == 100
+
     async def test_for_a_closed_connection(self, connect: Connect) -> None:  # FET-29, SES-23
         async with connect() as client:
             key = await prepare(client, 2)

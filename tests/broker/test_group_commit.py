@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
 
 import pytest
 import trio
@@ -428,6 +429,56 @@ async def test_a_write_alone_that_fails_refuses_all_behind_it(error: Exception) 
     assert notes == ["a written", *(f"{name}:{type(error).__name__}" for name in "abc")]
 
 
+@pytest.mark.parametrize("error", [NoSpace("full"), StoreFailed("EIO"), None])
+@pytest.mark.parametrize("is_closing", [False, True])
+async def test_what_is_behind_a_group_that_ends_at_once_is_not_forgotten(error: Exception | None, is_closing: bool) -> None:
+    """Refused, or without anything to write: no thread will say that it has ended."""
+    store = FakeStore()
+    notes: list[str] = []
+
+    async def operate(commits: GroupCommit[str]) -> None:
+        with pytest.raises(StoreFailed) if isinstance(error, StoreFailed) else nullcontext():
+            await commits.perform(lambda: notes.append("operation"))
+
+    with trio.fail_after(10):
+        async with committing(store) as commits, trio.open_nursery() as nursery:
+            await become_known_to_write_alone(commits)
+            store.gate.clear()
+            await submit_and_start(commits, "a", notes)
+            store.fail_write = error
+            commits.submit([] if error is None else ["b"], noting(notes, "b"), start=False)
+            commits.start()
+            commits.close() if is_closing else nursery.start_soon(operate, commits)
+            await trio.testing.wait_all_tasks_blocked()
+            store.gate.set()
+    outcome = "b" if error is None else f"b:{type(error).__name__}"
+    operation = [] if is_closing or isinstance(error, StoreFailed) else ["operation"]
+    assert notes == ["a written", "a", outcome, *operation]
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+@pytest.mark.parametrize("durability", ["os", "disk"])
+async def test_a_group_that_has_been_told_is_kept_by_nobody(in_thread: bool, durability: str) -> None:
+    """It holds whole requests, of any size."""
+
+    class Done:
+        def __call__(self, error: Exception | None) -> None:
+            assert error is None
+
+    store = FakeStore()
+    async with committing(store, in_thread=in_thread, durability=durability) as commits:
+        told: list[weakref.ref[Done]] = []
+        for _ in range(5):
+            done = Done()
+            told.append(weakref.ref(done))
+            commits.submit(["a"], done, start=False)
+            commits.start()
+            del done
+            await commits.commit([])
+            await trio.testing.wait_all_tasks_blocked()
+        assert [each() for each in told] == [None] * 5
+
+
 async def test_tasks_that_write_in_one_tick_are_one_group() -> None:
     store = FakeStore()
     notes: list[str] = []
@@ -504,7 +555,7 @@ async def test_an_error_that_no_write_may_raise_ends_the_committer() -> None:
             store.fail_write = ZeroDivisionError("a bug")
             await submit_and_start(commits, "b", notes)
             await trio.sleep_forever()
-    assert notes == []
+    assert notes == ["b:StoreFailed"]
 
 
 class Panic(BaseException):
@@ -522,7 +573,7 @@ async def test_an_error_that_no_sync_may_raise_ends_the_committer(in_thread: boo
             store.fail_sync = crash
             await submit_and_start(commits, "a", notes)
             await trio.sleep_forever()
-    assert notes == ([] if in_thread else ["a written"])
+    assert notes == [*([] if in_thread else ["a written"]), "a:StoreFailed"]
 
 
 @pytest.mark.parametrize("durability", ["os", "disk"])
@@ -567,3 +618,29 @@ async def test_a_group_in_the_thread_is_told_even_when_the_committer_ends_with_a
             trio.lowlevel.current_trio_token().run_sync_soon(store.gate.set)
             raise ZeroDivisionError
     assert notes == ["a written", "a"]
+
+
+@pytest.mark.parametrize("crash", [ZeroDivisionError("a bug"), Panic("a bug")])
+async def test_nobody_waits_for_a_committer_that_has_ended(crash: BaseException) -> None:
+    """Neither operations nor writes can be cancelled: the broker could not end."""
+    store = FakeStore()
+    notes: list[str] = []
+
+    async def refused(call: Awaitable[object]) -> None:
+        with pytest.raises(StoreFailed):
+            await call
+        notes.append("refused")
+
+    with pytest.RaisesGroup(type(crash), flatten_subgroups=True), trio.fail_after(10):
+        async with trio.open_nursery() as nursery, committing(store) as commits:
+            store.gate.clear()
+            commits.submit(["a"], noting(notes, "a"))
+            await trio.testing.wait_all_tasks_blocked()
+            store.fail_sync = crash
+            nursery.start_soon(refused, commits.perform(lambda: notes.append("operation")))
+            commits.submit(["b"], noting(notes, "b"))
+            nursery.start_soon(refused, commits.commit(["c"]))
+            await trio.testing.wait_all_tasks_blocked()
+            store.gate.set()
+            await trio.sleep_forever()
+    assert sorted(notes) == ["a:StoreFailed", "b:StoreFailed", "refused", "refused"]

@@ -65,7 +65,7 @@ class Queue:
         self, member: str, max_records: int = 500, *, by_record: bool = False, batch_size: int | None = None, read: int = 1000
     ) -> list[tuple[int, int, int]]:
         """One ShareFetch of one partition: the AcquiredRecords entries. `read`: how many record batches the bytes are enough for."""
-        if not self.sp.can_acquire():
+        if self.sp.offset_to_acquire() is None:
             return []
         offset = self.sp.next_fetch_offset()
         return [

@@ -145,7 +145,7 @@ class CheckedQueue:
         rnd = self.rnd
         mode = AcquireMode(rnd.randrange(2))
         max_records = rnd.choice((1, 2, 5, 30))
-        if not self.sp.can_acquire():
+        if self.sp.offset_to_acquire() is None:
             assert self._in_flight() >= self.settings.max_record_locks
             assert not any(rec.state == AVAILABLE for rec in self.known.values())
             return 0

@@ -127,7 +127,7 @@ class TestInFlightLimit:
         q = Queue(*((n, n + 9) for n in range(0, 100, 10)), max_record_locks=25)
         assert q.fetch("m", 20) == [(0, 19, 1)]
         assert q.fetch("m", 20) == [(20, 29, 1)]  # five were left, the batch is taken whole
-        assert not q.sp.can_acquire()
+        assert q.sp.offset_to_acquire() is None
         assert q.fetch("m", 20) == []
 
     def test_exact_in_record_limit(self) -> None:
@@ -140,7 +140,7 @@ class TestInFlightLimit:
         q.fetch("m", 20)
         q.ack("m", ack(1, 19, ACCEPT))
         assert q.sp.statistics().in_flight == 20
-        assert not q.sp.can_acquire()
+        assert q.sp.offset_to_acquire() is None
         q.ack("m", ack(0, 0, ACCEPT))
         assert q.fetch("m", 5, batch_size=500) == [(20, 24, 1)]
 
@@ -149,7 +149,7 @@ class TestInFlightLimit:
         q = Queue((0, 29), (30, 59), max_record_locks=30)
         q.fetch("m")
         q.ack("m", ack(20, 20, RELEASE))
-        assert q.sp.can_acquire()
+        assert q.sp.offset_to_acquire() is not None
         assert q.fetch("n") == [(20, 20, 2)]
         assert q.fetch("n") == []
 
@@ -165,7 +165,7 @@ class TestInFlightLimit:
         q = Queue((0, 9), (10, 19))
         q.fetch("m", 10)
         q.sp.settings = Queue(max_record_locks=10).settings
-        assert not q.sp.can_acquire()
+        assert q.sp.offset_to_acquire() is None
 
 
 class TestRedelivery:

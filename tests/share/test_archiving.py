@@ -157,7 +157,7 @@ class TestArchiving:
         q.fetch("m")
         q.ack("m", ack(0, 0, REJECT), ack(1, 4, ACCEPT))
         assert (q.sp.start_offset, q.sp.delivery_complete_count) == (0, 4)
-        assert not q.sp.can_acquire()
+        assert q.sp.offset_to_acquire() is None
         assert q.fetch("n") == []
         with pytest.raises(KafkaError):
             q.ask("m", ack(0, 0, ACCEPT))

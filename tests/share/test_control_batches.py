@@ -45,7 +45,7 @@ class Queue:
 
     def fetch(self, member: str = "m", max_records: int = 500, *, by_record: bool = False) -> list[tuple[int, int, int]]:
         """As the broker does it: read on while what was read has nothing for anybody."""
-        while self.sp.can_acquire() and (offset := self.sp.next_fetch_offset()) < self.end:
+        while self.sp.offset_to_acquire() is not None and (offset := self.sp.next_fetch_offset()) < self.end:
             found = [each for each in self.log if each[1] >= offset][: self.at_once]
             ranges: list[AcquiredRange] = self.sp.acquire(
                 member,
