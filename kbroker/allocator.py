@@ -14,8 +14,8 @@ logger = logging.getLogger(__name__)
 
 KEEP_BYTES = 16 << 20
 """Freed memory at the end of the heap that stays with the process."""
-_MAP_FROM_BYTES = 32 << 20
-"""Blocks of this size and more are mapped each for itself, and given back at once: the most that glibc takes."""
+_MAP_FROM_BYTES = 4 << 20
+"""Blocks of this size and more are mapped each for itself, and given back at once."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 

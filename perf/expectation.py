@@ -18,6 +18,8 @@ _AROUND_S = 0.7
 """Clients' starting and ending, a topic's making and deleting, the sync between two windows."""
 PAUSE_S = 0.25
 """Behind that sync, before each window that counts."""
+_WARM_MEMORY_S = 0.6
+"""Touching it before a window of produce, where the window before it was not long ago."""
 _KAFKA_JOINS_S = 5.0
 """A member of a new share group hears of its partitions with its second heartbeat."""
 _JOINING = ("share", "queue", "scale")
@@ -59,7 +61,8 @@ def by_part(rows: Iterable[Row], keys: Sequence[str], rounds: int, lengths: Leng
 def _cell_s(row: Row, key: str, seconds: float, warm_up_s: float) -> float:
     joins = row.group in _JOINING or row.key in _JOINING_ROWS
     joins_s = _KAFKA_JOINS_S if joins and _is_kafka(key) else 0.0
-    return joins_s + _AROUND_S + (seconds + warm_up_s if row.takes_s is None else row.takes_s)
+    warm_s = _WARM_MEMORY_S if row.group == "produce" else 0.0
+    return joins_s + warm_s + _AROUND_S + (seconds + warm_up_s if row.takes_s is None else row.takes_s)
 
 
 def _is_kafka(key: str) -> bool:

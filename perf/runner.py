@@ -29,6 +29,7 @@ from perf.processes import memory
 from perf.report.data import duration
 from perf.results import METRICS, Results, RowResult
 from perf.rows import Row, Run
+from perf.warm_memory import warm_memory
 
 _T = TypeVar("_T")
 _SETTLE_S = 2.0
@@ -138,6 +139,8 @@ class Runner:
 
     def _cell(self, row: Row, candidate: Candidate, number: int) -> Mapping[str, float] | None:
         """One row against one candidate, once: None where it failed, and where it only prepared."""
+        if row.group == "produce":
+            warm_memory()
         calm_down(0.0 if number == WARMING else PAUSE_S)
         home = self._home / "run"
         home.mkdir()
