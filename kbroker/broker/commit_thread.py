@@ -67,8 +67,8 @@ class CommitThread:
                 except BaseException as raised:  # PanicException of an engine in Rust is no Exception
                     error = raised
                 self._ended.append((ended, error))
+                del asked, call, ended, error  # And with them what was written: once it is told, nobody here holds on to it.
                 os.write(writes, b"\0")
-                del asked, call, ended, error  # and with them what was written, before the wait for the next
         finally:
             os.close(writes)
 

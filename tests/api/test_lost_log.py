@@ -114,6 +114,6 @@ async def test_what_was_cut_is_said_once(connect: Connect, tmp_path: Path, caplo
     lose(tmp_path / "segment", "segment", key[0], 5)
     for _ in range(2):
         async with connect(engine="segment") as client:
-            await Member(client, "m").fetch([key], wait_ms=10)
+            await Member(client, "m").fetch([key], wait_ms=300)
     (line,) = [record.getMessage() for record in caplog.records if "which the log has lost" in record.getMessage()]
     assert line == f"share-partition {GROUP}:orders-0: state of records from 5 on, which the log has lost, is cut (start offset was 0)"
