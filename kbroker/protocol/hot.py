@@ -225,19 +225,19 @@ def share_fetch_response(
         head += (topic_id.int.to_bytes(16, "big"), uvarint(len(rows) + 1))
         for index, code, message, acknowledge_code, acknowledge_message, records, acquired in rows:
             if message is None and acknowledge_message is None:
-                head += (_SHARE_FETCH_ROW.pack(index, code, acknowledge_code, -1, -1),)
+                head.append(_SHARE_FETCH_ROW.pack(index, code, acknowledge_code, -1, -1))
             else:
                 head += (_SHARE_ROW.pack(index, code), _compact_string(message))
                 head += (_I16.pack(acknowledge_code), _compact_string(acknowledge_message), _NO_LEADER)
             if records:
-                head += (uvarint(sum(map(len, records)) + 1),)
+                head.append(uvarint(sum(map(len, records)) + 1))
                 buffers += (b"".join(head), *records)
                 head = []
             else:
-                head += (b"\x01",)
+                head.append(b"\x01")
             head += (uvarint(len(acquired) + 1), *[_ACQUIRED.pack(*run) for run in acquired], b"\x00")
-        head += (b"\x00",)
-    head += (b"\x01\x00",)
+        head.append(b"\x00")
+    head.append(b"\x01\x00")
     buffers.append(b"".join(head))
     return buffers
 
@@ -257,6 +257,6 @@ def share_acknowledge_response(
         parts += (topic_id.int.to_bytes(16, "big"), uvarint(len(rows) + 1))
         for index, code, message in rows:
             parts += (_SHARE_ROW.pack(index, code), _compact_string(message), _NO_LEADER, b"\x00")
-        parts += (b"\x00",)
-    parts += (b"\x01\x00",)
+        parts.append(b"\x00")
+    parts.append(b"\x01\x00")
     return b"".join(parts)
