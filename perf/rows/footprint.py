@@ -1,14 +1,16 @@
-"""Rows of what a broker costs to start and to have: time to the first produced record, and memory."""
+"""Rows of what a broker costs to start and to have: time to the first produced record, and memory, over much traffic as well."""
 
 from __future__ import annotations
 
 import time
 
 from perf.candidates import READING
+from perf.memory_over_time import TOPIC_CONFIG, growth_mb, samples
 from perf.processes import cpu_s, memory
 from perf.rows import Row, Run
 
 _TIMEOUT_S = 60.0
+_MEMORY_S = 30.0
 
 
 def _start_to_produce(run: Run) -> dict[str, float]:
@@ -31,6 +33,14 @@ def _start_to_produce(run: Run) -> dict[str, float]:
         return {"ms": took_ms, "ready_ms": ready_ms, "cpu_s": used_s, "rss_anon_mb": now.anonymous_mb, "rss_mb": now.resident_mb}
 
 
+def _memory_over_time(run: Run) -> dict[str, float]:
+    topic, group = run.new_topic(config=TOPIC_CONFIG), run.new_group()
+    found = samples(run.bootstrap, run.candidate.pid, topic, group, _MEMORY_S)
+    records = found[-1].records
+    run.say(f"{run.candidate.key}: {records / 1e6:.1f} M records, {' '.join(f'{sample.rss_anon_mb:.0f}' for sample in found)} MB")
+    return {"rss_anon_mb": found[-1].rss_anon_mb, "grew_mb": growth_mb(found)}
+
+
 def _memory(run: Run) -> dict[str, float]:
     """Now, behind all rows before this one in this and the earlier rounds, and after the start, before any work."""
     now = memory(run.candidate.pid)
@@ -38,6 +48,13 @@ def _memory(run: Run) -> dict[str, float]:
 
 
 ROWS = (
+    Row(
+        "memory-over-time", "memory over half a minute of all traffic", "footprint", _memory_over_time,
+        "Producers and eight share consumers in turns as fast as they can, new clients every time, one group; the growth is that of the "
+        "last third beside the second. Kafka has fewer turns, since joining takes 5 s. "
+        "python -m perf.memory_over_time does it for longer.",
+        candidates=frozenset(("segment-os", "lmdb-disk", "rocksdb-disk", "kafka")), rounds=1, takes_s=_MEMORY_S, warms=False,
+    ),
     Row(
         "start-to-produce", "start to first confirmed record", "footprint", _start_to_produce,
         "On an empty directory, program files in the page cache; the topic is created by a request.",

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from kbroker.workloads.fill import fill
 from kbroker.workloads.share import share_consume
 from perf.candidates import SEGMENT
-from perf.rows import Dry, Row, RowFunction, Run, disk, long
+from perf.rows import Dry, Row, RowFunction, Run, disk, recovery
 from perf.rows.idle_members import idle_members
 from perf.rows.record_limit import take_one_by_one
 from perf.topics import Kept
@@ -140,6 +140,6 @@ ROWS = (
         "one-limit-singles", "exactly one record at a time, from batches of one", "scale", _SINGLES.measured,
         _LIMIT, candidates=SEGMENT, quick=True, prepare=_SINGLES.prepare,
     ),
-    *long.ROWS,
+    *recovery.ROWS,
     *disk.ROWS,
 )  # fmt: skip

@@ -85,7 +85,7 @@ TIMES: list[tuple[str, str, str, dict[str, tuple[float, float]]]] = [
     ),
     ("memory", "memory", "footprint", {"rss_anon_mb": (1_200, 71), "idle_mb": (450, 43), "rss_mb": (1_400, 110)}),
     ("memory-over-time", "memory over half a minute of all traffic", "footprint", {"rss_anon_mb": (1_250, 72), "grew_mb": (40, 1)}),
-    ("recovery-10000", "share state of 10 000 share-partitions", "scale", {"ms": (3_100, 900)}),
+    ("recovery-10000", "kill -9, start, 10 000 share-partitions", "scale", {"ms": (3_100, 900)}),
     (
         "cold-beside-live", "end to end beside a consumer of cold data", "scale",
         {"p50_ms": (1, 0.6), "p99_ms": (11, 3.5), "made_up_ms": (6, 2)},
