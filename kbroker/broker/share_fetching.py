@@ -8,7 +8,8 @@ takes (share_records.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from weakref import ref
 
 import trio
 
@@ -22,6 +23,7 @@ from kbroker.metrics import TopicMetrics
 from kbroker.protocol.hot import ShareFetchRow, share_fetch_row
 from kbroker.records import Buffer
 from kbroker.share.persister import TopicPartition
+from kbroker.share.session import SessionPartition
 from kbroker.share.share_partition import AcquireMode, SharePartition
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 _SMALL_READ_BYTES = 64 << 10
 _BYTES_PER_RECORD = 4 << 10
+
+_Watched: TypeAlias = dict[SessionPartition, LoadedSharePartition]
 
 
 class ShareLimits(NamedTuple):
@@ -62,7 +66,7 @@ class ShareFetching:
         self._usable = 0
         self._failed: set[TopicMetrics] = set()
 
-    async def run(self, partitions: Sequence[TopicPartition], is_current: Callable[[], bool]) -> dict[TopicPartition, ShareFetchRow]:
+    async def run(self, members: Sequence[SessionPartition], is_current: Callable[[], bool]) -> dict[TopicPartition, ShareFetchRow]:
         """A row for every partition that has records or failed, and for those that are loaded if wanted. Raises PeerGone without
         holding anything.
 
@@ -76,13 +80,13 @@ class ShareFetching:
         expired, until = self._limits.max_wait_ms <= 0, None
         waits, has_waited = self._broker.metrics.share_fetch, False
         waiter = Waiter()
-        watched: dict[TopicPartition, LoadedSharePartition] = {}
+        watched: _Watched = {}
         try:
             while True:
                 waiter.rearm()
                 if not is_current():
                     return self._rows
-                lost_one = self._find(partitions, waiter, watched)
+                lost_one = self._find(members, waiter, watched)
                 acquired = await self._attempt(watched, expired=expired)
                 nothing_to_wait_for = not watched and not self._has_failed_load
                 if acquired or expired or lost_one or nothing_to_wait_for or self._broker.closing or not is_current():
@@ -102,14 +106,14 @@ class ShareFetching:
                     await self._connection.park(waiter, until)
                 expired = trio.current_time() >= until
         finally:
-            self._count(watched, len(partitions))
+            self._count(watched, len(members))
             for loaded in watched.values():
                 if self._is_watching:
                     _unwatch(loaded, waiter)
                 if loaded.retiring:
                     self._broker.share_groups.retire(loaded)
 
-    def _count(self, watched: dict[TopicPartition, LoadedSharePartition], wanted: int) -> None:
+    def _count(self, watched: _Watched, wanted: int) -> None:
         """Each topic counts once for a fetch, as in Kafka."""
         topics = {loaded.partition.metrics for loaded in watched.values()}
         if self._failed:
@@ -128,48 +132,50 @@ class ShareFetching:
         if topic is not None:
             self._failed.add(topic.metrics)
 
-    def _find(self, partitions: Sequence[TopicPartition], waiter: Waiter, watched: dict[TopicPartition, LoadedSharePartition]) -> bool:
+    def _find(self, members: Sequence[SessionPartition], waiter: Waiter, watched: _Watched) -> bool:
         """Watch what can be watched, note an error row for the rest. True if a partition is gone that was waited for: the client
         hears of that at once, while one that cannot be loaded is answered after MaxWaitMs, or clients would ask in a busy loop."""
         lost_one = False
-        for partition in partitions:
-            loaded = watched.get(partition) if watched else None
+        for member in members:
+            loaded = watched.get(member) if watched else None
             if loaded is not None and not loaded.gone:
                 continue
             if loaded is not None:
                 if self._is_watching:
                     _unwatch(loaded, waiter)
-                del watched[partition]
+                del watched[member]
                 if loaded.error is not None:
-                    self._fail(partition, loaded.error)
+                    self._fail(member.partition, loaded.error)
                     self._has_failed_load = True
                     continue
                 lost_one |= loaded.partition.deleted
-            if self._rows and (row := self._rows.get(partition)) is not None and row.error_code:
+            if self._rows and (row := self._rows.get(member.partition)) is not None and row.error_code:
                 continue
-            try:
-                loaded = self._broker.share_groups.find_or_load(self._group_id, partition)
-            except KafkaError as error:
-                self._fail(partition, error)
-                continue
+            if member.memo is None or (loaded := member.memo()) is None or loaded.gone:
+                try:
+                    loaded = self._broker.share_groups.find_or_load(self._group_id, member.partition)
+                except KafkaError as error:
+                    self._fail(member.partition, error)
+                    continue
+                member.memo = ref(loaded)  # The session may be idle when it is forgotten.
             if self._is_watching:
                 _watch(loaded, waiter)
-            watched[partition] = loaded
+            watched[member] = loaded
         return lost_one
 
-    async def _attempt(self, watched: dict[TopicPartition, LoadedSharePartition], *, expired: bool) -> bool:
+    async def _attempt(self, watched: _Watched, *, expired: bool) -> bool:
         """True if something was acquired, or there is an error that must not wait."""
         acquirable = []
-        for partition, loaded in watched.items():
+        for member, loaded in watched.items():
             engine = loaded.engine
             if engine is None:
                 continue
-            if self._empty_rows and partition not in self._rows:
-                self._rows[partition] = ShareFetchRow(partition.partition)
+            if self._empty_rows and member.partition not in self._rows:
+                self._rows[member.partition] = ShareFetchRow(member.partition.partition)
             if engine.start_offset < (log_start_offset := loaded.partition.log_start_offset):
                 self._broker.share_groups.save_later(loaded, engine.log_start_moved(log_start_offset))
             if (offset := engine.offset_to_acquire()) is not None:
-                acquirable.append((partition, loaded, offset))
+                acquirable.append((member.partition, loaded, offset))
         if self._limits.max_bytes < 0:  # Kafka finds out with the first read, even at the log's end.
             for partition, _, _ in acquirable:
                 self._fail(partition, KafkaError(ErrorCode.unknown_server_error))

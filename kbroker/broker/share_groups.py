@@ -56,7 +56,10 @@ class LoadedSharePartition:
     """A share-partition in this broker's memory. `engine` is None while it loads; `error` says why it could not be; `retiring`:
     its group has no sessions, so that it goes when it is settled."""
 
-    __slots__ = ("engine", "error", "gone", "key", "metrics", "partition", "records", "retiring", "scheduled_ms", "to_save", "waiters")
+    __slots__ = (
+        "__weakref__", "engine", "error", "gone", "key", "metrics", "partition", "records", "retiring", "scheduled_ms", "to_save",
+        "waiters",
+    )  # fmt: skip
 
     def __init__(self, key: Key, partition: Partition) -> None:
         self.key = key

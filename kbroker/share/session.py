@@ -16,7 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.persister import TopicPartition
@@ -24,11 +25,25 @@ from kbroker.share.persister import TopicPartition
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 MAX_EPOCH = 0x7FFFFFFF
+_ROW_DUE, _WAS_SERVED = attrgetter("row_due"), attrgetter("was_served")
 
 
 class SessionKey(NamedTuple):
     group_id: str
     member_id: str
+
+
+@dataclass(slots=True, eq=False)
+class SessionPartition:
+    """A partition's place in a session, hashed by identity: a session may have a thousand, and every fetch goes through all of them.
+
+    `row_due`: the next answer needs a row of it, whatever is found. `memo`: what whoever fetches keeps with it from one fetch to the next.
+    """
+
+    partition: TopicPartition
+    row_due: bool
+    was_served: bool = False
+    memo: Any = None
 
 
 @dataclass(slots=True, eq=False)
@@ -41,37 +56,38 @@ class ShareSession:
     connection_id: Hashable
     may_hold: Callable[[TopicPartition], bool]
     epoch: int = 1
-    _row_due: dict[TopicPartition, bool] = field(default_factory=dict)
-    _served: set[TopicPartition] = field(default_factory=set)
+    _members: dict[TopicPartition, SessionPartition] = field(default_factory=dict)
+    _served: list[SessionPartition] = field(default_factory=list)
     held_elsewhere: set[TopicPartition] = field(default_factory=set)
 
     @property
     def partitions(self) -> list[TopicPartition]:
         """In session order: a partition that returned records has moved to the end."""
-        return list(self._row_due)
+        return list(self._members)
 
     @property
     def to_release(self) -> list[TopicPartition]:
         """Every partition of which the member may hold records: what ends with the session."""
-        return [*self._row_due, *self.held_elsewhere]
+        return [*self._members, *self.held_elsewhere]
 
-    def fetch_order(self, epoch: int) -> list[TopicPartition]:
+    def fetch_order(self, epoch: int) -> list[SessionPartition]:
         """The order for the request with this epoch: rotated by it, and what the previous answer served comes last."""
-        order = list(self._row_due)
+        order = list(self._members.values())
         if len(order) < 2 or epoch < 1:
             return order
         turn = epoch % len(order)
         order = order[turn:] + order[:turn]
-        served = self._served
-        return sorted(order, key=served.__contains__) if served else order
+        return sorted(order, key=_WAS_SERVED) if self._served else order
 
     @property
     def has_rows_due(self) -> bool:
         """Whether a partition may need a row in the next fetch answer although it has neither records nor an error."""
-        return True in self._row_due.values()
+        return any(map(_ROW_DUE, self._members.values()))
 
     def begin_answer(self) -> None:
         """An answer is being built; answer_row() follows for each partition that was looked at."""
+        for member in self._served:
+            member.was_served = False
         self._served.clear()
 
     def answer_row(self, partition: TopicPartition, *, has_records: bool, has_error: bool) -> bool:
@@ -79,31 +95,30 @@ class ShareSession:
 
         To be called once per answer and partition. Every partition of an epoch 0 request gets its row whatever this says.
         """
-        due = self._row_due.get(partition)
-        if due is None:  # forgotten meanwhile
+        member = self._members.get(partition)
+        if member is None:  # forgotten meanwhile
             return has_records or has_error
-        if has_records and len(self._row_due) > 1:  # Else it is in its place.
-            del self._row_due[partition]
-            self._served.add(partition)
-            self._row_due[partition] = has_error
-        elif due is not has_error:
-            self._row_due[partition] = has_error
+        due, member.row_due = member.row_due, has_error
+        if has_records and len(self._members) > 1:  # Else it is in its place.
+            self._members[partition] = self._members.pop(partition)
+            member.was_served = True
+            self._served.append(member)
         return due or has_records or has_error
 
     def _add(self, partitions: Iterable[TopicPartition], *, row_due: bool) -> None:
         for partition in partitions:
-            self._row_due.setdefault(partition, row_due)
+            if partition not in self._members:
+                self._members[partition] = SessionPartition(partition, row_due)
             if self.held_elsewhere:
                 self.held_elsewhere.discard(partition)
 
     def _forget(self, partitions: Sequence[TopicPartition]) -> None:
         for partition in partitions:
-            self._row_due.pop(partition, None)
-            self._served.discard(partition)
+            self._members.pop(partition, None)
         self._hold_elsewhere(partitions)
 
     def _hold_elsewhere(self, partitions: Iterable[TopicPartition]) -> None:
-        more = {partition for partition in partitions if partition not in self._row_due} - self.held_elsewhere
+        more = {partition for partition in partitions if partition not in self._members} - self.held_elsewhere
         if more:
             self.held_elsewhere = set(filter(self.may_hold, self.held_elsewhere | more))
 
@@ -111,17 +126,21 @@ class ShareSession:
 class FetchPlan(NamedTuple):
     """What a ShareFetch request may do. `epoch` is the request's.
 
-    `partitions` in the order to fetch them. `replaced`: the session that epoch 0 put an end to; release its records now.
+    `members`: its partitions in the order to fetch them. `replaced`: the session that epoch 0 put an end to; release its records now.
     `is_final`: no fetching; after the acknowledgements, close() the session and release what it holds. `expected_epoch`: the session's
     from here on, unless another request uses it.
     """
 
     session: ShareSession
     epoch: int
-    partitions: tuple[TopicPartition, ...] = ()
+    members: tuple[SessionPartition, ...] = ()
     replaced: ShareSession | None = None
     is_final: bool = False
     expected_epoch: int = 1
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        return tuple(member.partition for member in self.members)
 
     @property
     def is_new(self) -> bool:
@@ -231,7 +250,7 @@ class ShareSessions:
         return group_id in self._groups
 
     def statistics(self) -> ShareSessionsStatistics:
-        partitions = sum(len(session._row_due) for session in self._sessions.values())
+        partitions = sum(len(session._members) for session in self._sessions.values())
         held_elsewhere = sum(len(session.held_elsewhere) for session in self._sessions.values())
         return ShareSessionsStatistics(len(self._sessions), partitions, held_elsewhere, self._evictions, self._refused)
 

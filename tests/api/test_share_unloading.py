@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import trio
 
+from kbroker.errors import ErrorCode
 from kbroker.state_records import ShareStateKey
 from tests.api.conftest import Client, Connect
 from tests.api.share_consumers import (
@@ -101,3 +105,30 @@ async def test_a_fetch_that_waited_for_a_session_that_ended_keeps_nothing_loaded
             opener.disconnect()
             client.broker.share_groups.wake_all()
         assert await settled(client) == 0
+
+
+async def test_an_idle_session_keeps_nothing_of_a_deleted_topic(connect: Connect) -> None:
+    """What fetches keep with their session, to find share-partitions again, does not keep these alive."""
+    async with connect() as client:
+        key = await prepare(client)
+        member = Member(client.another(2), "M1")
+        assert acquired(await member.fetch([key])) == []
+        assert await settled(client) == 1
+        (loaded,) = map(weakref.ref, client.broker.share_groups.loaded())
+        await client.call("delete_topics", 6, topics=[{"name": "orders", "topic_id": None}])
+        assert client.broker.share_groups.loaded() == []
+        gc.collect()
+        assert loaded() is None
+        assert rows(await member.fetch(wait_ms=0))[key].error_code == ErrorCode.unknown_topic_id.value
+
+
+async def test_a_session_finds_what_was_loaded_anew(connect: Connect) -> None:
+    async with connect() as client:
+        key = await prepare(client, 3)
+        member = Member(client.another(2), "M1")
+        assert acquired(await member.fetch([key], max_records=1, wait_ms=5000)) == [(0, 2, 1)]
+        (before,) = client.broker.share_groups.loaded()
+        client.broker.share_groups.forget(GROUP, [before.key[1]])
+        assert acquired(await member.fetch(wait_ms=5000)) == [(0, 2, 1)], "nothing of it was saved"
+        (after,) = client.broker.share_groups.loaded()
+        assert after is not before

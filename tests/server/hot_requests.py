@@ -6,7 +6,7 @@ answers are judged: a refused request is cheap.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -138,19 +138,33 @@ class Requests:
 
     # -- sharing ------------------------------------------------------------------------------------------------------
 
-    def share_fetching(self) -> Series:
-        """One record at a time: the acknowledgement of the record before travels with the request for the next one."""
-        group_id = self._share_group("counted-fetching")
-        offsets = count()
-        epochs = count()
+    def share_fetching(self, idle: int = 0) -> Series:
+        """One record at a time: the acknowledgement of the record before travels with the request for the next one. In the session are
+        `idle` partitions without records as well."""
+        epochs, offsets = count(), count()
+        if idle:
+            idle_id = self._create_topic("idle", idle)
+            group_id = self._share_group("counted-beside-idle-ones", "queue", "idle")
+            self._fetch_idle_ones(group_id, idle_id, idle, epochs)
+        else:
+            group_id = self._share_group("counted-fetching")
 
         def fetch() -> None:
             epoch, offset = next(epochs), next(offsets)
-            (row,) = _rows(self._share_fetch(group_id, epoch, 1, self._share_topics(self.queue_id, offset - 1 if epoch else None)))
+            (row,) = _rows(self._share_fetch(group_id, epoch, 1, self._share_topics(self.queue_id, offset - 1 if offset else None)))
             assert (row.error_code, row.acknowledge_error_code) == (0, 0)
             assert [(each.first_offset, each.last_offset) for each in row.acquired_records] == [(offset, offset)]
 
         return fetch
+
+    def _fetch_idle_ones(self, group_id: str, topic_id: UUID, partitions: int, epochs: Iterator[int]) -> None:
+        """Until all of them are loaded and have had their row."""
+        rows = [{"partition_index": index, "acknowledgement_batches": []} for index in range(partitions)]
+        seen: set[int] = set()
+        while len(seen) < partitions:
+            topics = [] if seen else [{"topic_id": topic_id, "partitions": rows}]
+            answer = self._share_fetch(group_id, next(epochs), 1, topics, wait_ms=100)
+            seen |= {row.partition_index for topic in answer.responses for row in topic.partitions if row.error_code == 0}
 
     def share_fetching_what_is_produced(self) -> Series:
         """A ShareFetch that waits, and the Produce that brings it a record."""
@@ -189,13 +203,13 @@ class Requests:
 
         return acknowledge
 
-    def _share_group(self, group_id: str, topic: str = "queue") -> str:
-        """A group that reads the topic from its start, with one member that has it."""
+    def _share_group(self, group_id: str, *topics: str) -> str:
+        """A group that reads the topics (without any: the queue) from their start, with one member that has them."""
         configs = [{"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}]
         resource = {"resource_type": _GROUP_RESOURCE, "resource_name": group_id, "configs": configs}
         answer = self.connection.call("incremental_alter_configs", 1, resources=[resource], validate_only=False)
         assert answer.responses[0].error_code == 0, answer
-        answer = self._share_heartbeat(group_id, 0, [topic])
+        answer = self._share_heartbeat(group_id, 0, list(topics) or ["queue"])
         while answer.assignment is None or not answer.assignment.topic_partitions:
             answer = self._share_heartbeat(group_id, answer.member_epoch, None)
         return group_id
@@ -218,8 +232,8 @@ class Requests:
         acks = [] if acknowledged is None else [{"first_offset": acknowledged, "last_offset": acknowledged, "acknowledge_types": [_ACCEPT]}]
         return [{"topic_id": topic_id, "partitions": [{"partition_index": 0, "acknowledgement_batches": acks}]}]
 
-    def _share_fetch(self, group_id: str, epoch: int, records: int, topics: list[dict[str, Any]]) -> Any:
-        self._send_share_fetch(self.connection, group_id, epoch, records, topics, wait_ms=5000)
+    def _share_fetch(self, group_id: str, epoch: int, records: int, topics: list[dict[str, Any]], *, wait_ms: int = 5000) -> Any:
+        self._send_share_fetch(self.connection, group_id, epoch, records, topics, wait_ms=wait_ms)
         return self.connection.read_response("share_fetch", 2)
 
     @staticmethod
@@ -287,6 +301,7 @@ SERIES: Mapping[str, tuple[Callable[[Requests], Series], int]] = {
     "fetch, 6 partitions": (lambda requests: requests.fetching(PARTITIONS), 1),
     "produce to a waiting fetch": (Requests.fetching_what_is_produced, 1),
     "share fetch": (Requests.share_fetching, 1),
+    "share fetch beside 60 idle": (lambda requests: requests.share_fetching(idle=60), 1),
     "produce to a waiting share fetch": (Requests.share_fetching_what_is_produced, 1),
     "share acknowledge": (Requests.share_acknowledging, 1),
     "heartbeat": (Requests.classic_heartbeats, 1),
