@@ -37,7 +37,8 @@ def bounds(connection: Connection, topic: Topic) -> dict[int, Bounds]:
 def read_batches(
     connection: Connection, topic: Topic, partition: int, start: int, end: int, *, fetch_bytes: int = _FETCH_BYTES
 ) -> Iterator[tuple[BatchHeader, list[Record]]]:
-    """Batches with the records from `start` on and below `end`; without control batches. What is below the log start is left out.
+    """Batches with the records from `start` on and below `end`; without control batches, and no batch from `end` on. What is below
+    the log start is left out.
     `fetch_bytes`: how much one request gets; never less than a whole batch.
 
     Raises KafkaError, unknown_topic_id among others where the topic is not the one any more that `topic` says.
@@ -54,6 +55,8 @@ def read_batches(
         data = bytes(row.records or b"")
         next_offset = start
         for position, header in iter_headers(data):
+            if header.base_offset >= end:  # written since the caller asked where the log ends
+                return
             next_offset = max(next_offset, header.last_offset + 1)
             if not header.is_control:
                 yield header, [each for each in iter_records(data, position) if start <= each.offset < end]

@@ -8,11 +8,13 @@ from uuid import UUID
 import pytest
 
 from kbroker.cli.exits import OK, REFUSED, USAGE
-from kbroker.client import admin
+from kbroker.client import admin, redrive_sending
 from kbroker.client.dead_letters import Choice
 from kbroker.client.redrive import redrive
 from kbroker.client.redrive_notes import NOTES_TOPIC, Notes, Started, Wish
-from kbroker.client.topic_logs import new_producer_id
+from kbroker.client.redrive_sending import Summary
+from kbroker.client.rpc import Connection
+from kbroker.client.topic_logs import Bounds, bounds, new_producer_id
 from kbroker.records import Record
 from kbroker.share.dead_letter import Origin, headers_of
 from kbroker.testing.broker import RunningBroker
@@ -74,6 +76,27 @@ def test_what_was_sent_may_be_deleted_meanwhile(broker: RunningBroker, topic: st
     assert (done.finished, done.chosen) == (True, 900)
     assert done.sent + done.not_sent == 900
     assert done.sent >= 300
+
+
+def test_a_rival_sends_between_asking_for_the_end_and_reading(broker: RunningBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch behind the end that was asked for has a sequence number, but its records are not looked at: it must not be seen at all."""
+    letters = fill(broker, topic, 400)
+    _interrupt(broker, letters, "mine")
+    rivals: list[Summary] = []
+
+    def ends_before_a_rival_sends(connection: Connection, wanted: admin.Topic) -> dict[int, Bounds]:
+        found = bounds(connection, wanted)
+        if wanted.name == topic and not rivals:
+            with monkeypatch.context() as undisturbed, broker.connect() as another:
+                undisturbed.setattr(redrive_sending, "bounds", bounds)
+                rivals.append(redrive(another, admin.topics(another, [letters])[0], "mine", Wish(Choice())))
+        return found
+
+    monkeypatch.setattr(redrive_sending, "bounds", ends_before_a_rival_sends)
+    with broker.connect() as connection:
+        done = redrive(connection, admin.topics(connection, [letters])[0], "mine", Wish(Choice()))
+    assert [done.finished, *(each.finished for each in rivals)] == [True, True]
+    assert redriven(broker, topic, "mine") == {(p, b"order %d of %d" % (n, p)): 1 for p in range(PARTITIONS) for n in range(400)}
 
 
 def test_foreign_and_broken_notes(broker: RunningBroker, command: Command, topic: str) -> None:
