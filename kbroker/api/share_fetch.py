@@ -47,7 +47,7 @@ async def handle(request: Request) -> Raw:
     rows: dict[TopicPartition, ShareFetchRow] = {}
     if plan.is_final:
         share_groups.close_session(plan.session)
-    elif not is_renew_ack and plan.members:
+    elif not is_renew_ack and plan.places:
         try:
             limits = _limits(request)
         except KafkaError as error:  # Not before: the session has counted this request, as its client does.
@@ -55,7 +55,7 @@ async def handle(request: Request) -> Raw:
         if limits.max_records > 0 and limits.max_bytes != 0:
             empty_rows = plan.is_new or plan.session.has_rows_due
             fetching = ShareFetching(request.broker, request.connection, body.group_id, body.member_id, limits, empty_rows=empty_rows)
-            rows = _due_rows(plan, await fetching.run(plan.members, partial(share_groups.sessions.is_current, plan)))
+            rows = _due_rows(plan, await fetching.run(plan.places, partial(share_groups.sessions.is_current, plan)))
     if plan.is_overtaken:
         return _refusal(request, KafkaError(ErrorCode.invalid_share_session_epoch), _lock_duration_ms(request))
     return Raw(_answer(request, rows, results), _errors(rows))

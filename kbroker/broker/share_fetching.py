@@ -66,7 +66,7 @@ class ShareFetching:
         self._usable = 0
         self._failed: set[TopicMetrics] = set()
 
-    async def run(self, members: Sequence[SessionPartition], is_current: Callable[[], bool]) -> dict[TopicPartition, ShareFetchRow]:
+    async def run(self, places: Sequence[SessionPartition], is_current: Callable[[], bool]) -> dict[TopicPartition, ShareFetchRow]:
         """A row for every partition that has records or failed, and for those that are loaded if wanted. Raises PeerGone without
         holding anything.
 
@@ -86,7 +86,7 @@ class ShareFetching:
                 waiter.rearm()
                 if not is_current():
                     return self._rows
-                lost_one = self._find(members, waiter, watched)
+                lost_one = self._find(places, waiter, watched)
                 acquired = await self._attempt(watched, expired=expired)
                 nothing_to_wait_for = not watched and not self._has_failed_load
                 if acquired or expired or lost_one or nothing_to_wait_for or self._broker.closing or not is_current():
@@ -106,7 +106,7 @@ class ShareFetching:
                     await self._connection.park(waiter, until)
                 expired = trio.current_time() >= until
         finally:
-            self._count(watched, len(members))
+            self._count(watched, len(places))
             for loaded in watched.values():
                 if self._is_watching:
                     _unwatch(loaded, waiter)
@@ -132,50 +132,50 @@ class ShareFetching:
         if topic is not None:
             self._failed.add(topic.metrics)
 
-    def _find(self, members: Sequence[SessionPartition], waiter: Waiter, watched: _Watched) -> bool:
+    def _find(self, places: Sequence[SessionPartition], waiter: Waiter, watched: _Watched) -> bool:
         """Watch what can be watched, note an error row for the rest. True if a partition is gone that was waited for: the client
         hears of that at once, while one that cannot be loaded is answered after MaxWaitMs, or clients would ask in a busy loop."""
         lost_one = False
-        for member in members:
-            loaded = watched.get(member) if watched else None
+        for place in places:
+            loaded = watched.get(place) if watched else None
             if loaded is not None and not loaded.gone:
                 continue
             if loaded is not None:
                 if self._is_watching:
                     _unwatch(loaded, waiter)
-                del watched[member]
+                del watched[place]
                 if loaded.error is not None:
-                    self._fail(member.partition, loaded.error)
+                    self._fail(place.partition, loaded.error)
                     self._has_failed_load = True
                     continue
                 lost_one |= loaded.partition.deleted
-            if self._rows and (row := self._rows.get(member.partition)) is not None and row.error_code:
+            if self._rows and (row := self._rows.get(place.partition)) is not None and row.error_code:
                 continue
-            if member.memo is None or (loaded := member.memo()) is None or loaded.gone:
+            if place.memo is None or (loaded := place.memo()) is None or loaded.gone:
                 try:
-                    loaded = self._broker.share_groups.find_or_load(self._group_id, member.partition)
+                    loaded = self._broker.share_groups.find_or_load(self._group_id, place.partition)
                 except KafkaError as error:
-                    self._fail(member.partition, error)
+                    self._fail(place.partition, error)
                     continue
-                member.memo = ref(loaded)  # The session may be idle when it is forgotten.
+                place.memo = ref(loaded)  # The session may be idle when it is forgotten.
             if self._is_watching:
                 _watch(loaded, waiter)
-            watched[member] = loaded
+            watched[place] = loaded
         return lost_one
 
     async def _attempt(self, watched: _Watched, *, expired: bool) -> bool:
         """True if something was acquired, or there is an error that must not wait."""
         acquirable = []
-        for member, loaded in watched.items():
+        for place, loaded in watched.items():
             engine = loaded.engine
             if engine is None:
                 continue
-            if self._empty_rows and member.partition not in self._rows:
-                self._rows[member.partition] = ShareFetchRow(member.partition.partition)
+            if self._empty_rows and place.partition not in self._rows:
+                self._rows[place.partition] = ShareFetchRow(place.partition.partition)
             if engine.start_offset < (log_start_offset := loaded.partition.log_start_offset):
                 self._broker.share_groups.save_later(loaded, engine.log_start_moved(log_start_offset))
             if (offset := engine.offset_to_acquire()) is not None:
-                acquirable.append((member.partition, loaded, offset))
+                acquirable.append((place.partition, loaded, offset))
         if self._limits.max_bytes < 0:  # Kafka finds out with the first read, even at the log's end.
             for partition, _, _ in acquirable:
                 self._fail(partition, KafkaError(ErrorCode.unknown_server_error))

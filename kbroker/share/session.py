@@ -56,23 +56,23 @@ class ShareSession:
     connection_id: Hashable
     may_hold: Callable[[TopicPartition], bool]
     epoch: int = 1
-    _members: dict[TopicPartition, SessionPartition] = field(default_factory=dict)
+    _places: dict[TopicPartition, SessionPartition] = field(default_factory=dict)
     _served: list[SessionPartition] = field(default_factory=list)
     held_elsewhere: set[TopicPartition] = field(default_factory=set)
 
     @property
     def partitions(self) -> list[TopicPartition]:
         """In session order: a partition that returned records has moved to the end."""
-        return list(self._members)
+        return list(self._places)
 
     @property
     def to_release(self) -> list[TopicPartition]:
         """Every partition of which the member may hold records: what ends with the session."""
-        return [*self._members, *self.held_elsewhere]
+        return [*self._places, *self.held_elsewhere]
 
     def fetch_order(self, epoch: int) -> list[SessionPartition]:
         """The order for the request with this epoch: rotated by it, and what the previous answer served comes last."""
-        order = list(self._members.values())
+        order = list(self._places.values())
         if len(order) < 2 or epoch < 1:
             return order
         turn = epoch % len(order)
@@ -82,12 +82,12 @@ class ShareSession:
     @property
     def has_rows_due(self) -> bool:
         """Whether a partition may need a row in the next fetch answer although it has neither records nor an error."""
-        return any(map(_ROW_DUE, self._members.values()))
+        return any(map(_ROW_DUE, self._places.values()))
 
     def begin_answer(self) -> None:
         """An answer is being built; answer_row() follows for each partition that was looked at."""
-        for member in self._served:
-            member.was_served = False
+        for place in self._served:
+            place.was_served = False
         self._served.clear()
 
     def answer_row(self, partition: TopicPartition, *, has_records: bool, has_error: bool) -> bool:
@@ -95,30 +95,30 @@ class ShareSession:
 
         To be called once per answer and partition. Every partition of an epoch 0 request gets its row whatever this says.
         """
-        member = self._members.get(partition)
-        if member is None:  # forgotten meanwhile
+        place = self._places.get(partition)
+        if place is None:  # forgotten meanwhile
             return has_records or has_error
-        due, member.row_due = member.row_due, has_error
-        if has_records and len(self._members) > 1:  # Else it is in its place.
-            self._members[partition] = self._members.pop(partition)
-            member.was_served = True
-            self._served.append(member)
+        due, place.row_due = place.row_due, has_error
+        if has_records and len(self._places) > 1:  # Else it is in its place.
+            self._places[partition] = self._places.pop(partition)
+            place.was_served = True
+            self._served.append(place)
         return due or has_records or has_error
 
     def _add(self, partitions: Iterable[TopicPartition], *, row_due: bool) -> None:
         for partition in partitions:
-            if partition not in self._members:
-                self._members[partition] = SessionPartition(partition, row_due)
+            if partition not in self._places:
+                self._places[partition] = SessionPartition(partition, row_due)
             if self.held_elsewhere:
                 self.held_elsewhere.discard(partition)
 
     def _forget(self, partitions: Sequence[TopicPartition]) -> None:
         for partition in partitions:
-            self._members.pop(partition, None)
+            self._places.pop(partition, None)
         self._hold_elsewhere(partitions)
 
     def _hold_elsewhere(self, partitions: Iterable[TopicPartition]) -> None:
-        more = {partition for partition in partitions if partition not in self._members} - self.held_elsewhere
+        more = {partition for partition in partitions if partition not in self._places} - self.held_elsewhere
         if more:
             self.held_elsewhere = set(filter(self.may_hold, self.held_elsewhere | more))
 
@@ -126,21 +126,21 @@ class ShareSession:
 class FetchPlan(NamedTuple):
     """What a ShareFetch request may do. `epoch` is the request's.
 
-    `members`: its partitions in the order to fetch them. `replaced`: the session that epoch 0 put an end to; release its records now.
+    `places`: of its partitions, in the order to fetch them. `replaced`: the session that epoch 0 put an end to; release its records now.
     `is_final`: no fetching; after the acknowledgements, close() the session and release what it holds. `expected_epoch`: the session's
     from here on, unless another request uses it.
     """
 
     session: ShareSession
     epoch: int
-    members: tuple[SessionPartition, ...] = ()
+    places: tuple[SessionPartition, ...] = ()
     replaced: ShareSession | None = None
     is_final: bool = False
     expected_epoch: int = 1
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
-        return tuple(member.partition for member in self.members)
+        return tuple(place.partition for place in self.places)
 
     @property
     def is_new(self) -> bool:
@@ -250,7 +250,7 @@ class ShareSessions:
         return group_id in self._groups
 
     def statistics(self) -> ShareSessionsStatistics:
-        partitions = sum(len(session._members) for session in self._sessions.values())
+        partitions = sum(len(session._places) for session in self._sessions.values())
         held_elsewhere = sum(len(session.held_elsewhere) for session in self._sessions.values())
         return ShareSessionsStatistics(len(self._sessions), partitions, held_elsewhere, self._evictions, self._refused)
 
