@@ -43,6 +43,12 @@ def memory(pid: int) -> Memory:
     return Memory(kib["RssAnon"] * 1024 / 1e6, kib["VmRSS"] * 1024 / 1e6)
 
 
+def cost_so_far(pid: int) -> Cost:
+    """CPU time since the start of a process, and its memory now. Raises OSError if there is no such process."""
+    now = memory(pid)
+    return Cost(cpu_s(pid), now.anonymous_mb, now.resident_mb)
+
+
 class BrokerWatch:
     """Reads a broker around a window; a kbroker.workloads.window.Watch."""
 

@@ -6,7 +6,7 @@ import time
 
 from perf.candidates import READING
 from perf.memory_over_time import TOPIC_CONFIG, growth_mb, samples
-from perf.processes import cpu_s, memory
+from perf.processes import cost_so_far, memory
 from perf.rows import Row, Run
 
 _TIMEOUT_S = 60.0
@@ -29,8 +29,7 @@ def _start_to_produce(run: Run) -> dict[str, float]:
         took_ms = (time.perf_counter() - began) * 1000
         if confirmed != [None]:
             raise TimeoutError(f"the first record was not confirmed: {confirmed}")
-        used_s, now = cpu_s(broker.pid), memory(broker.pid)
-        return {"ms": took_ms, "ready_ms": ready_ms, "cpu_s": used_s, "rss_anon_mb": now.anonymous_mb, "rss_mb": now.resident_mb}
+        return {"ms": took_ms, "ready_ms": ready_ms, **cost_so_far(broker.pid)._asdict()}
 
 
 def _memory_over_time(run: Run) -> dict[str, float]:

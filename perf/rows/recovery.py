@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from typing import NamedTuple
 
 from kbroker.workloads.fill import fill
-from perf.processes import cpu_s, memory
+from perf.processes import cost_so_far
 from perf.rows import Row, Run
 
 GROUPS, PARTITIONS = 10, 1_000
@@ -43,14 +43,7 @@ def _recovery(run: Run) -> dict[str, float]:
         broker.start()
         ready = time.monotonic()
         done = _all_read(readers, _Wanted(broker.bootstrap, 1))
-        used_s, now = cpu_s(broker.pid), memory(broker.pid)
-        return {
-            "ms": (done - began) * 1000,
-            "ready_ms": (ready - began) * 1000,
-            "cpu_s": used_s,
-            "rss_anon_mb": now.anonymous_mb,
-            "rss_mb": now.resident_mb,
-        }
+        return {"ms": (done - began) * 1000, "ready_ms": (ready - began) * 1000, **cost_so_far(broker.pid)._asdict()}
 
 
 def _group(number: int) -> str:
