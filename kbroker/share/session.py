@@ -126,7 +126,7 @@ class ShareSession:
 class FetchPlan(NamedTuple):
     """What a ShareFetch request may do. `epoch` is the request's.
 
-    `places`: of its partitions, in the order to fetch them. `replaced`: the session that epoch 0 put an end to; release its records now.
+    `places`: its partitions, in the order to fetch them. `replaced`: the session that epoch 0 put an end to; release its records now.
     `is_final`: no fetching; after the acknowledgements, close() the session and release what it holds. `expected_epoch`: the session's
     from here on, unless another request uses it.
     """
@@ -137,10 +137,6 @@ class FetchPlan(NamedTuple):
     replaced: ShareSession | None = None
     is_final: bool = False
     expected_epoch: int = 1
-
-    @property
-    def partitions(self) -> tuple[TopicPartition, ...]:
-        return tuple(place.partition for place in self.places)
 
     @property
     def is_new(self) -> bool:
