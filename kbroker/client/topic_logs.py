@@ -38,8 +38,7 @@ def read_batches(
     connection: Connection, topic: Topic, partition: int, start: int, end: int, *, fetch_bytes: int = _FETCH_BYTES
 ) -> Iterator[tuple[BatchHeader, list[Record]]]:
     """Batches with the records from `start` on and below `end`; without control batches, and no batch from `end` on. What is below
-    the log start is left out.
-    `fetch_bytes`: how much one request gets; never less than a whole batch.
+    the log start is left out. `fetch_bytes`: how much one request gets; never less than a whole batch.
 
     Raises KafkaError, unknown_topic_id among others where the topic is not the one any more that `topic` says.
     """
