@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from kbroker.broker.broker import Broker
 
 
+_LONGEST_ALARM_S = 60.0
+"""A timer is never taken back, and outlives its connection. One for the whole of a wait could do so for weeks."""
+
+
 class PeerGone(Exception):
     """The client hung up while its request was waiting: nothing more may be done on its behalf."""
 
@@ -65,8 +69,8 @@ class Connection:
         if self.has_hung_up and not waiter.woken:
             raise PeerGone
 
-    def _set_alarm(self, at: float) -> None:
-        self._alarm = at
+    def _set_alarm(self, until: float) -> None:
+        self._alarm = at = min(until, trio.current_time() + _LONGEST_ALARM_S)
         self._deadlines.schedule(at * 1000, partial(self._ring, at))
 
     def _ring(self, at: float) -> None:

@@ -101,6 +101,7 @@ class GroupCommit(Generic[Item]):
         self._sync_is_due = False
         self._failure: StoreFailed | None = None
         self._crash: BaseException | None = None
+        self._is_abandoned = False
         self._last_starter: trio.lowlevel.Task | None = None
         self._starts_in_a_row = 0
         self._is_reported_full = False
@@ -115,6 +116,9 @@ class GroupCommit(Generic[Item]):
         """Queue a write. Both callbacks run later, never inside this call; `on_done` gets None, NoSpace or StoreFailed.
 
         Who says `start=False` calls `start` before it waits for anything."""
+        if self._is_abandoned:
+            trio.lowlevel.current_trio_token().run_sync_soon(on_done, self._failure)
+            return
         self._queue.append(_Entry(items, on_written, on_done))
         if start:
             self._wake()
@@ -178,6 +182,7 @@ class GroupCommit(Generic[Item]):
     def _abandon(self, crash: BaseException) -> None:
         """Nobody may go on waiting for a committer that has ended: then the broker could not end either."""
         failure = self._failure = self._failure or StoreFailed(f"nothing is written any more after {crash!r}")
+        self._is_abandoned = True
         operations = [each for each in self._queue if isinstance(each, _Operation)]
         self._refuse([], failure)
         self._queue.clear()

@@ -111,6 +111,7 @@ class ConsumerGroups:
         if member.is_classic:
             self.rebalances.forget_member(group.group_id, member.member_id)  # It speaks the other protocol now.
         had = member.current.assigned
+        missed_a_reply = request.member_epoch != member.current.epoch
         subscribed_anew = self.rebalances.take_over(group, member, _said(member.said, request), records)
         self.rebalances.start_session(group, member, now_ms)
         try:
@@ -118,7 +119,7 @@ class ConsumerGroups:
         except KafkaError as failure:
             return records.outcome(HeartbeatReply.refusal(failure))
         self.rebalances.step(group, member, request.owned, records, now_ms, subscribed_anew=subscribed_anew)
-        wants_assignment = request.member_epoch == JOIN_EPOCH or request.is_full or member.current.assigned != had
+        wants_assignment = missed_a_reply or request.member_epoch == JOIN_EPOCH or request.is_full or member.current.assigned != had
         if logger.isEnabledFor(logging.DEBUG):
             _tell(request, member)
         return records.outcome(self._reply(member, group.group_id, wants_assignment))

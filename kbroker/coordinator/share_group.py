@@ -119,8 +119,9 @@ class ShareGroupCoordinator:
             return records.outcome(None, *effects)
         if urgent or not 0 <= now_ms - group.assignment_ms < settings.assignment_interval_ms:
             self._assign(group, now_ms, records)
+        missed_a_reply = request.member_epoch != member.member_epoch  # Kafka's members then never hear what it told them to have (DIF-77).
         changed = group.reconcile(member, records)
-        wants_assignment = changed or request.member_epoch == JOIN_EPOCH or request.subscribed_topic_names is not None
+        wants_assignment = changed or missed_a_reply or request.member_epoch == JOIN_EPOCH or request.subscribed_topic_names is not None
         return records.outcome(self._reply(member, settings, wants_assignment))
 
     def heartbeat_reply(self, group_id: str, member_id: str, *, now_ms: int) -> Outcome[HeartbeatReply]:

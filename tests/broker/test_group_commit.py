@@ -362,3 +362,28 @@ async def test_nobody_waits_for_a_committer_that_has_ended(crash: BaseException)
             store.gate.set()
             await trio.sleep_forever()
     assert sorted(notes) == ["a:StoreFailed", "b:StoreFailed", "refused", "refused"]
+
+
+@pytest.mark.parametrize("start", [True, False])
+async def test_what_comes_after_the_committer_has_ended_is_refused(start: bool) -> None:
+    """Not in the call: who submits has more to do before it may be told. What is submitted by who is refused counts as well."""
+    notes: list[str] = []
+    store = FakeStore()
+
+    def again(error: Exception | None) -> None:
+        noting(notes, "a")(error)
+        commits.submit(["b"], noting(notes, "b"))
+
+    with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+        async with committing(store) as commits:
+            store.fail_sync = ZeroDivisionError("a bug")
+            commits.submit(["a"], again)
+            await trio.sleep_forever()
+    commits.submit(["c"], noting(notes, "c"), start=start)
+    commits.start()
+    assert "c:StoreFailed" not in notes
+    with trio.fail_after(10):
+        with pytest.raises(StoreFailed):
+            await commits.commit(["d"])
+    assert notes == ["a:StoreFailed", "b:StoreFailed", "c:StoreFailed"]
+    assert store.groups == [["a"]]

@@ -36,3 +36,31 @@ async def test_who_waits_hears_that_the_peer_has_gone(has_epoll: bool, autojump_
         nursery.cancel_scope.cancel()
     for sock in (gone, its_peer, there, _other_peer):
         sock.close()
+
+
+async def test_long_waits_leave_nothing_behind_for_long(autojump_clock: trio.testing.MockClock) -> None:
+    """A wait ends with its time, however long that is; those of clients that have gone are forgotten in a minute."""
+    deadlines, day = Deadlines(), 86_400.0
+    connections = [Connection(number, "client", deadlines) for number in range(50)]
+    waited: list[float] = []
+
+    async def wait(connection: Connection) -> None:
+        try:
+            await connection.park(Waiter(), 24 * day)
+            waited.append(trio.current_time())
+        except PeerGone:
+            waited.append(-1)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(deadlines.run)
+        async with trio.open_nursery() as waiting:
+            for connection in connections:
+                waiting.start_soon(wait, connection)
+            await trio.testing.wait_all_tasks_blocked()
+            for connection in connections[1:]:
+                connection.hang_up()
+            assert deadlines.statistics().scheduled == 50
+            await trio.sleep(61)
+            assert deadlines.statistics().scheduled == 1
+        nursery.cancel_scope.cancel()
+    assert waited == [-1] * 49 + [pytest.approx(24 * day, abs=0.1)]

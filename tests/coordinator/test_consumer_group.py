@@ -116,6 +116,16 @@ def test_only_the_members_epoch_or_the_one_before_is_taken(world: World) -> None
     Client(world, "other", "t").beat(UNKNOWN, member_epoch=3)
 
 
+def test_an_assignment_that_was_lost_is_told_again(world: World) -> None:  # DIF-77
+    """The member comes again as it came before, because no answer reached it."""
+    member = Client(world, "m", "t").join()
+    epoch, had = member.epoch, member.owned()
+    world.topics.put("t", 5)
+    assert member.beat().told == all_of("t", 5)
+    assert member.beat(member_epoch=epoch, owned=had).told == all_of("t", 5)
+    assert member.beat().told is None
+
+
 def test_who_comes_again_with_epoch_0_is_told_everything(world: World) -> None:
     member = Client(world, "m", "t").join()
     assert member.beat().told is None

@@ -97,6 +97,16 @@ def test_a_lost_reply_does_not_fence(world: World) -> None:  # GRP-12, GRP-13
     assert (assigned(reply), world.group_epoch()) == (orders(world, 0, 1), 3)
 
 
+def test_an_assignment_that_was_lost_is_told_again(world: World) -> None:  # GRP-34, DIF-77
+    """The member comes again as it came before, because no answer reached it: also after a restart, and once only."""
+    world.join("m1", "orders")
+    world.join("m2", "orders")
+    assert assigned(world.again("m1")) == orders(world, 0, 1)
+    world.restart()
+    assert assigned(world.heartbeat("m1", 2)) == orders(world, 0, 1)
+    assert assigned(world.heartbeat("m1", 3)) is None
+
+
 def test_odd_topic_names_are_names(world: World) -> None:  # GRP-15, GRP-16
     reply = world.join("m1", "a b", ".*", "__consumer_offsets", "no such topic")
     assert (reply.member_epoch, assigned(reply)) == (2, set())

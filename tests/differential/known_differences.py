@@ -355,6 +355,14 @@ KNOWN: Sequence[Difference] = (
         "group_downgrades.an_empty_consumer_group group_downgrades.the_last_consumer_member_leaves",
     ),
     Difference(
+        "DIF-77",
+        r"^(6|8|9|11|45|51)\.(consumer|share)_group_heartbeat\.assignment$",
+        lambda theirs, ours: theirs is None and bool(ours),
+        "consumer_joining.epochs_of_a_member consumer_reconciling.owned_partitions_that_make_no_sense "
+        "consumer_reconciling.the_epoch_while_partitions_are_given_up group_heartbeats.fenced_epochs consumer_walks.uniform "
+        "consumer_walks.uniform_with_static_members",
+    ),
+    Difference(
         "DIF-73",
         r"^(0\.incremental_alter_configs\.responses|1\.describe_configs\.results)\[0\]\.",
         any_of(values("none", "invalid_request"), values(None, "text"), _only_there),
