@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -423,6 +425,18 @@ class TestFetchSessions:
             assert (await fetch(client, None, 0, session_id=0, session_epoch=1)).error_code == ErrorCode.fetch_session_id_not_found
             by_name = await fetch(client, "orders", 0, version=12, session_id=session, session_epoch=1)
             assert by_name.error_code == ErrorCode.fetch_session_topic_id_error
+
+    async def test_nothing_is_kept_of_a_partition_that_has_gone(self, connect: Connect) -> None:
+        """A client that has died leaves its session behind, for days where few come."""
+        async with connect() as client:
+            topic = (await client.create_topic("orders")).topic_id
+            session = (await fetch(client, topic, 0, session_epoch=0)).session_id
+            partition = weakref.ref(client.partition("orders"))
+            await client.call("delete_topics", 6, topics=[{"name": "orders", "topic_id": None}])
+            gc.collect()
+            assert partition() is None
+            (row,) = (await fetch(client, None, 0, session_id=session, session_epoch=1)).responses
+            assert row.partitions[0].error_code in (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id)
 
     async def test_what_is_wanted_and_forgotten_at_once_is_forgotten(self, connect: Connect) -> None:
         async with connect() as client:
