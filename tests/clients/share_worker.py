@@ -26,11 +26,13 @@ from typing import Any
 from confluent_kafka import AcknowledgeType, KafkaException, Message, ShareConsumer, TopicPartition
 
 _POLL_S = 0.1
+_saying = threading.Lock()
 
 
 def say(event: str, **details: Any) -> None:
-    sys.stdout.write(json.dumps({"event": event, "at": time.monotonic(), **details}) + "\n")
-    sys.stdout.flush()
+    with _saying:
+        sys.stdout.write(json.dumps({"event": event, "at": time.monotonic(), **details}) + "\n")
+        sys.stdout.flush()
 
 
 class Orders:
@@ -54,6 +56,7 @@ class Orders:
                 else:
                     self.verdict = word
                 self.changed.notify_all()
+            say(f"told to {word}")
 
     def wait_while_holding(self) -> None:
         with self.changed:
