@@ -25,7 +25,7 @@ from kbroker.share.persister import TopicPartition
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 MAX_EPOCH = 0x7FFFFFFF
-_ROW_DUE, _WAS_SERVED = attrgetter("row_due"), attrgetter("was_served")
+_ROW_DUE, _SERVED_IN = attrgetter("row_due"), attrgetter("served_in")
 
 
 class SessionKey(NamedTuple):
@@ -37,12 +37,13 @@ class SessionKey(NamedTuple):
 class SessionPartition:
     """A partition's place in a session, hashed by identity: a session may have a thousand, and every fetch goes through all of them.
 
-    `row_due`: the next answer needs a row of it, whatever is found. `memo`: what whoever fetches keeps with it from one fetch to the next.
+    `row_due`: the next answer needs a row of it, whatever is found. `served_in`: the number of the last answer that had records of it.
+    `memo`: what whoever fetches keeps with it from one fetch to the next.
     """
 
     partition: TopicPartition
     row_due: bool
-    was_served: bool = False
+    served_in: int = 0
     memo: Any = None
 
 
@@ -57,7 +58,7 @@ class ShareSession:
     may_hold: Callable[[TopicPartition], bool]
     epoch: int = 1
     _places: dict[TopicPartition, SessionPartition] = field(default_factory=dict)
-    _served: list[SessionPartition] = field(default_factory=list)
+    _answers: int = 0
     held_elsewhere: set[TopicPartition] = field(default_factory=set)
 
     @property
@@ -71,13 +72,15 @@ class ShareSession:
         return [*self._places, *self.held_elsewhere]
 
     def fetch_order(self, epoch: int) -> list[SessionPartition]:
-        """The order for the request with this epoch: rotated by it, and what the previous answer served comes last."""
+        """The order for the request with this epoch: what has waited longest comes first, rotated by the epoch where that is equal.
+
+        Rotation alone, as in Kafka, would leave partitions out for ever: acknowledgements count as well, and six requests from one fetch
+        to the next do not turn six partitions at all."""
         order = list(self._places.values())
         if len(order) < 2 or epoch < 1:
             return order
         turn = epoch % len(order)
-        order = order[turn:] + order[:turn]
-        return sorted(order, key=_WAS_SERVED) if self._served else order
+        return sorted(order[turn:] + order[:turn], key=_SERVED_IN)
 
     @property
     def has_rows_due(self) -> bool:
@@ -86,9 +89,7 @@ class ShareSession:
 
     def begin_answer(self) -> None:
         """An answer is being built; answer_row() follows for each partition that was looked at."""
-        for place in self._served:
-            place.was_served = False
-        self._served.clear()
+        self._answers += 1
 
     def answer_row(self, partition: TopicPartition, *, has_records: bool, has_error: bool) -> bool:
         """True if the fetch answer needs a row: records, an error, newly added, or the first clean answer after an error.
@@ -101,8 +102,7 @@ class ShareSession:
         due, place.row_due = place.row_due, has_error
         if has_records and len(self._places) > 1:  # Else it is in its place.
             self._places[partition] = self._places.pop(partition)
-            place.was_served = True
-            self._served.append(place)
+            place.served_in = self._answers
         return due or has_records or has_error
 
     def _add(self, partitions: Iterable[TopicPartition], *, row_due: bool) -> None:

@@ -282,6 +282,24 @@ class TestOrder:
             served.append(plan.places[0].partition)
         assert served in ([A0, A1] * 4, [A1, A0] * 4)
 
+    @pytest.mark.parametrize("requests", range(1, 8))
+    @pytest.mark.parametrize("at_once", [1, 2, 5])
+    @pytest.mark.parametrize("count", [2, 3, 4, 6, 12])
+    def test_nobody_is_left_out(self, count: int, at_once: int, requests: int) -> None:  # FET-10
+        """All partitions are busy and an answer has room for `at_once`; acknowledgements make it `requests` from one fetch to the next."""
+        c = Client()
+        session = c.fetch(0, *(TopicPartition(UUID(int=1), number) for number in range(count))).session
+        last_served = dict.fromkeys(session.partitions, 0)
+        for turn in range(1, 5 * count):
+            plan = c.fetch(session.epoch)
+            session.begin_answer()
+            for place in plan.places[:at_once]:
+                session.answer_row(place.partition, has_records=True, has_error=False)
+                last_served[place.partition] = turn
+            assert turn - min(last_served.values()) <= -(-count // at_once)
+            for _ in range(requests - 1):
+                c.sessions.acknowledge("g", "m", session.epoch)
+
 
 class TestRows:
     def test_newly_added_once(self) -> None:  # FET-5, FET-8
