@@ -70,6 +70,29 @@ def test_load_reads_what_is_not_resident(files: Files, tmp_path: Path) -> None:
     files.load(path, 299_999, 400_000)
 
 
+def test_load_reads_nothing_behind_the_range(files: Files, tmp_path: Path) -> None:
+    """Whatever the disk's read-ahead is: in an active segment there are megabytes of zeros."""
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(8 << 20))
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        if is_resident(fd, 0):
+            pytest.skip("a file system that keeps everything in memory")
+        files.load(path, 0, 100_000)
+        assert [is_resident(fd, position) for position in (0, 99_999, 300_000, 4 << 20)] == [True, True, False, False]
+    finally:
+        os.close(fd)
+
+
+def is_resident(fd: int, position: int) -> bool:
+    try:
+        return os.preadv(fd, [bytearray(1)], position, os.RWF_NOWAIT) == 1
+    except BlockingIOError:
+        return False
+
+
 def test_rows_are_a_mmap_ninja_array(files: Files, tmp_path: Path) -> None:
     files.save_rows(tmp_path / "rows", [bytes(16), b"\1" + bytes(15)])
     assert mmap_ninja.numpy.open_existing(tmp_path / "rows").tolist() == [[0, 0], [1, 0]]

@@ -94,6 +94,33 @@ def test_reads_are_views_of_the_mapping(store: SegmentLogStore) -> None:
     assert view.obj is again.obj
 
 
+def test_what_was_written_is_loaded_before_it_is_mapped(
+    store: SegmentLogStore, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have left the page cache, and through the mapping the kernel would read zeros around it. Once for each mapping."""
+    loaded: list[tuple[int, int]] = []
+    monkeypatch.setattr(files, "load", lambda path, start, end: loaded.append((start, end)))
+    store.create(LOG, LogSettings(segment_bytes=1 << 20))
+    written = [sized_batch(offset, 600) for offset in range(3)]
+    store.write(written, now_ms=0)
+    for offset in (1, 0, 2):
+        store.read(LOG, offset, max_bytes=600, end_offset=3)
+    assert loaded == [(len(written[0].data), sum(len(each.data) for each in written))]
+
+
+def test_a_range_that_cannot_be_loaded_is_not_mapped(store: SegmentLogStore, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pages would end the process."""
+
+    def fail(path: Path, start: int, end: int) -> None:
+        raise OSError(errno.EIO, "damaged")
+
+    monkeypatch.setattr(files, "load", fail)
+    store.create(LOG, SETTINGS)
+    store.write([sized_batch(0, 600)], now_ms=0)
+    with pytest.raises(StoreFailed, match="cannot read"):
+        store.read(LOG, 0, max_bytes=600, end_offset=1)
+
+
 def test_the_disk_space_of_an_empty_log_is_small(store: SegmentLogStore, directory: Path) -> None:
     store.create(LOG, LogSettings(segment_bytes=1 << 30))
     store.write([batch(0)], now_ms=0)
