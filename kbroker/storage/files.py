@@ -164,9 +164,10 @@ class Files:
         And nothing but the range: the kernel would read on behind it, by as much as 8 MiB, which in an active segment are zeros."""
         fd = self.open(path, os.O_RDONLY)
         try:
+            _advise(fd, 0, 0, "RANDOM")  # First: to look whether a page is there has it read, and what would be read ahead of it.
             missing = [position for position in range(start, end, _LOAD_STEP_BYTES) if not _is_resident(fd, position)]
             if missing:
-                _announce(fd, missing[0], end)
+                _advise(fd, missing[0], end - missing[0], "WILLNEED")
                 scratch = bytearray(_LOAD_STEP_BYTES)
                 for position in missing:
                     os.preadv(fd, [memoryview(scratch)[: end - position]], position)
@@ -200,11 +201,10 @@ def after(buffers: Sequence[memoryview], count: int) -> list[memoryview]:
     return []
 
 
-def _announce(fd: int, start: int, end: int) -> None:
-    """Have the kernel read this range, and nothing beyond it, while the caller goes on to wait for its beginning."""
+def _advise(fd: int, start: int, size: int, advice: str) -> None:
+    """RANDOM: read nothing ahead. WILLNEED: begin to read this range, all of it, and nothing else."""
     if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-        os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_WILLNEED)
+        os.posix_fadvise(fd, start, size, getattr(os, f"POSIX_FADV_{advice}"))
 
 
 def _is_resident(fd: int, position: int) -> bool:
