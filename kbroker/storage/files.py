@@ -161,16 +161,18 @@ class Files:
     def load(self, path: Path, start: int, end: int) -> None:
         """Bring a range into the page cache, in the calling thread and without the GIL, as far as it is not there.
 
-        And nothing but the range: the kernel would read on behind it, by as much as 8 MiB, which in an active segment are zeros."""
+        In whole steps of 64 KiB, or the first page of one, which is what is looked at, would say nothing of the others. And nothing beyond:
+        the kernel would read on by as much as 8 MiB, which in an active segment are zeros."""
+        step = _LOAD_STEP_BYTES
         fd = self.open(path, os.O_RDONLY)
         try:
             _advise(fd, 0, 0, "RANDOM")  # First: to look whether a page is there has it read, and what would be read ahead of it.
-            missing = [position for position in range(start, end, _LOAD_STEP_BYTES) if not _is_resident(fd, position)]
+            missing = [position for position in range(start - start % step, end, step) if not _is_resident(fd, position)]
             if missing:
-                _advise(fd, missing[0], end - missing[0], "WILLNEED")
-                scratch = bytearray(_LOAD_STEP_BYTES)
+                _advise(fd, missing[0], missing[-1] + step - missing[0], "WILLNEED")
+                scratch = bytearray(step)
                 for position in missing:
-                    os.preadv(fd, [memoryview(scratch)[: end - position]], position)
+                    os.preadv(fd, [scratch], position)
         finally:
             self.close(fd)
 

@@ -144,11 +144,11 @@ class Segment:
         self.used = True
         mapping = self._mapping
         if mapping is None or end > len(mapping):
-            self._look_at_what_was_written(start)
+            self._load_what_was_written(start)
             mapping = self._map(end)
         return mapping[start:end]
 
-    def _look_at_what_was_written(self, start: int) -> None:
+    def _load_what_was_written(self, start: int) -> None:
         """What this process wrote may have left the page cache before anybody read it. Through a mapping the kernel reads megabytes around
         each missing page, and of an active segment these are mostly the zeros behind the last batch, which it has to make up."""
         if start >= self.hot_from and not self.sealed:

@@ -13,6 +13,8 @@ import pytest
 from kbroker.storage.files import Files, after
 from kbroker.testing.faulty_files import Crashed, FaultyFiles
 
+_PAGE = 4096
+
 
 @pytest.fixture
 def files() -> Files:
@@ -82,24 +84,42 @@ def test_load_reads_nothing_behind_the_range(files: Files, tmp_path: Path, monke
         calls.append((advice, start, size))
         advise(fd, start, size, advice)
 
-    def noted_preadv(fd: int, buffers: Sequence[memoryview], position: int) -> int:
+    def noted_preadv(fd: int, buffers: Sequence[bytearray], position: int) -> int:
         calls.append((position, sum(map(len, buffers))))
         return preadv(fd, buffers, position)
 
     def is_resident(fd: int, position: int) -> bool:
         calls.append((position,))
-        return position == 1000
+        return position == 0
 
     monkeypatch.setattr(os, "posix_fadvise", noted_advise)
     monkeypatch.setattr(os, "preadv", noted_preadv)
     monkeypatch.setattr("kbroker.storage.files._is_resident", is_resident)
     step = 1 << 16
-    second, third, end = 1000 + step, 1000 + 2 * step, 1000 + 2 * step + 500
-    files.load(path, 1000, end)
+    files.load(path, 1000, 2 * step + 500)
     assert calls == [
-        (os.POSIX_FADV_RANDOM, 0, 0), (1000,), (second,), (third,), (os.POSIX_FADV_WILLNEED, second, step + 500),
-        (second, step), (third, 500),
+        (os.POSIX_FADV_RANDOM, 0, 0), (0,), (step,), (2 * step,), (os.POSIX_FADV_WILLNEED, step, 2 * step),
+        (step, step), (2 * step, step),
     ]  # fmt: skip
+
+
+def test_loads_one_behind_the_other_leave_nothing_out(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second begins in the page in which the first ended: that this one is there says nothing of those behind it."""
+    path = tmp_path / "file"
+    path.write_bytes(bytes(1 << 20))
+    loaded: set[int] = set()
+    preadv = os.preadv
+
+    def noted_preadv(fd: int, buffers: Sequence[bytearray], position: int) -> int:
+        count = preadv(fd, buffers, position)
+        loaded.update(range(position // _PAGE, (position + count - 1) // _PAGE + 1))
+        return count
+
+    monkeypatch.setattr(os, "preadv", noted_preadv)
+    monkeypatch.setattr("kbroker.storage.files._is_resident", lambda fd, position: position // _PAGE in loaded)
+    files.load(path, 100, 100_000)
+    files.load(path, 100_000, 400_000)
+    assert loaded >= set(range(400_000 // _PAGE + 1))
 
 
 def test_rows_are_a_mmap_ninja_array(files: Files, tmp_path: Path) -> None:
