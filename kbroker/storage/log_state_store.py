@@ -169,10 +169,12 @@ class LogStateStatistics:
 
 @dataclass(slots=True)
 class _Rewrite:
-    """The live map is being written anew: from `start_offset` on, up to but without `next_key` so far."""
+    """The live map is being written anew: from `start_offset` on, up to but without `next_key` so far. `end_offset`: where the log
+    ended when no key was left to write."""
 
     start_offset: int
     next_key: bytes = b""
+    end_offset: int | None = None
 
 
 class LogStateStore:
@@ -220,6 +222,7 @@ class LogStateStore:
 
     def sync(self) -> None:
         """Also writes a piece of the live map anew, when it is time; a full disk postpones that."""
+        synced_offset = self._end_offset
         self._log.sync()
         with self._appending:
             piece_bytes = max(PIECE_BYTES, 4 * self._unsynced_bytes)
@@ -229,16 +232,21 @@ class LogStateStore:
                 self._rewrite = _Rewrite(self._end_offset)
             if self._rewrite is not None:
                 try:
-                    self._rewrite_piece(self._rewrite, piece_bytes)
+                    self._rewrite_piece(self._rewrite, piece_bytes, synced_offset)
                 except NoSpace:
                     return
 
-    def _rewrite_piece(self, rewrite: _Rewrite, piece_bytes: int) -> None:
-        """All pieces before this one are synced, and whatever was written before the sync that has just ended."""
-        piece = self._map.piece(rewrite.next_key, piece_bytes)
-        if piece:
-            self._append(piece)
-            rewrite.next_key = piece[-1][0] + b"\0"
+    def _rewrite_piece(self, rewrite: _Rewrite, piece_bytes: int, synced_offset: int) -> None:
+        """Below `synced_offset` all is synced. A write beside that sync may have removed the keys that were left to write: their
+        values go with the trim, so that the removal, and what was written with it, has to be synced before."""
+        if rewrite.end_offset is None:
+            piece = self._map.piece(rewrite.next_key, piece_bytes)
+            if piece:
+                self._append(piece)
+                rewrite.next_key = piece[-1][0] + b"\0"
+                return
+            rewrite.end_offset = self._end_offset
+        if synced_offset < rewrite.end_offset:
             return
         self._log.trim(LOG, rewrite.start_offset)
         self._log_bytes = self._size_of_log()
