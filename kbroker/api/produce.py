@@ -9,12 +9,13 @@ The request's timeout is not used: a commit waits for no replicas.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any
 from uuid import UUID
 
 from kbroker.broker.batch_validation import BadBatch, read_batch
 from kbroker.broker.connection import CloseConnection, Later, Raw, Request
-from kbroker.broker.partition import Partition
+from kbroker.broker.partition import Partition, ProducersNotLoaded
 from kbroker.broker.topics import INTERNAL_TOPICS, Topic
 from kbroker.broker.waiting import Pending
 from kbroker.clock import wall_clock_ms
@@ -29,11 +30,11 @@ _NO_TOPIC_ID = UUID(int=0)
 _ZSTD_FROM = 7
 
 
-def handle(request: Request) -> Later:
+def handle(request: Request) -> Later | Coroutine[Any, Any, Later]:
     produce = _Produce(request)
     for name, batches in _topics(request):
         produce.append_topic(name, batches)
-    return Later(produce.pending, produce.body)
+    return produce.append_rest() if produce.waiting else Later(produce.pending, produce.body)
 
 
 def _topics(request: Request) -> Iterable[tuple[str | UUID, dict[int, bytes | memoryview | None]]]:
@@ -56,7 +57,7 @@ def _topics(request: Request) -> Iterable[tuple[str | UUID, dict[int, bytes | me
 class _Produce:
     """One request; its rows are filled in as batches are refused, written or committed."""
 
-    __slots__ = ("_errors", "_is_odd", "_now_ms", "_reason", "_request", "_topics", "acks", "pending")
+    __slots__ = ("_errors", "_is_odd", "_now_ms", "_reason", "_request", "_topics", "acks", "pending", "waiting")
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -67,6 +68,7 @@ class _Produce:
         self.acks: int = request.body.acks
         self._is_odd = self.acks not in _ACKS or request.body.transactional_id is not None or request.version < _ZSTD_FROM
         self.pending = Pending(start=request.broker.logs.start)
+        self.waiting: list[tuple[_Part, Partition, bytes]] = []
 
     def append_topic(self, name: str | UUID, batches: Mapping[int, bytes | memoryview | None]) -> None:
         if not batches:
@@ -83,13 +85,30 @@ class _Produce:
             partition = None
             try:
                 partition = self._partition(topic, name, index, records)
-                on_written = None if self.acks == _ALL else part.written
-                appended = partition.append(records, self._now_ms, part.done, on_written, start=False)
-                rows.append(ProduceRow(index, 0, appended.base_offset, appended.log_append_time_ms, partition.log_start_offset))
+                rows.append(self._append(part, partition, records))
             except KafkaError as error:
-                self.pending.parts -= 1
-                rows.append(self._refused(partition, index, error))
-                self.failed(topic, error.code, records)
+                rows.append(self._refused(part, partition, records, error))
+            except ProducersNotLoaded:
+                assert partition is not None
+                assert records is not None
+                rows.append(ProduceRow(index, 0))
+                self.waiting.append((part, partition, bytes(records)))  # Others may use the buffer before they are looked at.
+
+    async def append_rest(self) -> Later:
+        """Rows of idempotent producers whose partition has to read first what it remembers of them. The connection waits, so that its
+        batches are appended in their order."""
+        for part, partition, records in self.waiting:
+            await partition.load_producers()
+            try:
+                part.set_row(self._append(part, partition, records))
+            except KafkaError as error:
+                part.set_row(self._refused(part, partition, records, error))
+        return Later(self.pending, self.body)
+
+    def _append(self, part: _Part, partition: Partition, records: bytes | memoryview | None) -> ProduceRow:
+        on_written = None if self.acks == _ALL else part.written
+        appended = partition.append(records, self._now_ms, part.done, on_written, start=False)
+        return ProduceRow(part.index, 0, appended.base_offset, appended.log_append_time_ms, partition.log_start_offset)
 
     def _partition(self, topic: Topic | None, name: str | UUID, index: int, records: bytes | memoryview | None) -> Partition:
         """Raises what Kafka finds out before it looks into the log."""
@@ -120,12 +139,16 @@ class _Produce:
         if self._request.body.transactional_id is not None:
             raise KafkaError(ErrorCode.transactional_id_authorization_failed, "transactions are not supported")
 
-    def _refused(self, partition: Partition | None, index: int, error: KafkaError) -> ProduceRow:
+    def _refused(
+        self, part: _Part, partition: Partition | None, records: bytes | memoryview | None, error: KafkaError
+    ) -> ProduceRow:
         self._reason = str(error)
+        self.pending.parts -= 1
+        self.failed(part.topic, error.code, records)
         if partition is None or not isinstance(error, BadBatch):
-            return ProduceRow(index, error.code, error_message=error.message)
+            return ProduceRow(part.index, error.code, error_message=error.message)
         log_start_offset = partition.log_start_offset if error.by_log else -1
-        return ProduceRow(index, error.code, -1, -1, log_start_offset, error.message, error.record_errors)
+        return ProduceRow(part.index, error.code, -1, -1, log_start_offset, error.message, error.record_errors)
 
     def failed(self, topic: Topic | None, code: ErrorCode, records: bytes | memoryview | None = None) -> None:
         self._errors.append(code)
@@ -145,15 +168,18 @@ class _Produce:
 class _Part:
     """What the answer waits for at one partition."""
 
-    __slots__ = ("_at", "_finished", "_index", "_produce", "_rows", "_topic")
+    __slots__ = ("_at", "_finished", "_produce", "_rows", "index", "topic")
 
     def __init__(self, produce: _Produce, topic: Topic | None, rows: list[ProduceRow], index: int) -> None:
         self._produce = produce
-        self._topic = topic
+        self.topic = topic
         self._rows = rows
         self._at = len(rows)
-        self._index = index
+        self.index = index
         self._finished = False
+
+    def set_row(self, row: ProduceRow) -> None:
+        self._rows[self._at] = row
 
     def written(self) -> None:
         """That is all that was asked for."""
@@ -164,6 +190,6 @@ class _Part:
             return
         self._finished = True
         if error is not None:
-            self._rows[self._at] = ProduceRow(self._index, ErrorCode.kafka_storage_error, error_message=str(error))
-            self._produce.failed(self._topic, ErrorCode.kafka_storage_error)
+            self.set_row(ProduceRow(self.index, ErrorCode.kafka_storage_error, error_message=str(error)))
+            self._produce.failed(self.topic, ErrorCode.kafka_storage_error)
         self._produce.pending.part_done()

@@ -8,6 +8,7 @@ saved, then the committers, then the stores, then the directory's lock.
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import resource
 import sys
@@ -62,6 +63,8 @@ logger = logging.getLogger(__name__)
 NODE_ID = 1
 _SWITCH_INTERVAL_S = 0.0005
 _PRODUCER_CHECK_S = 10.0
+_PRODUCER_CHECKS_PER_SNAPSHOT = 60
+"""Every ten minutes producers expire, and what was appended since the last snapshot is not replayed after a crash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,24 +197,32 @@ class Broker:
         self.share_groups.wake_all()
         self.consumer_groups.wake_all()
 
-    async def save_producers(self, *, only_large_tails: bool) -> None:
-        """Save the producer state of partitions that were written to. What cannot be saved is replayed from the log."""
+    async def save_producers(self, *, least_bytes: int, may_replay: bool = True) -> None:
+        """Save the producer state of partitions to which at least so much was appended since, or whose producers expire. What
+        cannot be saved is replayed from the log; `may_replay`: also now, where the state is not loaded."""
         oldest_ms = wall_clock_ms() - self.config["producer.id.expiration.ms"]
         for partition in list(self.topics.partitions()):
-            if partition.deleted or partition.bytes_since_snapshot < (SNAPSHOT_BYTES if only_large_tails else 1):
+            appended_bytes = partition.bytes_since_snapshot
+            has_expired = least_bytes <= 1 and partition.producers is not None and partition.producers.expire(oldest_ms) > 0
+            if partition.deleted or (appended_bytes < least_bytes and not has_expired):
                 continue
             changes = snapshot_changes(partition, self.state_store, oldest_ms)
-            if changes:
-                try:
-                    await self.state.commit(changes)
-                except (NoSpace, StoreFailed) as error:
-                    logger.warning("producer state was not saved: %s", error)
-                    return
+            if not changes and may_replay:
+                await partition.load_producers()
+                changes = snapshot_changes(partition, self.state_store, oldest_ms)
+            if not changes:
+                continue
+            try:
+                await self.state.commit(changes)
+            except (NoSpace, StoreFailed) as error:
+                logger.warning("producer state was not saved: %s", error)
+                return
+            partition.bytes_since_snapshot -= appended_bytes
 
     async def run_producer_snapshots(self) -> None:
-        while True:
+        for check in itertools.count(1):
             await trio.sleep(_PRODUCER_CHECK_S)
-            await self.save_producers(only_large_tails=True)
+            await self.save_producers(least_bytes=SNAPSHOT_BYTES if check % _PRODUCER_CHECKS_PER_SNAPSHOT else 1)
 
 
 def _new_id() -> str:
@@ -310,7 +321,7 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
                 yield
                 workers.cancel_scope.cancel()
             await broker.persister.aclose()
-            await broker.save_producers(only_large_tails=False)
+            await broker.save_producers(least_bytes=1, may_replay=False)
         finally:
             broker.logs.close()
             broker.state.close()

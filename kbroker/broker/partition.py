@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import trio
 
@@ -45,8 +45,16 @@ _READ_AHEAD_BYTES = 256 * 1024
 """A cold read in a thread goes this far at least: who takes few records at a time waits for a thread once for all of that."""
 
 
+_producer_threads: Final = trio.CapacityLimiter(2)
+"""Few at a time: fetches wait for the same threads."""
+
+
+class ProducersNotLoaded(Exception):
+    """A batch of an idempotent producer came before `Partition.load_producers`; nothing of it was taken."""
+
+
 class EpochEntry(NamedTuple):
-    """A leader epoch and the first offset that was written in it."""
+    """A leader epoch and the first offset that is, or would be, written in it."""
 
     epoch: int
     start_offset: int
@@ -85,7 +93,7 @@ class PartitionStatistics(NamedTuple):
 
 
 class Partition:
-    """`on_first_append(partition, offset)` is called once, before the first append of this broker life (leader epochs)."""
+    """`read_producers(partition)` reads what the log remembers of its idempotent producers; it is called in a thread."""
 
     def __init__(
         self,
@@ -98,8 +106,7 @@ class Partition:
         leader_epoch: int,
         log_start_offset: int,
         epochs: Sequence[EpochEntry],
-        load_producers: Callable[[Partition], ProducerStates],
-        on_first_append: Callable[[Partition, int], None],
+        read_producers: Callable[[Partition], ProducerStates],
         metrics: TopicMetrics | None = None,
     ) -> None:
         self.log = log
@@ -121,33 +128,30 @@ class Partition:
         self._commits = commits
         bounds = store.bounds(log)
         self.high_watermark = self.next_offset = bounds.end_offset
-        self._written_from = bounds.end_offset
-        """What lies before is an earlier life's: no write of this one has brought it into the page cache."""
+        self.written_from: Final = bounds.end_offset
+        """Batches before this offset are an earlier broker life's: no write of this one has brought them into the page cache."""
         self._warm = range(0)
         """The offsets that were read in a thread last."""
         self.log_start_offset = min(max(bounds.start_offset, log_start_offset), bounds.end_offset)
         self._in_flight: deque[_InFlight] = deque()
-        self._producers: ProducerStates | None = None
-        self._load_producers = load_producers
-        self._on_first_append = on_first_append
+        self.producers: ProducerStates | None = None
+        """Loaded before the first batch of an idempotent producer: most partitions of a broker life see none."""
+        self._loading_producers = trio.Lock()
+        self._read_producers = read_producers
 
     def statistics(self) -> PartitionStatistics:
-        producers = 0 if self._producers is None else len(self._producers)
+        producers = 0 if self.producers is None else len(self.producers)
         in_flight = len(self._in_flight)
         return PartitionStatistics(self.log_start_offset, self.high_watermark, self.next_offset, in_flight, len(self.waiters), producers)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    @property
-    def producers(self) -> ProducerStates:
-        """Loaded at first use: most partitions of a broker life see no idempotent producer."""
-        if self._producers is None:
-            self._producers = self._load_producers(self)
-        return self._producers
-
-    @property
-    def loaded_producers(self) -> ProducerStates | None:
-        return self._producers
+    async def load_producers(self) -> ProducerStates:
+        """Read what the log remembers of its producers, in a thread, unless that is known. Other appends do not wait."""
+        async with self._loading_producers:
+            if self.producers is None:
+                self.producers = await trio.to_thread.run_sync(self._read_producers, self, limiter=_producer_threads)
+            return self.producers
 
     @property
     def settled(self) -> bool:
@@ -162,8 +166,9 @@ class Partition:
         *,
         start: bool = True,
     ) -> Appended:
-        """Validate, stamp and queue one produced batch. Raises KafkaError, mostly BadBatch, when it is refused; then no callback is
-        called. `records` is copied, unless it may be written to: then it is stamped in place, and the log's from here on.
+        """Validate, stamp and queue one produced batch. Raises KafkaError, mostly BadBatch, when it is refused, and
+        ProducersNotLoaded; then no callback is called. `records` is copied, unless it may be written to: then it is stamped
+        in place, and the log's from here on.
 
         `on_done` is told when the batch counts (or NoSpace, StoreFailed); both callbacks run after this call has returned, except
         for a repeat of a batch that counts already. Who says `start=False` starts the group commit before it waits for anything.
@@ -175,10 +180,13 @@ class Partition:
         if self._commits.failed:
             raise KafkaError(ErrorCode.kafka_storage_error, "the log store has failed; restart the broker")
         has_producer = header.has_producer
-        if has_producer and (repeat := self.producers.check(header)) is not None:
-            # As in Kafka a repeat is told its own time where the topic stamps none: the same one, as its records are the same.
-            append_time_ms = repeat.timestamp_ms if self.rules.log_append_time else header.max_timestamp_ms
-            return self._answer_repeat(Appended(repeat.base_offset, append_time_ms), on_done, on_written)
+        if has_producer:
+            if self.producers is None:
+                raise ProducersNotLoaded
+            if (repeat := self.producers.check(header)) is not None:
+                # As in Kafka a repeat is told its own time where the topic stamps none: the same one, as its records are the same.
+                append_time_ms = repeat.timestamp_ms if self.rules.log_append_time else header.max_timestamp_ms
+                return self._answer_repeat(Appended(repeat.base_offset, append_time_ms), on_done, on_written)
         view = memoryview(records)[: header.batch_length + LENGTH_END]
         batch = bytearray(view) if view.readonly else view
         return self._queue(batch, header, has_producer, now_ms, on_done, on_written, start=start)
@@ -206,9 +214,6 @@ class Partition:
         start: bool = True,
     ) -> Appended:
         base_offset = self.next_offset
-        if not self.epochs or self.epochs[-1].epoch != self.leader_epoch:
-            self._on_first_append(self, base_offset)
-            self.epochs.append(EpochEntry(self.leader_epoch, base_offset))
         stamp(batch, base_offset=base_offset, leader_epoch=self.leader_epoch)
         append_time_ms = -1
         max_timestamp_ms = header.max_timestamp_ms
@@ -227,7 +232,7 @@ class Partition:
         in_flight = _InFlight(base_offset, last_offset + 1, size_bytes, has_producer, is_control, on_done)
         if on_written is not None:
             in_flight.on_written.append(on_written)
-        if has_producer:
+        if has_producer and self.producers is not None:
             self.producers.append(header, base_offset, now_ms)
         self._in_flight.append(in_flight)
         self.next_offset = last_offset + 1
@@ -264,7 +269,7 @@ class Partition:
         assert self._in_flight[0] is in_flight, "commits finish in offset order"
         self._in_flight.popleft()
         if error is None:
-            if in_flight.has_producer:
+            if in_flight.has_producer and self.producers is not None:
                 self.producers.confirm()
             self.high_watermark = in_flight.end_offset
             if not in_flight.is_control:
@@ -274,8 +279,8 @@ class Partition:
         elif in_flight.base_offset < self.next_offset:
             # Everything stamped on top of this batch is refused in the same turn: the first refusal takes all of it back.
             self.next_offset = in_flight.base_offset
-            if self._producers is not None:
-                self._producers.undo()
+            if self.producers is not None:
+                self.producers.undo()
         for callback in in_flight.on_done:
             callback(error)
 
@@ -299,7 +304,7 @@ class Partition:
             end_offset = self.high_watermark
         if offset >= end_offset or self.deleted:
             return ()
-        if self._store.may_block and (offset < self._written_from or offset < self._tail_offset(self.log)):
+        if self._store.may_block and (offset < self.written_from or offset < self._tail_offset(self.log)):
             if offset not in self._warm:
                 return None
             end_offset = min(end_offset, self._warm.stop)

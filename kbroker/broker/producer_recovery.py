@@ -1,17 +1,29 @@
 """The producer state of a partition across restarts: a snapshot in the state store, and the tail of the log replayed on top.
 
-A snapshot is saved after every `SNAPSHOT_BYTES` of appends and at a clean stop, so that a replay reads little; what expired or
-fell below the log start is left out of the next one.
+Snapshots are saved after every `SNAPSHOT_BYTES` of appends, every ten minutes while something is appended, before the log start
+moves past the newest one, and at a clean stop. So a replay reads little. A snapshot knows all offsets below its own. It is
+believed under one condition: the log still has every batch from that offset on. Three rules follow.
+
+- A snapshot below the log start is ignored: batches between the two are gone. One exactly at the log start is good.
+- A snapshot beyond the log's end speaks of batches that a power cut took. Both kinds are removed at the start, durably, before
+  anything is appended (recovery.py): one life later the log may have grown past such an offset with other batches.
+- After a batch that cannot be read nothing known before it is believed. A producer that is unknown may go on at any sequence,
+  while one that is remembered wrongly gets an error that is fatal for its client, or has a retry stored twice.
+
+A broker life that has not loaded the state has appended nothing of an idempotent producer: to replay, only what earlier lives
+wrote is read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kbroker.broker.producer_state import ProducerStates
 from kbroker.broker.stored_batches import iter_possible
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import KafkaError
+from kbroker.records import crc_is_valid, read_header
 from kbroker.state_records import ProducerSnapshot, ProducerSnapshotKey
 from kbroker.storage.spi import Change, StateReader
 
@@ -22,44 +34,100 @@ SNAPSHOT_BYTES = 64 << 20
 _REPLAY_BYTES = 4 << 20
 
 
-def load_producers(partition: Partition, store: StateReader) -> ProducerStates:
-    """The state as of the high watermark. Call it before anything is appended in this broker life.
+def read_producers(partition: Partition, store: StateReader) -> ProducerStates:
+    """The state as of the high watermark, as long as this broker life has appended nothing of an idempotent producer.
 
     A replayed batch counts as written now: records may bear any timestamp, and a producer must not be forgotten for that.
     """
+    states, offset = ProducerStates(), partition.log_start_offset
+    newest = _newest_usable(partition, store)
+    if newest is not None:
+        offset, value = newest
+        states = ProducerStates(ProducerSnapshot.decode(value).producers)
     now_ms = wall_clock_ms()
-    states = ProducerStates()
-    offset = partition.log_start_offset
-    log = partition.log
-    for key, value in store.scan(ProducerSnapshotKey(log.topic_id, log.partition, 0).encode()[:-8]):
-        snapshot_offset = ProducerSnapshotKey.parse(key[len(ProducerSnapshotKey.namespace) :]).offset
-        if snapshot_offset <= partition.high_watermark:
-            states = ProducerStates(ProducerSnapshot.decode(value).producers)
-            offset = max(offset, snapshot_offset)
-    while offset < partition.high_watermark:
+    while offset < partition.written_from and not partition.deleted:
         try:
-            views = partition.read_now(offset, max_bytes=_REPLAY_BYTES, end_offset=partition.high_watermark)
-        except KafkaError:  # It has been reported. Producers from behind it are new ones, as if they had expired.
-            break
-        if not views:
-            break
-        for _, _, header in iter_possible(views, partition.high_watermark):
-            if header.has_producer and header.base_offset >= offset:
-                written_ms = header.max_timestamp_ms if header.is_log_append_time else now_ms
-                states.replay(header, header.base_offset, written_ms)
-            offset = max(offset, header.last_offset + 1)
+            replayed_to, is_whole = _replay(partition, states, offset, now_ms)
+        except (KafkaError, KeyError):  # Reported, or the topic was deleted.
+            replayed_to, is_whole = _next_readable(partition, offset), False
+        if not is_whole:
+            states = ProducerStates()
+        offset = replayed_to
     return states
 
 
+def _replay(partition: Partition, states: ProducerStates, offset: int, now_ms: int) -> tuple[int, bool]:
+    """Replay some batches from `offset` on. Returns where they end, and whether all of them could be believed."""
+    end_offset = partition.written_from
+    views = partition.read_now(offset, max_bytes=_REPLAY_BYTES, end_offset=end_offset)
+    if offset < partition.log_start_offset:  # It has moved: batches may have gone before they were read.
+        return partition.log_start_offset, False
+    if not views:
+        return end_offset, True
+    began_at = offset
+    for view, position, header in iter_possible(views, end_offset):
+        if not crc_is_valid(view, position, header):
+            return header.last_offset + 1, False
+        if header.has_producer:
+            written_ms = header.max_timestamp_ms if header.is_log_append_time else now_ms
+            states.replay(header, header.base_offset, written_ms)
+        offset = header.last_offset + 1
+    return (offset, True) if offset > began_at else (_next_readable(partition, began_at), False)
+
+
+def _next_readable(partition: Partition, offset: int) -> int:
+    """An offset behind `offset`, and not far behind the damage there, at which a batch begins that can be read."""
+    step = 1
+    while (probe := offset + step) < partition.written_from and not partition.deleted:
+        step *= 2
+        try:
+            views = partition.read_now(probe, max_bytes=1, end_offset=partition.written_from)
+        except (KafkaError, KeyError):
+            continue
+        if views and (found := read_header(views[0]).base_offset) > offset:
+            return found
+    return partition.written_from
+
+
 def snapshot_changes(partition: Partition, store: StateReader, oldest_ms: int) -> list[Change]:
-    """What saves the producer state of a partition with nothing in flight, replacing earlier snapshots. Empty if never loaded."""
-    states = partition.loaded_producers
-    if states is None or not states.settled or not partition.settled:
-        return []
-    states.expire(oldest_ms)
-    log = partition.log
-    key = ProducerSnapshotKey(log.topic_id, log.partition, partition.high_watermark).encode()
-    changes: list[Change] = [(found, None) for found, _ in store.scan(key[:-8]) if found != key]
-    changes.append((key, ProducerSnapshot(tuple(states)).encode()))
-    partition.bytes_since_snapshot = 0
+    """What saves the producer state as of the high watermark, replacing earlier snapshots. Producers whose last batch is older than
+    `oldest_ms` are left out. Empty where the state was never loaded and a replay would be needed to know it."""
+    states = partition.producers
+    if states is not None:
+        states.expire(oldest_ms)
+        value = ProducerSnapshot(states.confirmed()).encode()
+    else:
+        newest = _newest_usable(partition, store)
+        if newest is None or newest[0] < partition.written_from:
+            return []
+        value = newest[1]
+    key = ProducerSnapshotKey(partition.log.topic_id, partition.log.partition, partition.high_watermark).encode()
+    changes: list[Change] = [(found, None) for found, _, _ in _stored(partition, store) if found != key]
+    changes.append((key, value))
     return changes
+
+
+def can_replay_from(partition: Partition, store: StateReader, offset: int) -> bool:
+    """Whether the state could be known after a crash if the log began at `offset`."""
+    newest = _newest_usable(partition, store)
+    return newest is not None and newest[0] >= offset
+
+
+def unusable_snapshots(partition: Partition, store: StateReader) -> list[Change]:
+    """What removes the snapshots that must never be believed again. For a partition to which this life has appended nothing."""
+    usable = range(partition.log_start_offset, partition.high_watermark + 1)
+    return [(key, None) for key, offset, _ in _stored(partition, store) if offset not in usable]
+
+
+def _newest_usable(partition: Partition, store: StateReader) -> tuple[int, bytes] | None:
+    """Offset and value. Where nothing has to be replayed, it does not matter how far the log start has moved since."""
+    least = min(partition.log_start_offset, partition.written_from)
+    usable = [(offset, value) for _, offset, value in _stored(partition, store) if least <= offset <= partition.high_watermark]
+    return max(usable, default=None)
+
+
+def _stored(partition: Partition, store: StateReader) -> Iterator[tuple[bytes, int, bytes]]:
+    """Key, offset and value of each snapshot."""
+    prefix = ProducerSnapshotKey(partition.log.topic_id, partition.log.partition, 0).encode()[:-8]
+    for key, value in store.scan(prefix):
+        yield key, ProducerSnapshotKey.parse(key[len(ProducerSnapshotKey.namespace) :]).offset, value

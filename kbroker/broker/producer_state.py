@@ -2,12 +2,15 @@
 
 Entries are immutable and replaced, so that an append that is refused later (disk full) is undone by putting the old entries
 back. `check` decides; `append` records; `confirm` and `undo` follow the commit, in order.
+
+An unknown producer may begin at any sequence. One exception: after the disk refused the first batch of a producer, only that
+batch may come first. A later one that fits by then would make the retry of the first one a sequence error, which is fatal.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from kbroker.broker.batch_validation import BadBatch
@@ -20,6 +23,16 @@ _SEQUENCES = 1 << 31
 _NO_EPOCH = -1
 
 
+class _Unsettled(NamedTuple):
+    """An append that is neither confirmed nor undone. `before`: the producer's entry without it."""
+
+    producer_id: int
+    before: Producer | None
+    producer_epoch: int
+    first_sequence: int
+    timestamp_ms: int
+
+
 class ProducerStatesStatistics(NamedTuple):
     """`unsettled`: appends that are neither confirmed nor undone."""
 
@@ -30,25 +43,26 @@ class ProducerStatesStatistics(NamedTuple):
 class ProducerStates:
     """The producers of one partition."""
 
-    __slots__ = ("_entries", "_undo")
+    __slots__ = ("_entries", "_refused", "_unsettled")
 
     def __init__(self, producers: Iterable[Producer] = ()) -> None:
         self._entries = {producer.producer_id: producer for producer in producers}
-        self._undo: deque[tuple[int, Producer | None]] = deque()
+        self._unsettled: deque[_Unsettled] = deque()
+        self._refused: dict[int, _Unsettled] = {}
+        """First batches of producers that are still unknown: the disk had no room for them."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __iter__(self) -> Iterator[Producer]:
-        return iter(self._entries.values())
-
     def statistics(self) -> ProducerStatesStatistics:
-        return ProducerStatesStatistics(len(self._entries), len(self._undo))
+        return ProducerStatesStatistics(len(self._entries), len(self._unsettled))
 
-    @property
-    def settled(self) -> bool:
-        """Whether every append was confirmed or undone."""
-        return not self._undo
+    def confirmed(self) -> tuple[Producer, ...]:
+        """The state without appends that are not settled: that of the high watermark."""
+        entries = dict(self._entries)
+        for append in reversed(self._unsettled):
+            _put_back(entries, append)
+        return tuple(entries.values())
 
     def check(self, header: BatchHeader) -> ProducerBatch | None:
         """None: append it. A ProducerBatch: it is a repeat of that one. Raises BadBatch 45 (sequence) or 47 (epoch)."""
@@ -58,6 +72,8 @@ class ProducerStates:
             reason = f"producer epoch {header.producer_epoch} is older than {known_epoch}"
             raise BadBatch(ErrorCode.invalid_producer_epoch, reason)
         if entry is None:
+            if self._refused:
+                self._check_refused(header)
             return None
         first, last = header.base_sequence, _last_sequence(header)
         if header.producer_epoch > known_epoch:
@@ -74,7 +90,11 @@ class ProducerStates:
 
     def append(self, header: BatchHeader, base_offset: int, timestamp_ms: int) -> None:
         """Record an append that `check` let through; it is undone or confirmed later. `timestamp_ms`: the time of the append."""
-        self._undo.append((header.producer_id, self._entries.get(header.producer_id)))
+        producer_id = header.producer_id
+        before = self._entries.get(producer_id)
+        self._unsettled.append(_Unsettled(producer_id, before, header.producer_epoch, header.base_sequence, timestamp_ms))
+        if self._refused:
+            self._refused.pop(producer_id, None)
         self.replay(header, base_offset, timestamp_ms)
 
     def replay(self, header: BatchHeader, base_offset: int, timestamp_ms: int) -> None:
@@ -86,23 +106,44 @@ class ProducerStates:
         self._entries[header.producer_id] = Producer(header.producer_id, header.producer_epoch, (*earlier, batch)[-REMEMBERED_BATCHES:])
 
     def confirm(self) -> None:
-        """The oldest append that is not settled counts."""
-        self._undo.popleft()
+        """Settle the oldest append: its batch is stored."""
+        self._unsettled.popleft()
 
     def undo(self) -> None:
-        """Every append that is not settled is taken back."""
-        while self._undo:
-            producer_id, entry = self._undo.pop()
-            if entry is None:
-                del self._entries[producer_id]
-            else:
-                self._entries[producer_id] = entry
+        """Take back every append that is not settled."""
+        while self._unsettled:
+            append = self._unsettled.pop()
+            _put_back(self._entries, append)
+            if append.before is None:
+                self._refused[append.producer_id] = append
 
-    def expire(self, oldest_ms: int) -> None:
-        """Forget producers whose last batch is older (producer.id.expiration.ms). Only when settled."""
-        gone = [producer_id for producer_id, entry in self._entries.items() if entry.batches[-1].timestamp_ms < oldest_ms]
+    def expire(self, oldest_ms: int) -> int:
+        """Forget producers whose last batch is older (producer.id.expiration.ms). Returns how many.
+
+        A producer with an unsettled append stays: undoing the append would bring its entry back.
+        """
+        busy = {append.producer_id for append in self._unsettled}
+        gone = [key for key, entry in self._entries.items() if entry.batches[-1].timestamp_ms < oldest_ms and key not in busy]
         for producer_id in gone:
             del self._entries[producer_id]
+        for producer_id in [key for key, append in self._refused.items() if append.timestamp_ms < oldest_ms]:
+            del self._refused[producer_id]
+        return len(gone)
+
+    def _check_refused(self, header: BatchHeader) -> None:
+        refused = self._refused.get(header.producer_id)
+        if refused is None or header.producer_epoch != refused.producer_epoch:
+            return
+        if header.base_sequence != refused.first_sequence:
+            reason = f"sequence {header.base_sequence}, but {refused.first_sequence} was refused before and has to be repeated first"
+            raise BadBatch(ErrorCode.out_of_order_sequence_number, reason)
+
+
+def _put_back(entries: dict[int, Producer], append: _Unsettled) -> None:
+    if append.before is None:
+        del entries[append.producer_id]
+    else:
+        entries[append.producer_id] = append.before
 
 
 def _last_sequence(header: BatchHeader) -> int:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Iterable
 
+from kbroker.broker.partition import EpochEntry, Partition
+from kbroker.broker.producer_recovery import unusable_snapshots
 from kbroker.broker.topics import Topics, removal_of
 from kbroker.errors import OperatorError
 from kbroker.state_records import (
@@ -21,13 +23,17 @@ from kbroker.state_records import (
     ConfigKey,
     Generation,
     GroupKey,
+    LeaderEpoch,
+    LeaderEpochKey,
+    LogStart,
+    LogStartKey,
     PersisterName,
     ResourceType,
     Topic,
     TopicKey,
     TopicState,
 )
-from kbroker.storage.spi import LogId, LogStore, StateStore
+from kbroker.storage.spi import Change, LogId, LogStore, StateReader, StateStore
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +93,44 @@ def load_topics(topics: Topics, log_store: LogStore, state_store: StateStore, *,
             "another engine (--state-storage); restore it, or start with --adopt to leave those logs alone and begin anew"
         )
     _look_at_orphans(known, set(filled), log_store)
+    _begin_life(topics, state_store)
+
+
+def _begin_life(topics: Topics, state_store: StateStore) -> None:
+    """Make the records of each log true of what a power cut has left of it, and note where the new leader epoch begins. Durable on
+    return: nothing is appended before, since a log that has grown again hides what it had lost.
+    """
+    changes: list[Change] = []
+    with state_store.snapshot() as found:  # One moment for all of them: many small reads of their own would take longer.
+        for partition in topics.partitions():
+            changes += _first_changes(partition, found)
+    if changes:
+        state_store.write(changes)
+        state_store.sync()
+
+
+def _first_changes(partition: Partition, found: StateReader) -> list[Change]:
+    """What a start changes in the records of one log, and in `partition.epochs`.
+
+    A log start beyond the log's end would remove what is appended next. Epochs in which nothing is left are dropped, so that
+    restarts without writes add nothing.
+    """
+    log, end_offset = partition.log, partition.high_watermark
+    changes = unusable_snapshots(partition, found)
+    start_key = LogStartKey(log.topic_id, log.partition).encode()
+    stored = found.get(start_key)
+    if stored is not None and (lost := LogStart.decode(stored).offset) > end_offset:
+        logger.warning(
+            "%s-%d ends at %d, before its log start %d: records were lost, and it starts at its end",
+            partition.topic_name, log.partition, end_offset, lost,
+        )  # fmt: skip
+        changes.append((start_key, LogStart(end_offset).encode()))
+    ended = [entry for entry in partition.epochs if entry.start_offset >= end_offset]
+    changes += [(LeaderEpochKey(log.topic_id, log.partition, entry.epoch).encode(), None) for entry in ended]
+    changes.append((LeaderEpochKey(log.topic_id, log.partition, partition.leader_epoch).encode(), LeaderEpoch(end_offset).encode()))
+    kept = [entry for entry in partition.epochs if entry.start_offset < end_offset]
+    partition.epochs = [*kept, EpochEntry(partition.leader_epoch, end_offset)]
+    return changes
 
 
 def _finish_deletion(key: TopicKey, record: Topic, log_store: LogStore, state_store: StateStore) -> None:

@@ -81,7 +81,7 @@ async def run_retention(topics: Topics, check_interval_ms: int) -> None:
 
 async def _catch_up(topics: Topics) -> None:
     try:
-        await topics.finish_deletions()
+        await topics.catch_up()
     except (NoSpace, StoreFailed) as error:
         logger.warning("the deletion of a topic has to wait: %s", error)
     topics.reserve.take()

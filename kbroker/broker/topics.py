@@ -12,13 +12,15 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID, uuid4
 
 from kbroker.broker.batch_validation import BatchRules
 from kbroker.broker.group_commit import GroupCommit
 from kbroker.broker.partition import EpochEntry, Partition
-from kbroker.broker.producer_recovery import load_producers
+from kbroker.broker.producer_recovery import can_replay_from, read_producers, snapshot_changes
+from kbroker.broker.producer_state import ProducerStates
 from kbroker.broker.space_reserve import SpaceReserve
 from kbroker.clock import wall_clock_ms
 from kbroker.config import BrokerConfig, TopicConfig
@@ -124,6 +126,8 @@ class Topics:
         self._taken: dict[str, str] = {}
         """Names of topics that are there or being made, by what becomes of them in metric names."""
         self._unfinished: dict[UUID, int] = {}
+        self._unapplied: set[UUID] = set()
+        """Topics whose engine could not note their settings on a full disk."""
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(list(self._by_name.values()))
@@ -160,7 +164,7 @@ class Topics:
         topic = self._make(topic_id, record.name, record.created_ms, configs)
         for index in range(record.partitions):
             self._log_store.create(LogId(topic_id, index), log_settings(topic.config))
-        self._add_partitions(topic, record.partitions)
+        self._add_partitions(topic, record.partitions, is_new=False)
         self._publish(topic)
 
     # -- changes ------------------------------------------------------------------------------------------------------
@@ -184,8 +188,9 @@ class Topics:
             changes: list[Change] = [(TopicKey(topic.topic_id).encode(), record.encode())]
             # A config left over from a topic of the same name must not come to life again.
             changes.append((ConfigKey(ResourceType.TOPIC, name).encode(), Config(configs).encode() if configs else None))
+            changes += self._first_epochs(topic.topic_id, range(partitions))
             await self._create_logs_and_save(topic, range(partitions), changes)
-            self._add_partitions(topic, partitions)
+            self._add_partitions(topic, partitions, is_new=True)
             self._publish(topic)
         except BaseException:
             del self._taken[_flat(name)]
@@ -195,22 +200,42 @@ class Topics:
 
     async def grow(self, topic: Topic, partitions: int) -> None:
         """Add partitions up to `partitions` in all; durable on return. Nothing else may change the topic meanwhile."""
-        first = len(topic.partitions)
+        added = range(len(topic.partitions), partitions)
         record = TopicRecord(topic.name, partitions, topic.created_ms)
-        await self._create_logs_and_save(topic, range(first, partitions), [(TopicKey(topic.topic_id).encode(), record.encode())])
-        self._add_partitions(topic, partitions)
+        changes: list[Change] = [(TopicKey(topic.topic_id).encode(), record.encode()), *self._first_epochs(topic.topic_id, added)]
+        await self._create_logs_and_save(topic, added, changes)
+        self._add_partitions(topic, partitions, is_new=True)
         self.version += 1
 
     async def set_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
-        """Replace the topic's configs (validated by the caller); durable and in force on return."""
+        """Replace the topic's configs (validated by the caller); durable and in force on return.
+
+        Raises NoSpace and StoreFailed, and then nothing has changed. One exception: a full disk may keep an engine from noting the
+        new segment size. That waits until there is space (`catch_up`).
+        """
         value = Config(configs).encode() if configs else None
         await self._state.commit([(ConfigKey(ResourceType.TOPIC, topic.name).encode(), value)])
         topic.configs = dict(configs)
         topic.config = TopicConfig(configs, self._config)
-        rules, settings = batch_rules(topic.config), log_settings(topic.config)
+        rules = batch_rules(topic.config)
         for partition in topic.partitions:
             partition.rules = rules
-        await self._for_logs(topic.topic_id, range(len(topic.partitions)), lambda log: self._log_store.create(log, settings))
+        await self._apply_settings(topic)
+
+    async def _apply_settings(self, topic: Topic) -> None:
+        settings = log_settings(topic.config)
+
+        def apply(log: LogId) -> None:
+            if not topic.partitions[log.partition].deleted:  # Otherwise that would make the log again.
+                self._log_store.create(log, settings)
+
+        try:
+            await self._for_logs(topic.topic_id, range(len(topic.partitions)), apply)
+        except NoSpace as error:
+            self._unapplied.add(topic.topic_id)
+            logger.warning("topic %s: new segment settings have to wait: %s", topic.name, error)
+        else:
+            self._unapplied.discard(topic.topic_id)
 
     async def delete(self, topic: Topic) -> None:
         """Delete a topic. Gone for clients and sure to be gone after a restart, and a power cut, when the tombstone is committed; then
@@ -245,11 +270,17 @@ class Topics:
         self.reserve.take(from_little=not makes_room)
         logger.info("topic %s deleted, id %s", topic.name, topic.topic_id)
 
-    async def finish_deletions(self) -> None:
-        """Try again what a full disk has cut off. Raises NoSpace, StoreFailed."""
+    async def catch_up(self) -> None:
+        """Try again what a full disk has cut off: deletions and segment settings. Raises NoSpace, StoreFailed."""
         for topic_id, partitions in list(self._unfinished.items()):
             await self._finish_deletion(topic_id, partitions)
             del self._unfinished[topic_id]
+        for topic_id in list(self._unapplied):
+            topic = self.by_id(topic_id)
+            if topic is None:
+                self._unapplied.discard(topic_id)
+            else:
+                await self._apply_settings(topic)
 
     async def _commit_from_reserve(self, changes: Sequence[Change]) -> None:
         """Commit what will make room, synced with durability `os`, too. Raises NoSpace, StoreFailed."""
@@ -276,7 +307,8 @@ class Topics:
         await self._state.commit(removal_of(self._state_store, topic_id, partitions))
 
     async def move_log_start(self, partition: Partition, offset: int, *, to_free_space: bool = False) -> None:
-        """Everything below `offset` is gone for readers and for good on return; whole segments below it are removed.
+        """Everything below `offset` is gone for readers and for good on return; whole segments below it are removed. What the
+        partition remembers of its producers is saved with the new start, since the log cannot tell it any more.
 
         `to_free_space` (retention): `offset` is where a segment begins. Then a full disk that cannot take the record of the new
         start does not keep the segments from going: the log itself tells where it begins.
@@ -287,14 +319,25 @@ class Topics:
             if self.before_log_start_moves is not None:
                 await self.before_log_start_moves(partition, offset)
             log = partition.log
+            changes: list[Change] = [(LogStartKey(log.topic_id, log.partition).encode(), LogStart(offset).encode())]
+            changes += await self._producers_without(partition, offset)
+            # A log start that survives a power cut without the records before it would be beyond the log's end.
+            await self._logs.flush()
             try:
-                await self._state.commit([(LogStartKey(log.topic_id, log.partition).encode(), LogStart(offset).encode())])
+                await self._state.commit(changes)
             except NoSpace:
                 if not to_free_space:
                     raise
             partition.log_start_offset = offset
             if not partition.deleted:
                 await self._logs.perform(lambda: self._log_store.trim(log, offset))
+
+    async def _producers_without(self, partition: Partition, offset: int) -> list[Change]:
+        """What saves all that only the records below `offset` tell of the partition's producers."""
+        if can_replay_from(partition, self._state_store, offset):
+            return []
+        await partition.load_producers()
+        return snapshot_changes(partition, self._state_store, wall_clock_ms() - self._config["producer.id.expiration.ms"])
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
@@ -331,7 +374,11 @@ class Topics:
 
             await self._logs.perform(change_all)
 
-    def _add_partitions(self, topic: Topic, count: int) -> None:
+    def _first_epochs(self, topic_id: UUID, indexes: range) -> list[Change]:
+        value = LeaderEpoch(0).encode()
+        return [(LeaderEpochKey(topic_id, index, self.leader_epoch).encode(), value) for index in indexes]
+
+    def _add_partitions(self, topic: Topic, count: int, *, is_new: bool) -> None:
         rules = batch_rules(topic.config)
         for index in range(len(topic.partitions), count):
             log = LogId(topic.topic_id, index)
@@ -343,11 +390,12 @@ class Topics:
                 rules=rules,
                 leader_epoch=self.leader_epoch,
                 log_start_offset=self._stored_log_start(log),
-                epochs=self._stored_epochs(log),
-                load_producers=lambda partition: load_producers(partition, self._state_store),
-                on_first_append=self._note_epoch,
+                epochs=[EpochEntry(self.leader_epoch, 0)] if is_new else self._stored_epochs(log),
+                read_producers=partial(read_producers, store=self._state_store),
                 metrics=topic.metrics,
             )
+            if is_new:
+                partition.producers = ProducerStates()
             topic.partitions.append(partition)
 
     def _stored_log_start(self, log: LogId) -> int:
@@ -360,16 +408,6 @@ class Topics:
             EpochEntry(LeaderEpochKey.parse(key[len(LeaderEpochKey.namespace) :]).epoch, LeaderEpoch.decode(value).start_offset)
             for key, value in self._state_store.scan(prefix)
         ]
-
-    def _note_epoch(self, partition: Partition, offset: int) -> None:
-        log = partition.log
-        key = LeaderEpochKey(log.topic_id, log.partition, partition.leader_epoch).encode()
-        self._state.submit([(key, LeaderEpoch(offset).encode())], _report_lost_epoch)
-
-
-def _report_lost_epoch(error: Exception | None) -> None:
-    if error is not None:
-        logger.warning("a leader epoch entry was not saved: %s", error)
 
 
 def removal_of(store: StateStore, topic_id: UUID, partitions: int) -> list[Change]:

@@ -91,6 +91,7 @@ class Client:
             errors.append(error)
             done.set()
 
+        await self.partition(topic, partition).load_producers()
         appended = self.partition(topic, partition).append(batch, wall_clock_ms(), on_done)
         await done.wait()
         assert errors == [None]

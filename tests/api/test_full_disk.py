@@ -109,12 +109,41 @@ async def test_a_deletion_that_is_cut_off_is_finished_when_there_is_room(connect
             (deleted,) = (await client.call("delete_topics", 6, topics=[{"name": "a", "topic_id": None}])).responses
             assert (deleted.error_code, len(topics)) == (ErrorCode.kafka_storage_error, 0)
             with pytest.raises(NoSpace):
-                await topics.finish_deletions()
+                await topics.catch_up()
         assert len(list(store.logs())) == 1
-        await topics.finish_deletions()
+        await topics.catch_up()
         assert list(store.logs()) == []
         assert list(client.broker.state_store.scan(TopicKey.namespace)) == []
-        await topics.finish_deletions()
+        await topics.catch_up()
+
+
+async def test_a_config_that_is_saved_is_in_force_although_the_engine_has_no_room(
+    connect: Connect, every_engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once answered with an error, while the new value was stored and showed."""
+
+    def full(log: object, settings: object) -> NoReturn:
+        raise NoSpace("the disk is full")
+
+    async with connect(every_engine) as client:
+        topics, store = client.broker.topics, client.broker.log_store
+        for name in ("a", "deleted"):
+            await client.create_topic(name)
+        with monkeypatch.context() as full_disk:
+            full_disk.setattr(store, "create", full)
+            for name in ("a", "deleted"):
+                value = {"name": "internal.segment.bytes", "config_operation": 0, "value": "300"}
+                resource = {"resource_type": 2, "resource_name": name, "configs": [value]}
+                (row,) = (await client.call("incremental_alter_configs", 1, resources=[resource], validate_only=False)).responses
+                assert row.error_code is ErrorCode.none
+            await topics.catch_up()
+        await client.call("delete_topics", 6, topics=[{"name": "deleted", "topic_id": None}])
+        for _ in range(2):
+            await topics.catch_up()
+        assert len(list(store.logs())) == 1
+        for _ in range(6):
+            await client.append("a", 1000)
+        assert len(client.partition("a").segments()) > 1
 
 
 @pytest.mark.parametrize("error", ERRORS)

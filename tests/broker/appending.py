@@ -17,6 +17,7 @@ async def append(partition: Partition, batch: bytes) -> int:
         outcome.append(error)
         done.set()
 
+    await partition.load_producers()
     appended = partition.append(batch, wall_clock_ms(), on_done)
     await done.wait()
     if outcome[0] is not None:

@@ -48,7 +48,7 @@ def opened(store: Any) -> Partition:
     commits: GroupCommit[StampedBatch] = GroupCommit("log", store.write, store.sync, in_thread=False, durability="disk")
     return Partition(
         LOG, "orders", store, commits, rules=BatchRules(), leader_epoch=0, log_start_offset=0, epochs=(),
-        load_producers=lambda _: ProducerStates(), on_first_append=lambda *_: None,
+        read_producers=lambda _: ProducerStates(),
     )  # fmt: skip
 
 

@@ -28,12 +28,8 @@ class Fixture:
     def __init__(self, store: LogStore, rules: BatchRules) -> None:
         self.no_space = False
         self.store = store
-        self.first_appends: list[int] = []
         self.commits: GroupCommit[StampedBatch] = GroupCommit("log", self._write, store.sync, in_thread=False, durability="disk")
-        self.partition = self.open(rules)
-
-    def open(self, rules: BatchRules) -> Partition:
-        return Partition(
+        self.partition = Partition(
             LOG,
             "orders",
             self.store,
@@ -41,9 +37,8 @@ class Fixture:
             rules=rules,
             leader_epoch=3,
             log_start_offset=0,
-            epochs=(),
-            load_producers=lambda _: ProducerStates(),
-            on_first_append=lambda _, offset: self.first_appends.append(offset),
+            epochs=[EpochEntry(3, 0)],
+            read_producers=lambda _: ProducerStates(),
         )
 
     def _write(self, batches: list[StampedBatch]) -> None:
@@ -74,6 +69,7 @@ async def open_partition(tmp_path: Path, rules: BatchRules | None = None) -> Asy
     fixture = Fixture(store, rules or BatchRules())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fixture.commits.run)
+        await fixture.partition.load_producers()
         yield fixture
         fixture.commits.close()
 
@@ -93,7 +89,6 @@ async def test_offsets_are_stamped_and_visible_when_committed(tmp_path: Path) ->
         views = await partition.read(0, max_bytes=1 << 20, end_offset=5)
         headers = [read_header(b"".join(views))]
         assert [header.partition_leader_epoch for header in headers] == [3]
-        assert fixture.first_appends == [0], "once in a broker life"
 
 
 async def test_nothing_is_visible_before_the_commit(tmp_path: Path) -> None:
@@ -234,6 +229,41 @@ class TestNoSpace:
             assert fixture.partition.next_offset == fixture.partition.high_watermark == 2
             fixture.no_space = False
             assert await fixture.produce(batch(2, producer_id=9, sequence=2)) == 2, "the producer's retry is taken"
+
+    async def test_a_new_producer_begins_with_what_was_refused(self, tmp_path: Path) -> None:
+        """A later batch that fits by then must not be taken: the retry of the first one would be a sequence error, which is fatal."""
+        async with open_partition(tmp_path) as fixture:
+            fixture.no_space = True
+            outcomes: list[Exception | None] = []
+            fixture.partition.append(batch(2, producer_id=9, sequence=0), NOW_MS, outcomes.append)
+            with pytest.raises(NoSpace):
+                await fixture.produce(batch(2, producer_id=9, sequence=2))
+            assert [type(outcome) for outcome in outcomes] == [NoSpace]
+            fixture.no_space = False
+            for sequence in (1, 2, 4):
+                with pytest.raises(BadBatch) as refused:
+                    await fixture.produce(batch(2, producer_id=9, sequence=sequence))
+                assert refused.value.code is ErrorCode.out_of_order_sequence_number
+            assert await fixture.produce(batch(2, producer_id=8, sequence=5)) == 0, "others may begin anywhere"
+            assert await fixture.produce(batch(2, producer_id=9, sequence=0)) == 2
+            assert await fixture.produce(batch(2, producer_id=9, sequence=2)) == 4
+
+    async def test_a_new_producer_may_give_up_what_was_refused(self, tmp_path: Path) -> None:
+        """Then its client raises the epoch. The memory of a refusal ends with that of producers."""
+        async with open_partition(tmp_path) as fixture:
+            fixture.no_space = True
+            for producer_id in (8, 9):
+                with pytest.raises(NoSpace):
+                    await fixture.produce(batch(producer_id=producer_id, sequence=0))
+            fixture.no_space = False
+            assert await fixture.produce(batch(producer_id=9, epoch=1, sequence=0)) == 0
+            assert await fixture.produce(batch(producer_id=9, epoch=1, sequence=1)) == 1
+            producers = await fixture.partition.load_producers()
+            producers.expire(NOW_MS)
+            with pytest.raises(BadBatch):
+                await fixture.produce(batch(producer_id=8, sequence=1))
+            producers.expire(NOW_MS + 1)
+            assert await fixture.produce(batch(producer_id=8, sequence=1)) == 2
 
     async def test_reading_goes_on(self, tmp_path: Path) -> None:
         async with open_partition(tmp_path) as fixture:

@@ -1,0 +1,384 @@
+"""The memory of idempotent producers and the log start over purges, crashes and power cuts: no batch twice, no error that is
+fatal for a client, no confirmed record removed by what an earlier life knew.
+
+A crash is a copy of the directory of a running broker. A power cut is a log that is cut short while no broker runs, with the
+state store as it was: what durability `os` allows.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from kbroker import plugins
+from kbroker.broker.broker import Broker, open_broker
+from kbroker.broker.options import Durability, StartOptions
+from kbroker.broker.partition import Partition
+from kbroker.clock import wall_clock_ms
+from kbroker.config import BrokerConfig
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.records import ProducerInfo, Record, build_batch, stamp
+from kbroker.state_records import LeaderEpochKey, LogStart, LogStartKey, ProducerSnapshotKey, parse_key
+from kbroker.storage.data_dir import DataDirectory
+from kbroker.storage.spi import Change, LogId, LogStore, StampedBatch, StateStore
+from tests.broker.appending import append
+from tests.brokers import DURABLE_ENGINES, require_engine
+
+P, Q = 5, 6
+
+
+@pytest.fixture(params=DURABLE_ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    return require_engine(request.param)
+
+
+def batch(sequence: int = -1, producer_id: int = -1) -> bytes:
+    producer = ProducerInfo(producer_id, 0, sequence) if producer_id >= 0 else ProducerInfo()
+    return build_batch([Record(0, 1_700_000_000_000, None, b"x" * 50)], producer=producer)
+
+
+def damaged(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :]
+
+
+class Lives:
+    """The lives of one data directory."""
+
+    def __init__(self, home: Path, engine: str) -> None:
+        self.data_dir = home / "data"
+        self.engine = engine
+        self._copies = 0
+
+    @asynccontextmanager
+    async def life(self, durability: Durability = "disk", config: Mapping[str, str] | None = None) -> AsyncIterator[Partition]:
+        async with self.broker(durability, config) as broker:
+            topic = broker.topics.by_name("orders") or await broker.topics.create("orders", 1, {})
+            yield topic.partitions[0]
+
+    @asynccontextmanager
+    async def broker(self, durability: Durability = "disk", config: Mapping[str, str] | None = None) -> AsyncIterator[Broker]:
+        options = StartOptions(
+            data_dir=self.data_dir, storage=self.engine, state_storage=self.engine, config=BrokerConfig(config or {}), durability=durability
+        )
+        async with open_broker(options) as broker:
+            self.running = broker
+            yield broker
+
+    def crash(self) -> None:
+        """What is there now is what the next life finds."""
+        self._copies += 1
+        crashed = self.data_dir.with_name(f"crashed-{self._copies}")
+        shutil.copytree(self.data_dir, crashed)
+        self.data_dir = crashed
+
+    async def purge(self, partition: Partition, offset: int) -> None:
+        await self.running.topics.move_log_start(partition, offset)
+
+    def lose(self, log: LogId, end_offset: int) -> None:
+        with self._stores() as (log_store, _):
+            log_store.truncate(log, end_offset)
+
+    def write(self, log: LogId, offset: int, data: bytes) -> None:
+        stamped = bytearray(data)
+        stamp(stamped, base_offset=offset, leader_epoch=0)
+        with self._stores() as (log_store, _):
+            log_store.write([StampedBatch(log, offset, offset, 1, stamped)], now_ms=0)
+            log_store.sync()
+
+    def change_state(self, *changes: Change) -> None:
+        with self._stores() as (_, state_store):
+            state_store.write(changes)
+            state_store.sync()
+
+    def state_keys(self) -> list[Any]:
+        with self._stores() as (_, state_store):
+            return [parse_key(key) for key, _ in state_store.scan(b"")]
+
+    def _stores(self) -> _Stores:
+        return _Stores(self.data_dir, self.engine)
+
+
+class _Stores:
+    def __init__(self, data_dir: Path, engine: str) -> None:
+        self._directory = DataDirectory.open(data_dir, engine, engine)
+        self._log_store = plugins.log_store_factory(engine).open(self._directory.log_path, {}, 0)
+        self._state_store = plugins.state_store_factory(engine).open(self._directory.state_path, {}, 0)
+
+    def __enter__(self) -> tuple[LogStore, StateStore]:
+        return self._log_store, self._state_store
+
+    def __exit__(self, *_: object) -> None:
+        self._log_store.close()
+        self._state_store.close()
+        self._directory.close()
+
+
+@pytest.fixture
+def lives(tmp_path: Path, engine: str) -> Lives:
+    return Lives(tmp_path, engine)
+
+
+async def fill(partition: Partition, sequences: range, producer_id: int = P) -> None:
+    for sequence in sequences:
+        await append(partition, batch(sequence, producer_id))
+
+
+class TestPurges:
+    async def test_a_producer_goes_on_after_its_records_were_removed(self, lives: Lives) -> None:
+        """And a retry of what was confirmed is not stored again, although the log has forgotten it."""
+        async with lives.life() as partition:
+            await fill(partition, range(3))
+        async with lives.life() as partition:
+            await fill(partition, range(3, 6))
+            await append(partition, batch())
+            await lives.purge(partition, 7)
+            lives.crash()
+        async with lives.life() as partition:
+            assert await append(partition, batch(5, P)) == 5, "a repeat"
+            assert await append(partition, batch(6, P)) == 7
+            with pytest.raises(KafkaError) as refused:
+                await append(partition, batch(8, P))
+            assert refused.value.code is ErrorCode.out_of_order_sequence_number
+
+    async def test_records_are_removed_before_the_producer_comes_back(self, lives: Lives) -> None:
+        async with lives.life() as partition:
+            await fill(partition, range(3))
+        async with lives.life() as partition:
+            await fill(partition, range(3, 6))
+            lives.crash()
+        async with lives.life() as partition:
+            assert partition.producers is None
+            await lives.purge(partition, 6)
+            lives.crash()
+        async with lives.life() as partition:
+            assert await append(partition, batch(4, P)) == 4, "a repeat"
+            assert await append(partition, batch(6, P)) == 6
+
+    async def test_a_snapshot_below_the_log_start_is_not_believed(self, lives: Lives) -> None:
+        """As directories of earlier versions have it: the snapshot knows sequences up to 2, and 3 to 5 are gone."""
+        async with lives.life() as partition:
+            await fill(partition, range(3))
+            log = partition.log
+        async with lives.life() as partition:
+            await fill(partition, range(3, 6))
+            await append(partition, batch())
+            lives.crash()
+        lives.change_state((LogStartKey(log.topic_id, 0).encode(), LogStart(6).encode()))
+        async with lives.life() as partition:
+            assert snapshots(lives.running, log) == [], "removed at the start"
+            assert await append(partition, batch(6, P)) == 7, "not 45"
+            assert await append(partition, batch(6, P)) == 7, "a repeat"
+
+    @pytest.mark.parametrize("offset", [2, 3])
+    async def test_a_snapshot_at_the_log_start_is_exact(self, lives: Lives, offset: int) -> None:
+        async with lives.life() as partition:
+            await fill(partition, range(3))
+            await lives.purge(partition, offset)
+        async with lives.life() as partition:
+            assert partition.log_start_offset == offset
+            assert await append(partition, batch(2, P)) == 2, "a repeat"
+            assert await append(partition, batch(3, P)) == 3
+
+    async def test_a_purge_between_two_snapshots_saves_nothing_new(self, lives: Lives) -> None:
+        async with lives.life() as partition:
+            await fill(partition, range(3))
+        async with lives.life() as partition:
+            await append(partition, batch())
+            before = snapshots(lives.running, partition.log)
+            await lives.purge(partition, 2)
+            assert snapshots(lives.running, partition.log) == before == [3]
+
+    async def test_a_log_start_that_moves_while_producers_are_read(self, lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Q is known from what is left; P may have written what was removed before it was read."""
+        async with lives.life() as partition:
+            await fill(partition, range(3))
+            await fill(partition, range(2), Q)
+            lives.crash()
+        async with lives.life() as partition:
+            read_now = partition.read_now
+
+            def moved_first(offset: int, **more: int) -> Any:
+                partition.log_start_offset = max(partition.log_start_offset, 4)
+                return read_now(offset, **more)
+
+            monkeypatch.setattr(partition, "read_now", moved_first)
+            producers = await partition.load_producers()
+            assert [(each.producer_id, len(each.batches)) for each in producers.confirmed()] == [(Q, 1)]
+
+
+class TestPowerCuts:
+    async def test_a_snapshot_beyond_the_end_is_not_believed_later(self, lives: Lives) -> None:
+        async with lives.life() as partition:
+            await fill(partition, range(4))
+            log = partition.log
+        lives.lose(log, 2)
+        async with lives.life() as partition:
+            assert snapshots(lives.running, log) == [], "removed before anything is appended"
+            assert await append(partition, batch(2, P)) == 2, "it was lost, so this is no repeat"
+            assert await append(partition, batch(0, Q)) == 3
+            assert await append(partition, batch(1, Q)) == 4
+            lives.crash()
+        async with lives.life() as partition:
+            assert await append(partition, batch(1, Q)) == 4, "a repeat, which the lost snapshot does not know"
+            assert await append(partition, batch(3, P)) == 5, "no repeat, although the lost snapshot says so"
+
+    async def test_a_log_start_beyond_the_end_removes_nothing_later(self, lives: Lives) -> None:
+        async with lives.life() as partition:
+            for _ in range(7):
+                await append(partition, batch())
+            await lives.purge(partition, 6)
+            log = partition.log
+        lives.lose(log, 5)
+        async with lives.life() as partition:
+            assert (partition.log_start_offset, partition.high_watermark) == (5, 5)
+            for offset in range(5, 7):
+                assert await append(partition, batch()) == offset
+            lives.crash()
+        async with lives.life() as partition:
+            assert (partition.log_start_offset, partition.high_watermark) == (5, 7)
+
+    async def test_the_log_is_synced_before_its_start(self, lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With `os`, whose syncs are beyond the test here: a start that survives must find its records."""
+        async with lives.life("os", {"kbroker.sync.interval.ms": "60000"}) as partition:
+            for _ in range(3):
+                await append(partition, batch())
+            done: list[str] = []
+            broker = lives.running
+            sync, write = broker.logs._sync, broker.state._write
+            monkeypatch.setattr(broker.logs, "_sync", lambda: (sync(), done.append("log synced")))
+            monkeypatch.setattr(broker.state, "_write", lambda changes: (write(changes), done.append("start written")))
+            await lives.purge(partition, 2)
+            assert done[:2] == ["log synced", "start written"]
+
+    @pytest.mark.parametrize("durability", ["disk", "os"])
+    async def test_producer_ids_are_synced_before_they_are_given(
+        self, lives: Lives, durability: Durability, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with lives.broker(durability, {"kbroker.sync.interval.ms": "60000"}) as broker:
+            syncs: list[None] = []
+            sync = broker.state._sync
+            monkeypatch.setattr(broker.state, "_sync", lambda: syncs.append(sync()))
+            assert await broker.producer_ids.take() == 0
+            assert len(syncs) == 1
+            assert await broker.producer_ids.take() == 1
+            assert len(syncs) == 1
+
+    async def test_a_leader_epoch_is_on_record_before_it_is_used(self, lives: Lives) -> None:
+        async with lives.life() as partition:
+            await append(partition, batch())
+            log = partition.log
+        async with lives.life():
+            lives.crash()
+        epochs = [key.epoch for key in lives.state_keys() if isinstance(key, LeaderEpochKey)]
+        assert epochs == [0, 1], "although nothing was written in the second one"
+        async with lives.life() as partition:
+            assert [(entry.epoch, entry.start_offset) for entry in partition.epochs] == [(0, 0), (2, 1)]
+            lives.crash()
+        lives.lose(log, 0)
+        async with lives.life() as partition:
+            assert [(entry.epoch, entry.start_offset) for entry in partition.epochs] == [(3, 0)]
+
+
+def snapshots(broker: Broker, log: LogId) -> list[int]:
+    """The offsets of the snapshots that are stored."""
+    prefix = ProducerSnapshotKey(log.topic_id, log.partition, 0).encode()[:-8]
+    keys = [parse_key(key) for key, _ in broker.state_store.scan(prefix)]
+    return [key.offset for key in keys if isinstance(key, ProducerSnapshotKey)]
+
+
+class TestReplays:
+    @pytest.mark.parametrize("at", [16, 60], ids=["its header", "its payload"])
+    async def test_nothing_from_before_a_damaged_batch_is_believed(self, lives: Lives, at: int) -> None:
+        """P wrote before the damage and perhaps in it, Q behind it."""
+        async with lives.life() as partition:
+            await fill(partition, range(3))
+            log = partition.log
+            lives.crash()
+        lives.write(log, 3, damaged(batch(3, P), at))
+        lives.write(log, 4, batch(0, Q))
+        async with lives.life() as partition:
+            await fill_plain(partition, 2)
+            lives.crash()
+        async with lives.life() as partition:
+            assert partition.high_watermark == 7
+            producers = await partition.load_producers()
+            assert [each.producer_id for each in producers.confirmed()] == [Q]
+            assert await append(partition, batch(9, P)) == 7, "unknown, so it may go on anywhere"
+            assert await append(partition, batch(0, Q)) == 4, "a repeat"
+
+    async def test_what_has_no_producer_is_not_replayed(self, lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Nor is the log of a life that ended in good order: a topic without idempotent producers may be large."""
+        async with lives.life() as partition:
+            await fill_plain(partition, 3)
+        for end_offset in (4, 5):
+            async with lives.life() as partition:
+                await fill_plain(partition, 1)
+                assert partition.producers is None
+                assert partition.high_watermark == end_offset
+                lives.crash()
+        async with lives.life() as partition:
+            reads: list[int] = []
+            read_now = partition.read_now
+            monkeypatch.setattr(partition, "read_now", lambda offset, **more: (reads.append(offset), read_now(offset, **more))[1])
+            await partition.load_producers()
+            assert reads == [3], "what was written since the end in good order"
+
+    async def test_state_is_saved_while_batches_are_under_way(self, lives: Lives) -> None:
+        async with lives.life() as partition:
+            await fill(partition, range(2))
+            partition.append(batch(2, P), wall_clock_ms(), lambda _: None)
+            producers = await partition.load_producers()
+            (known,) = producers.confirmed()
+            assert [each.base_offset for each in known.batches] == [0, 1]
+            await lives.running.save_producers(least_bytes=1)
+            assert snapshots(lives.running, partition.log) == [2]
+
+    async def test_producers_expire_without_a_restart(self, lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+        async with lives.life(config={"producer.id.expiration.ms": "1000"}) as partition:
+            await fill(partition, range(2))
+            await lives.running.save_producers(least_bytes=1)
+            assert partition.statistics().producers == 1
+            monkeypatch.setattr("kbroker.broker.broker.wall_clock_ms", lambda: (1 << 62))
+            await lives.running.save_producers(least_bytes=1)
+            assert partition.statistics().producers == 0, "although nothing was written since"
+            lives.crash()
+        async with lives.life() as partition:
+            producers = await partition.load_producers()
+            assert producers.confirmed() == ()
+
+    async def test_others_do_not_wait_while_producers_are_read(self, lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+        async with lives.life() as partition:
+            await fill(partition, range(2))
+        async with lives.life() as partition:
+            may_end = threading.Event()
+            read = partition._read_producers
+            monkeypatch.setattr(partition, "_read_producers", lambda it: (may_end.wait(), read(it))[1])
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(append, partition, batch(2, P))
+                await trio.testing.wait_all_tasks_blocked()
+                try:
+                    assert await append_plain(partition) == 2
+                finally:
+                    may_end.set()
+            assert partition.high_watermark == 4
+
+
+async def append_plain(partition: Partition) -> int:
+    """Without loading the producers, as a request does it."""
+    done = trio.Event()
+    appended = partition.append(batch(), wall_clock_ms(), lambda _: done.set())
+    await done.wait()
+    return appended.base_offset
+
+
+async def fill_plain(partition: Partition, count: int) -> None:
+    for _ in range(count):
+        await append_plain(partition)
