@@ -97,6 +97,7 @@ class _Produce:
     async def append_rest(self) -> Later:
         """Rows of idempotent producers whose partition has to read first what it remembers of them. The connection waits, so that its
         batches are appended in their order."""
+        self._request.broker.logs.start()
         for part, partition, records in self.waiting:
             await partition.load_producers()
             try:

@@ -16,7 +16,7 @@ from kbroker.broker.connection import CloseConnection, PeerGone
 from kbroker.clock import wall_clock_ms
 from kbroker.compression import Codec
 from kbroker.errors import ErrorCode
-from kbroker.records import Record, build_batch, iter_headers, iter_records
+from kbroker.records import ProducerInfo, Record, build_batch, iter_headers, iter_records
 from tests.api.conftest import Client, Connect
 
 PRODUCE = range(APIS[0].first, APIS[0].last + 1)
@@ -121,6 +121,35 @@ async def test_one_bad_partition_does_not_spoil_the_others(connect: Connect) -> 
         codes = [row.error_code for row in answer.responses[0].partition_responses]
         assert codes[0] != 0
         assert codes[1] == 0
+
+
+async def test_an_idempotent_producer_after_a_restart(connect: Connect, every_engine: str) -> None:
+    """Its partitions read first what they remember of it. Rows of one request do not depend on each other."""
+
+    def request(sequence: int, *, acks: int = -1) -> dict[str, Any]:
+        now_ms = wall_clock_ms()
+        known, refused, unknown = (
+            build_batch([Record(0, now_ms, None, b"x")], producer=ProducerInfo(producer_id, 0, first))
+            for producer_id, first in ((5, sequence), (5, sequence + 7), (9, sequence))
+        )
+        records = (known, refused, batch(b"plain"), unknown)
+        rows = [{"index": index, "records": each} for index, each in enumerate(records)]
+        return {"transactional_id": None, "acks": acks, "topic_data": [{"topic_id": topic_id, "partition_data": rows}]}
+
+    async with connect(every_engine) as client:
+        topic_id = (await client.create_topic("orders", 4)).topic_id
+        for partition in range(2):
+            for sequence in range(3):
+                data = build_batch([Record(0, 1, None, b"x")], producer=ProducerInfo(5, 0, sequence))
+                await client.append_raw("orders", data, partition)
+    async with connect(every_engine) as client:
+        for acks in (1, -1):
+            answer = await client.call("produce", 13, **request(3, acks=acks))
+            rows = answer.responses[0].partition_responses
+            code = ErrorCode.out_of_order_sequence_number
+            assert [(row.index, row.error_code) for row in rows] == [(0, 0), (1, code), (2, 0), (3, 0)]
+            assert [row.base_offset for row in rows] == [3, -1, acks == -1, 0], "the second time these are repeats"
+        assert [client.partition("orders", index).high_watermark for index in range(4)] == [4, 3, 2, 1]
 
 
 async def test_what_is_listed_twice_counts_once(connect: Connect) -> None:  # BASE-31
