@@ -48,10 +48,11 @@ class GroupOffset(Message):
     metadata: str = field(metadata=STRING, default="")
     commit_timestamp: int = field(metadata=INT64)
 
-    def encode(self) -> bytes:
+    def encode(self, ahead_ms: int = 0) -> bytes:
+        """`ahead_ms`: how far the clock of stored times is ahead of that of `commit_timestamp`."""
         text = self.metadata.encode()
         head = _OFFSET_HEAD.pack(self.__version__, self.offset, self.leader_epoch, len(text))
-        return head + text + _OFFSET_TAIL.pack(self.commit_timestamp)
+        return head + text + _OFFSET_TAIL.pack(self.commit_timestamp + ahead_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +67,11 @@ class ExpiringGroupOffset(Message):
     expire_timestamp: int = field(metadata=INT64)
     leader_epoch: ClassVar[int] = -1
 
-    def encode(self) -> bytes:
+    def encode(self, ahead_ms: int = 0) -> bytes:
+        """`ahead_ms`: as above, of both times."""
         text = self.metadata.encode()
         head = _EXPIRING_HEAD.pack(self.__version__, self.offset, len(text))
-        return head + text + _EXPIRING_TAIL.pack(self.commit_timestamp, self.expire_timestamp)
+        return head + text + _EXPIRING_TAIL.pack(self.commit_timestamp + ahead_ms, self.expire_timestamp + ahead_ms)
 
 
 AnyGroupOffset: TypeAlias = GroupOffset | ExpiringGroupOffset

@@ -39,6 +39,7 @@ from kbroker.broker.producer_ids import ProducerIds, ProducerIdsStatistics
 from kbroker.broker.producer_recovery import SNAPSHOT_BYTES, snapshot_changes
 from kbroker.broker.recovery import load_topics, note_persister, raise_generation
 from kbroker.broker.retention import run_retention
+from kbroker.broker.session_clock import SessionClock
 from kbroker.broker.share_groups import ShareGroups, ShareGroupsStatistics
 from kbroker.broker.space_reserve import SpaceReserve
 from kbroker.broker.state_housekeeping import StateHousekeeping, StateHousekeepingStatistics
@@ -135,25 +136,27 @@ class Broker:
         self.dead_letters = DeadLetters(self.topics, self.configs, self.share_groups, persister, writer, self.state)
         self.share_groups.dead_letters = self.dead_letters
         self.group_ids = GroupIds()
-        share_coordinator = ShareGroupCoordinator(self.configs.group_settings, self.group_ids)
+        clock = SessionClock()
+        share_coordinator = ShareGroupCoordinator(self.configs.group_settings, self.group_ids, times=clock.times)
         self.group_coordinator = GroupCoordinator(
-            share_coordinator, self.topics, persister, self.share_groups, self.configs, state_store, self.state
+            share_coordinator, self.topics, persister, self.share_groups, self.configs, state_store, self.state, clock
         )
-        self.consumer_groups = self._consumer_groups()
+        self.consumer_groups = self._consumer_groups(clock)
         self.client_telemetry = ClientTelemetry(now_ms)
         self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])
 
-    def _consumer_groups(self) -> ConsumerGroups:
+    def _consumer_groups(self, clock: SessionClock) -> ConsumerGroups:
         assignors = plugins.consumer_assignors(self.config["group.consumer.assignors"])
+        configs, ids, times = self.configs, self.group_ids, clock.times
         groups = Groups(
-            classic_group.ClassicGroups(self.configs.classic_group_settings, self.group_ids, _new_id),
-            consumer_group.ConsumerGroups(self.configs.consumer_group_settings, self.group_ids, self.topics, assignors, _new_short_id),
-            Offsets(self.configs.offsets_settings),
-            self.group_ids,
+            classic_group.ClassicGroups(configs.classic_group_settings, ids, _new_id, times),
+            consumer_group.ConsumerGroups(configs.consumer_group_settings, ids, self.topics, assignors, _new_short_id, times),
+            Offsets(configs.offsets_settings, times),
+            ids,
             self.topics,
         )
         expiry_interval_s = self.config["offsets.retention.check.interval.ms"] / 1000
-        return ConsumerGroups(groups, self.topics, self.configs, self.state_store, self.state, expiry_interval_s=expiry_interval_s)
+        return ConsumerGroups(groups, self.topics, configs, self.state_store, self.state, clock, expiry_interval_s=expiry_interval_s)
 
     def _commits(self, name: str, write: Callable[[list[Any]], None], store: LogStore | StateStore) -> GroupCommit[Any]:
         return GroupCommit(

@@ -66,10 +66,19 @@ class ConsumerGroupsStatistics:
 
 
 class ConsumerGroups:
-    """The broker's side of the pure Groups. `configs`: a deleted group's settings go with it."""
+    """The broker's side of the pure Groups. `configs`: a deleted group's settings go with it. `clock`: the one that `groups` was made
+    with."""
 
     def __init__(
-        self, groups: Groups, topics: Topics, configs: Configs, store: StateStore, commits: GroupCommit[Change], *, expiry_interval_s: float
+        self,
+        groups: Groups,
+        topics: Topics,
+        configs: Configs,
+        store: StateStore,
+        commits: GroupCommit[Change],
+        clock: SessionClock,
+        *,
+        expiry_interval_s: float,
     ) -> None:
         self.groups = groups
         self._topics = topics
@@ -77,7 +86,7 @@ class ConsumerGroups:
         self._store = store
         self._commits = commits
         self._expiry_interval_s = expiry_interval_s
-        self._clock = SessionClock()
+        self._clock = clock
         self._waiting: set[_Request] = set()
         self._saving = 0
         self._sleeper: trio.CancelScope | None = None

@@ -71,7 +71,8 @@ class GroupCoordinatorStatistics:
 
 
 class GroupCoordinator:
-    """The broker's side of the pure ShareGroupCoordinator. `configs`: a deleted group's settings go with it."""
+    """The broker's side of the pure ShareGroupCoordinator. `configs`: a deleted group's settings go with it. `clock`: the one that
+    `coordinator` was made with."""
 
     def __init__(
         self,
@@ -82,6 +83,7 @@ class GroupCoordinator:
         configs: Configs,
         store: StateStore,
         commits: GroupCommit[Change],
+        clock: SessionClock,
     ) -> None:
         self.coordinator = coordinator
         self._topics = topics
@@ -90,7 +92,7 @@ class GroupCoordinator:
         self._configs = configs
         self._store = store
         self._commits = commits
-        self._clock = SessionClock()
+        self._clock = clock
         self._initialized: dict[str, trio.Event] = {}
         self._in_administration: set[str] = set()
         self._asking: list[str] = []  # the group of each initialisation, from the decision to the persister's answer

@@ -43,6 +43,7 @@ from kbroker.coordinator.group_ids import CLASSIC, GroupIds
 from kbroker.coordinator.offsets_api import CommitRequest
 from kbroker.coordinator.outcome import GenerationSaved, Outcome, Records, Ticket, together
 from kbroker.coordinator.share_group_api import ListedGroup
+from kbroker.coordinator.stored_times import StoredTimes
 from kbroker.coordinator_records import RecordType
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL
@@ -64,12 +65,19 @@ class ClassicGroupsStatistics:
 
 
 class ClassicGroups:
-    """`group_ids` is shared with the coordinators of other group types; `new_id` makes what is unique in a member id."""
+    """`group_ids` and `times` are shared with the coordinators of other group types; `new_id` makes what is unique in a member id."""
 
-    def __init__(self, settings: Callable[[], ClassicGroupSettings], group_ids: GroupIds, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        settings: Callable[[], ClassicGroupSettings],
+        group_ids: GroupIds,
+        new_id: Callable[[], str],
+        times: StoredTimes | None = None,
+    ) -> None:
         self._settings = settings
         self._group_ids = group_ids
         self._new_id = new_id
+        self._times = times or StoredTimes()
         self._groups: dict[str, ClassicGroup] = {}
         self._rebalances = Rebalances(settings)
 
@@ -77,7 +85,7 @@ class ClassicGroups:
 
     def join(self, request: JoinRequest, ticket: Ticket, *, now_ms: int) -> Outcome[JoinReply]:
         """JoinGroup. No reply: it waits for the other members, or for the initial rebalance delay."""
-        records = Records(request.group_id)
+        records = Records(request.group_id, self._times)
         try:
             self.check_join(request)
             return records.outcome(self._join(request, ticket, records, now_ms))
@@ -166,7 +174,7 @@ class ClassicGroups:
         old_leader = group.leader or NO_MEMBER_ID
         self._rebalances.replace_static(group, old_id, new_id, request, records, now_ms)
         if group.state is GroupState.STABLE and group.elected_protocol() == group.protocol_name:
-            records.put(RecordType.CLASSIC_GROUP_METADATA, group.to_record(group.assignments()))
+            records.put(RecordType.CLASSIC_GROUP_METADATA, group.to_record(group.assignments(), records.times))
             return _static_reply(group, new_id, old_leader, can_skip=request.can_skip_assignment)
         self._rebalances.wait_for_join(group, new_id, ticket, records)
         reason = f"static member {request.instance_id!r} joins again{_said(request.reason)}"
@@ -175,7 +183,7 @@ class ClassicGroups:
 
     def sync(self, request: SyncRequest, ticket: Ticket, *, now_ms: int) -> Outcome[SyncReply]:
         """SyncGroup. No reply: it waits for the leader's, or for that to be saved."""
-        records = Records(request.group_id)
+        records = Records(request.group_id, self._times)
         try:
             return records.outcome(self._sync(request, ticket, records))
         except KafkaError as refusal:
@@ -215,7 +223,7 @@ class ClassicGroups:
         group = self._groups.get(request.group_id)
         if group is None:
             return Outcome(reply=LeaveReply.unknown(request))
-        records = Records(request.group_id)
+        records = Records(request.group_id, self._times)
         before = len(group.members)
         rows = tuple(self._leave(group, leaving, records) for leaving in request.members)
         if len(group.members) < before:
@@ -241,7 +249,7 @@ class ClassicGroups:
 
     def saved(self, effect: GenerationSaved, *, now_ms: int) -> Outcome[None]:
         """The effect of a leader's `sync`: all who wait for their assignments get them."""
-        records = Records(effect.group_id)
+        records = Records(effect.group_id, self._times)
         group = self._groups.get(effect.group_id)
         if group is not None:
             self._rebalances.saved(group, effect.generation, records, now_ms)
@@ -283,7 +291,8 @@ class ClassicGroups:
     def empty_since_ms(self, group_id: str) -> int | None:
         """When its last member left. None: there are some, or there never was one."""
         group = self._groups[group_id]
-        return group.since_ms if group.protocol_type and group.state is GroupState.EMPTY else None
+        is_told = group.protocol_type and group.state is GroupState.EMPTY
+        return self._times.latest(group.since_ms) if is_told else None
 
     def ensure(self, group_id: str, *, now_ms: int) -> None:
         """A group that exists through its offsets alone."""
@@ -316,7 +325,7 @@ class ClassicGroups:
             return Outcome(reply=ErrorCode.group_id_not_found)
         if group.state is not GroupState.EMPTY:
             return Outcome(reply=ErrorCode.non_empty_group)
-        records = Records(group_id)
+        records = Records(group_id, self._times)
         records.remove(RecordType.CLASSIC_GROUP_METADATA)
         self._drop(group)
         return records.outcome(ErrorCode.none)
@@ -347,7 +356,7 @@ class ClassicGroups:
         assert group.state is GroupState.STABLE
         self._group_ids.claim(group.group_id, CLASSIC)
         self._groups[group.group_id] = group
-        records.put(RecordType.CLASSIC_GROUP_METADATA, group.to_record(group.assignments()))
+        records.put(RecordType.CLASSIC_GROUP_METADATA, group.to_record(group.assignments(), records.times))
         self._start_sessions(group, now_ms)
         if rebalance:
             self._rebalances.prepare(group, "it has become a classic group", records, now_ms)
@@ -364,7 +373,7 @@ class ClassicGroups:
         """Sessions that are over, members that are late."""
         outcomes: list[Outcome[object]] = []
         for name in self._rebalances.timers.take_due(now_ms):
-            records = Records(name.group_id)
+            records = Records(name.group_id, self._times)
             self._rebalances.run_out(self._groups[name.group_id], name, records, now_ms)
             outcomes.append(records.outcome())
         return together(outcomes)
@@ -380,17 +389,17 @@ class ClassicGroups:
                 continue
             record = parsed.decode_value(value)
             assert isinstance(record, ClassicGroupMetadata)
-            group = ClassicGroup.from_record(parsed.group_id, record, now_ms)
+            group = ClassicGroup.from_record(parsed.group_id, record, self._times, now_ms)
             self._group_ids.claim(group.group_id, CLASSIC)
             self._groups[group.group_id] = group
             self._start_sessions(group, now_ms)
             if len(group.members) > self._settings().max_size:
-                self._rebalances.prepare(group, "it is too large", Records(group.group_id), now_ms)
+                self._rebalances.prepare(group, "it is too large", Records(group.group_id, self._times), now_ms)
 
     def not_saved(self, group_id: str, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> Outcome[None]:
         """A decision could not be saved; `records` is what the store has of the group. What memory has counts: members join again, and
         the next generation is saved. Only a group that was deleted comes back as it was stored."""
-        done = Records(group_id)
+        done = Records(group_id, self._times)
         group = self._groups.get(group_id)
         if group is None:
             self.load(records, now_ms=now_ms)

@@ -25,6 +25,7 @@ from typing import Final
 from kbroker.consumer_group_records import ClassicGroupMember, ClassicGroupMetadata
 from kbroker.coordinator.classic_group_api import NO_MEMBER_ID, JoinMember, JoinReply, JoinRequest, Protocol
 from kbroker.coordinator.outcome import Ticket
+from kbroker.coordinator.stored_times import StoredTimes
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL, read_subscribed_topics
 
@@ -278,14 +279,14 @@ class ClassicGroup:
     def assignments(self) -> dict[str, bytes]:
         return {member.member_id: member.assignment for member in self.members.values()}
 
-    def to_record(self, assignments: Mapping[str, bytes]) -> ClassicGroupMetadata:
+    def to_record(self, assignments: Mapping[str, bytes], times: StoredTimes) -> ClassicGroupMetadata:
         """This generation, with these assignments by member id."""
         return ClassicGroupMetadata(
             protocol_type=self.protocol_type,
             generation=self.generation,
             protocol=self.protocol_name,
             leader=self.leader,
-            current_state_timestamp=self.since_ms,
+            current_state_timestamp=times.to_store(self.since_ms),
             members=tuple(
                 ClassicGroupMember(
                     member_id=member.member_id,
@@ -302,9 +303,10 @@ class ClassicGroup:
         )
 
     @classmethod
-    def from_record(cls, group_id: str, record: ClassicGroupMetadata, now_ms: int) -> ClassicGroup:
+    def from_record(cls, group_id: str, record: ClassicGroupMetadata, times: StoredTimes, now_ms: int) -> ClassicGroup:
         """A group as it was stored. Members offer only the protocol that was elected, until they join again."""
-        since_ms = now_ms if record.current_state_timestamp < 0 else record.current_state_timestamp
+        stored_ms = record.current_state_timestamp
+        since_ms = now_ms if stored_ms < 0 else times.loaded(stored_ms, now_ms)
         group = cls(group_id, since_ms, generation=record.generation, protocol_type=record.protocol_type, protocol_name=record.protocol)
         group.leader = record.leader
         for row in record.members:

@@ -171,7 +171,7 @@ class Rebalances:
         group.begin_generation()
         if not group.members:
             group.move(Event.ALL_LEFT, now_ms)
-            records.put(RecordType.CLASSIC_GROUP_METADATA, group.to_record({}))
+            records.put(RecordType.CLASSIC_GROUP_METADATA, group.to_record({}, records.times))
             return
         group.move(Event.JOINED, now_ms)
         for member in tuple(group.members.values()):
@@ -184,7 +184,7 @@ class Rebalances:
     def save(self, group: ClassicGroup, assignments: dict[str, bytes], records: Records) -> None:
         """The leader has said who gets what."""
         group.saving = assignments
-        records.put(RecordType.CLASSIC_GROUP_METADATA, group.to_record(assignments))
+        records.put(RecordType.CLASSIC_GROUP_METADATA, group.to_record(assignments, records.times))
         records.effects.append(GenerationSaved(group.group_id, group.generation))
 
     def saved(self, group: ClassicGroup, generation: int, records: Records, now_ms: int) -> None:

@@ -45,6 +45,7 @@ from kbroker.coordinator.offsets_api import CommitRequest
 from kbroker.coordinator.outcome import Outcome, Records, together
 from kbroker.coordinator.reconciliation import MemberState, Owned
 from kbroker.coordinator.share_group_api import Assignment, HeartbeatReply, ListedGroup, TopicPartitions
+from kbroker.coordinator.stored_times import StoredTimes
 from kbroker.coordinator.subscriptions import Subscriptions, compile_regex
 from kbroker.coordinator_records import RecordType
 from kbroker.errors import ErrorCode, KafkaError
@@ -62,7 +63,7 @@ _FIRST_COMMIT_VERSION = 9
 
 class ConsumerGroups:
     """`settings(group_id)` gives what applies to a group now; `assignors` by name, the broker's first choice first; `new_id` makes
-    member ids. `group_ids` is shared with the coordinators of other group types."""
+    member ids. `group_ids` and `times` are shared with the coordinators of other group types."""
 
     def __init__(
         self,
@@ -71,11 +72,13 @@ class ConsumerGroups:
         topics: TopicsView,
         assignors: Mapping[str, ConsumerAssignor],
         new_id: Callable[[], str],
+        times: StoredTimes | None = None,
     ) -> None:
         self._settings = settings
         self._group_ids = group_ids
         self.topics = topics
         self.new_id = new_id
+        self.times = times or StoredTimes()
         self._groups: dict[str, Group] = {}
         self._classic: ClassicGroups | None = None
         subscriptions = Subscriptions(topics)
@@ -105,7 +108,7 @@ class ConsumerGroups:
         old = replaced_member(group, request, member_id)
         if request.subscribed_topic_regex:
             compile_regex(request.subscribed_topic_regex)
-        records = Records(request.group_id)
+        records = Records(request.group_id, self.times)
         self._adopt(group, records, now_ms)
         member = self._member(group, old, member_id, records)
         if member.is_classic:
@@ -183,7 +186,7 @@ class ConsumerGroups:
             member = member_of(group, request.member_id)
         else:
             member = static_member_of(group, request.member_id, request.instance_id)
-        records = Records(request.group_id)
+        records = Records(request.group_id, self.times)
         if request.member_epoch == LEAVE_STATIC_EPOCH:
             self.rebalances.leave_for_a_while(group, member, records)
         else:
@@ -284,7 +287,7 @@ class ConsumerGroups:
             return Outcome(reply=refusal.code)
         if group.members:
             return Outcome(reply=ErrorCode.non_empty_group)
-        records = Records(group_id)
+        records = Records(group_id, self.times)
         group.remove_all(records)
         self.forget(group_id)
         return records.outcome(ErrorCode.none)
@@ -313,7 +316,7 @@ class ConsumerGroups:
                 late.setdefault(name.group_id, {})[name.member_id] = member
         outcomes: list[Outcome[object]] = []
         for group_id, members in late.items():
-            records = Records(group_id)
+            records = Records(group_id, self.times)
             self.remove(self._groups[group_id], members.values(), records, now_ms)
             outcomes.append(records.outcome())
         return together(outcomes)
@@ -330,6 +333,7 @@ class ConsumerGroups:
                 group = loaded.setdefault(parsed.group_id, Group(parsed.group_id))
                 group.replay(parsed, parsed.decode_value(value))
         for group in loaded.values():
+            group.assignment_ms = self.times.loaded(group.assignment_ms, now_ms)
             self._add(group, now_ms)
 
     def forget(self, group_id: str) -> None:

@@ -199,7 +199,8 @@ class Group:
         records.put(RecordType.CONSUMER_GROUP_METADATA, value)
 
     def _put_target_metadata(self, records: Records) -> None:
-        value = ConsumerGroupTargetMetadata(assignment_epoch=self.assignment_epoch, assignment_timestamp=self.assignment_ms)
+        assigned_ms = records.times.to_store(self.assignment_ms)
+        value = ConsumerGroupTargetMetadata(assignment_epoch=self.assignment_epoch, assignment_timestamp=assigned_ms)
         records.put(RecordType.CONSUMER_GROUP_TARGET_METADATA, value)
 
     def _put_target(self, member_id: str, target: Partitions, records: Records) -> None:

@@ -236,7 +236,7 @@ class Groups:
         records = list(records)
         self.classic.load(records, now_ms=now_ms)
         self.consumer.load(records, now_ms=now_ms)
-        self.offsets.load(offsets)
+        self.offsets.load(offsets, now_ms=now_ms)
         for group_id in self.offsets.group_ids():
             if self._group_ids.type_of(group_id) is None:
                 self.classic.ensure(group_id, now_ms=now_ms)
@@ -253,7 +253,7 @@ class Groups:
             self.consumer.forget(group_id)
             return self.classic.not_saved(group_id, records, now_ms=now_ms)
         if known == CLASSIC and not stored.isdisjoint(CONSUMER_RECORD_TYPES):
-            waiting = Records(group_id)
+            waiting = Records(group_id, self.consumer.times)
             self.classic.take_out(group_id, waiting)
             self.consumer.not_saved(group_id, records, now_ms=now_ms)
             return Outcome(effects=tuple(waiting.effects))

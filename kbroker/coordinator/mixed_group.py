@@ -65,7 +65,7 @@ class MixedGroups:
         old = _replaced_member(group, request)
         subscription = _subscription(request)
         downgrades = old is not None and not old.is_classic and self._consumer.may_downgrade(group, [old], joining=1)
-        records = Records(group.group_id)
+        records = Records(group.group_id, self._consumer.times)
         member = self._member(group, old, member_id, records)
         subscribed_anew = self._rebalances.take_over(group, member, _said(member.said, request, subscription), records)
         self._joined(group, member, request, now_ms)
@@ -131,7 +131,7 @@ class MixedGroups:
 
     def heartbeat(self, request: HeartbeatRequest, *, now_ms: int) -> Outcome[HeartbeatReply]:
         """Heartbeat: whether the member is to join again."""
-        records = Records(request.group_id)
+        records = Records(request.group_id, self._consumer.times)
         try:
             self._heartbeat(self._consumer.existing(request.group_id), request, records, now_ms)
         except KafkaError as refusal:
@@ -170,7 +170,7 @@ class MixedGroups:
 
     def leave(self, request: LeaveRequest, *, now_ms: int) -> Outcome[LeaveReply]:
         """LeaveGroup, for members of either protocol."""
-        records = Records(request.group_id)
+        records = Records(request.group_id, self._consumer.times)
         rows: list[LeaveRow] = []
         gone: dict[str, Member] = {}
         try:

@@ -11,20 +11,22 @@ Offsets belong to topics by id: those of a deleted topic go with it, and one tha
     when the last member left                            is a classic group without members
     (never)                                              subscribes to the topic
 
-A commit of version 2 to 4 may say how long its offsets are kept; that counts instead of the retention time.
+A commit of version 2 to 4 may say how long its offsets are kept; that counts instead of the retention time. Times are the session
+clock's in memory, and the wall clock's in the records (stored_times.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from kbroker.consumer_group_records import MAX_METADATA_BYTES, AnyGroupOffset, ExpiringGroupOffset, GroupOffset
 from kbroker.coordinator.offsets_api import Commit, CommitRequest, OffsetErrors, OffsetsSettings
 from kbroker.coordinator.outcome import ApplyOffsets, OffsetOf, Outcome, R, WhyGone
+from kbroker.coordinator.stored_times import StoredTimes
 from kbroker.errors import ErrorCode
 from kbroker.state_records import GroupOffsetKey, group_offset_key_end, group_offsets_prefix, parse_key
 
@@ -54,8 +56,11 @@ class OffsetsStatistics:
 
 
 class Offsets:
-    def __init__(self, settings: Callable[[], OffsetsSettings]) -> None:
+    """`times` is shared with the coordinators of the groups."""
+
+    def __init__(self, settings: Callable[[], OffsetsSettings], times: StoredTimes | None = None) -> None:
         self._settings = settings
+        self._times = times or StoredTimes()
         self._groups: dict[str, dict[UUID, dict[int, AnyGroupOffset]]] = {}
         self._on_their_way: dict[str, dict[ApplyOffsets, None]] = {}
         self._count = 0
@@ -130,9 +135,15 @@ class Offsets:
             gone += [
                 (topic_id, number)
                 for number, offset in offsets.items()
-                if _is_old(offset, retention.counted_from_ms, newest_ms, now_ms) and (topic_id, number) not in coming
+                if self._is_old(offset, retention.counted_from_ms, newest_ms, now_ms) and (topic_id, number) not in coming
             ]
         return self._removal(group_id, gone, WhyGone.EXPIRED, len(gone) == count and not coming)
+
+    def _is_old(self, offset: AnyGroupOffset, counted_from_ms: int | None, newest_ms: int, now_ms: int) -> bool:
+        if isinstance(offset, ExpiringGroupOffset):
+            kept_ms = offset.expire_timestamp - offset.commit_timestamp
+            return now_ms - self._times.latest(offset.commit_timestamp) >= kept_ms
+        return newest_ms >= (self._times.latest(offset.commit_timestamp) if counted_from_ms is None else counted_from_ms)
 
     def _coming(self, group_id: str) -> dict[OffsetOf, None]:
         """Partitions whose offset, or its removal, is on its way."""
@@ -146,9 +157,9 @@ class Offsets:
     ) -> Outcome[R]:
         if not offsets:
             return Outcome(reply=reply)
-        prefix = group_offsets_prefix(group_id)
+        prefix, ahead_ms = group_offsets_prefix(group_id), self._times.ahead_ms
         changes = tuple(
-            (prefix + group_offset_key_end(topic_id.bytes, number), None if offset is None else offset.encode())
+            (prefix + group_offset_key_end(topic_id.bytes, number), None if offset is None else offset.encode(ahead_ms))
             for (topic_id, number), offset in offsets.items()
         )
         saving = ApplyOffsets(group_id, offsets, why)
@@ -193,18 +204,20 @@ class Offsets:
             if not topics:
                 del self._groups[group_id]
 
-    def load(self, records: Iterable[tuple[bytes, bytes]]) -> None:
+    def load(self, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
         """Take in what is stored (a scan of GroupOffsetKey.namespace). Raises ValueError for what is damaged."""
         for key, value in records:
             parsed = parse_key(key)
             assert isinstance(parsed, GroupOffsetKey)
-            self._put(parsed.group_id, parsed.topic_id, parsed.partition, parsed.decode_value(value))
+            self._put(parsed.group_id, parsed.topic_id, parsed.partition, self._loaded(parsed.decode_value(value), now_ms))
 
-
-def _is_old(offset: AnyGroupOffset, counted_from_ms: int | None, newest_ms: int, now_ms: int) -> bool:
-    if isinstance(offset, ExpiringGroupOffset):
-        return now_ms >= offset.expire_timestamp
-    return newest_ms >= (offset.commit_timestamp if counted_from_ms is None else counted_from_ms)
+    def _loaded(self, offset: AnyGroupOffset, now_ms: int) -> AnyGroupOffset:
+        """With the times as they are in memory."""
+        commit_ms = self._times.loaded(offset.commit_timestamp, now_ms)
+        if isinstance(offset, ExpiringGroupOffset):
+            kept_ms = offset.expire_timestamp - offset.commit_timestamp
+            return replace(offset, commit_timestamp=commit_ms, expire_timestamp=commit_ms + kept_ms)
+        return replace(offset, commit_timestamp=commit_ms)
 
 
 def _all(offsets: OffsetsByTopic) -> Iterator[OffsetOf]:

@@ -19,6 +19,7 @@ from typing import Generic, TypeAlias, TypeVar
 from uuid import UUID
 
 from kbroker.consumer_group_records import AnyGroupOffset
+from kbroker.coordinator.stored_times import StoredTimes
 from kbroker.coordinator_records import Message, RecordType
 from kbroker.state_records import GroupKey
 from kbroker.storage.spi import Change
@@ -84,9 +85,10 @@ class Outcome(Generic[R_co]):
 
 
 class Records:
-    """What a decision about one group collects."""
+    """What a decision about one group collects. `times`: what moments are in a record."""
 
-    def __init__(self, group_id: str) -> None:
+    def __init__(self, group_id: str, times: StoredTimes) -> None:
+        self.times = times
         self.changes: list[Change] = []
         self.effects: list[Effect] = []
         self.group_id = group_id

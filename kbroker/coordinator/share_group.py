@@ -22,7 +22,7 @@ share-partitions of its topics are being initialised, `heartbeat` gives no reply
 
 If the initialisation failed or took too long the member gets what there is, perhaps nothing, and a later heartbeat tries again.
 
-`now_ms` is wall-clock time that never jumps back: sessions hang on it, and it goes into the records.
+`now_ms` is the session clock's: sessions hang on it. What it is in the records, `times` says (stored_times.py).
 
 Which topics there are is asked of `topics` at every heartbeat: topics created or grown are noticed by their version. A deleted
 topic is told by `topic_deleted`. Checks of the API layer come before: share.version, authorization.
@@ -68,6 +68,7 @@ from kbroker.coordinator.share_group_partitions import (
     take_initialized,
 )
 from kbroker.coordinator.share_group_state import NO_PARTITIONS, Group, Member, Records, from_assignment, share_partitions, to_assignment
+from kbroker.coordinator.stored_times import StoredTimes
 from kbroker.coordinator_records import SHARE_GROUP_VALUES, RecordType
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.persister import Result
@@ -77,17 +78,20 @@ MAX_MEMBER_ID_LENGTH = 36
 
 
 class ShareGroupCoordinator:
-    """`settings(group_id)` gives what applies to a group now. `group_ids` is shared with the coordinators of other group types."""
+    """`settings(group_id)` gives what applies to a group now. `group_ids` and `times` are shared with the coordinators of other group
+    types."""
 
     def __init__(
         self,
         settings: Callable[[str], ShareGroupSettings],
         group_ids: GroupIds | None = None,
         assignor: Assignor | None = None,
+        times: StoredTimes | None = None,
     ) -> None:
         self._settings = settings
         self._group_ids = group_ids or GroupIds()
         self._assignor = assignor or SimpleAssignor()
+        self._times = times or StoredTimes()
         self._groups: dict[str, Group] = {}
         self._timers: list[tuple[int, str, str]] = []
         self._rebalances = 0
@@ -104,7 +108,7 @@ class ShareGroupCoordinator:
             return self._leave(request)
         group = self._groups.get(request.group_id) or self._create(request.group_id)
         settings = self._settings(request.group_id)
-        records = Records(request.group_id)
+        records = Records(request.group_id, self._times)
         member, subscribed_anew = self._update_member(group, request, records)
         self._start_session(group, member, now_ms + settings.session_timeout_ms)
         topics_changed = group.topics_version != topics.version
@@ -131,7 +135,7 @@ class ShareGroupCoordinator:
             member = _member_of(group, member_id)
         except KafkaError as refusal:
             return Outcome(reply=HeartbeatReply.refusal(refusal))
-        records = Records(group_id)
+        records = Records(group_id, self._times)
         self._assign(group, now_ms, records)
         group.reconcile(member, records)
         return records.outcome(self._reply(member, self._settings(group_id), True))
@@ -147,7 +151,7 @@ class ShareGroupCoordinator:
         group = self._groups.get(group_id)
         if group is None:
             return Outcome()
-        records = Records(group_id)
+        records = Records(group_id, self._times)
         take_initialized(group, results, records)
         if group.members:
             self._compare_targets(group, records)
@@ -199,7 +203,7 @@ class ShareGroupCoordinator:
             return Outcome(reply=refusal.code)
         if group.members:
             return Outcome(reply=ErrorCode.non_empty_group)
-        records = Records(group_id)
+        records = Records(group_id, self._times)
         partitions = start_deleting(group, topics, records)
         if partitions:
             return records.outcome(None, DeleteShareState(group_id, partitions))
@@ -210,7 +214,7 @@ class ShareGroupCoordinator:
         group = self._groups.get(group_id)
         if group is None:
             return Outcome(reply=ErrorCode.none)
-        records = Records(group_id)
+        records = Records(group_id, self._times)
         take_deleted(group, results, records)
         failures = [result.code for result in results if result.code is not ErrorCode.none]
         if failures:
@@ -244,7 +248,7 @@ class ShareGroupCoordinator:
         if not is_possible:
             return Outcome(reply=reply)
         group = self._groups.get(group_id) or self._create(group_id)
-        records = Records(group_id)
+        records = Records(group_id, self._times)
         requests = offsets.start_altering(group, wanted, reply, records)
         return records.outcome(reply, InitializeSharePartitions(group_id, requests))
 
@@ -264,13 +268,13 @@ class ShareGroupCoordinator:
             group = self._existing(group_id)
         except KafkaError as refusal:
             return Outcome(reply=OffsetsReply.refusal(refusal))
-        records = Records(group_id)
+        records = Records(group_id, self._times)
         reply, partitions = offsets.start_deleting(group, names, topics, records)
         return records.outcome(reply, *([DeleteShareState(group_id, partitions)] if partitions else ()))
 
     def offsets_deleted(self, group_id: str, reply: OffsetsReply, results: Sequence[Result]) -> Outcome[OffsetsReply]:
         """What the persister answered to the effect of `delete_offsets`. Topics that it refused stay Deleting."""
-        records = Records(group_id)
+        records = Records(group_id, self._times)
         if (group := self._groups.get(group_id)) is not None:
             take_deleted(group, results, records)
         return records.outcome(offsets.deleted(reply, results))
@@ -279,7 +283,7 @@ class ShareGroupCoordinator:
         """Forget the topic in all groups. Its share state is the share coordinator's business."""
         changed = []
         for group in self._groups.values():
-            records = Records(group.group_id)
+            records = Records(group.group_id, self._times)
             forget_topic(group, topic_id, records)
             changed.append(records)
         return _together(changed)
@@ -312,6 +316,7 @@ class ShareGroupCoordinator:
                     group = loaded[parsed.group_id] = self._groups.get(parsed.group_id) or self._create(parsed.group_id)
                 group.replay(parsed, parsed.decode_value(value))
         for group in loaded.values():
+            group.assignment_ms = self._times.loaded(group.assignment_ms, now_ms)
             timeout_ms = self._settings(group.group_id).session_timeout_ms
             for member in group.members.values():
                 self._start_session(group, member, now_ms + timeout_ms)
@@ -440,7 +445,7 @@ class ShareGroupCoordinator:
         return records.outcome(HeartbeatReply(member_id=request.member_id, member_epoch=LEAVE_EPOCH))
 
     def _remove_members(self, group_id: str, member_ids: Iterable[str]) -> Records:
-        records = Records(group_id)
+        records = Records(group_id, self._times)
         self._groups[group_id].remove_members(member_ids, records)
         return records
 

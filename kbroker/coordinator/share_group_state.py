@@ -17,6 +17,7 @@ from typing import TypeAlias, TypeVar
 from uuid import UUID
 
 from kbroker.coordinator.share_group_api import DeleteShareState, InitializeSharePartitions, Outcome, TopicsView
+from kbroker.coordinator.stored_times import StoredTimes
 from kbroker.coordinator_records import (
     Message,
     NamedTopic,
@@ -73,9 +74,10 @@ class TopicPart:
 
 
 class Records:
-    """Changes for the StateStore, collected for one group."""
+    """Changes for the StateStore, collected for one group. `times`: what moments are in a record."""
 
-    def __init__(self, group_id: str) -> None:
+    def __init__(self, group_id: str, times: StoredTimes) -> None:
+        self.times = times
         self.changes: list[Change] = []
         self._group_id = group_id
 
@@ -158,7 +160,7 @@ class Group:
         self.targets = dict(targets)
         self.must_compare_targets = False
         self.assignment_epoch, self.assignment_ms = self.epoch, now_ms
-        metadata = ShareGroupTargetMetadata(assignment_epoch=self.assignment_epoch, assignment_timestamp=now_ms)
+        metadata = ShareGroupTargetMetadata(assignment_epoch=self.assignment_epoch, assignment_timestamp=records.times.to_store(now_ms))
         records.put(RecordType.SHARE_GROUP_TARGET_METADATA, metadata)
 
     def reconcile(self, member: Member, records: Records) -> bool:

@@ -18,6 +18,7 @@ from kbroker.broker.connection import Connection, PeerGone
 from kbroker.broker.consumer_groups import ConsumerGroups
 from kbroker.broker.deadlines import Deadlines
 from kbroker.broker.group_commit import GroupCommit
+from kbroker.broker.session_clock import SessionClock
 from kbroker.broker.topics import Topics
 from kbroker.config import BrokerConfig
 from kbroker.coordinator.classic_group_api import JoinReply, JoinRequest, LeaveRequest, Leaving, Protocol, SyncReply, SyncRequest
@@ -79,7 +80,8 @@ class World:
         self.inner.start(load=False)
         commits = cast(GroupCommit[Change], self.commits)
         topics = cast(Topics, self.inner.topics)
-        return ConsumerGroups(self.inner.groups, topics, self.configs, self.inner.store, commits, expiry_interval_s=EXPIRY_S)
+        clock = SessionClock()
+        return ConsumerGroups(self.inner.groups, topics, self.configs, self.inner.store, commits, clock, expiry_interval_s=EXPIRY_S)
 
     @property
     def waiting(self) -> int:

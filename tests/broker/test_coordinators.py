@@ -13,6 +13,7 @@ import trio.testing
 from kbroker.broker.configs import Configs
 from kbroker.broker.coordinators import JOIN_PATIENCE_S, GroupCoordinator
 from kbroker.broker.deadlines import Deadlines
+from kbroker.broker.session_clock import SessionClock
 from kbroker.broker.share_groups import ShareGroups
 from kbroker.config import BrokerConfig
 from kbroker.coordinator.group_ids import SHARE, GroupIds
@@ -92,7 +93,7 @@ class World:
         )
         self.group_ids = GroupIds()
         pure = ShareGroupCoordinator(lambda _: ShareGroupSettings(), self.group_ids)
-        self.coordinator = GroupCoordinator(pure, topics, persister, share_groups, configs, store, commits)
+        self.coordinator = GroupCoordinator(pure, topics, persister, share_groups, configs, store, commits, SessionClock())
         self.coordinator.load()
 
     async def heartbeat(self, epoch: int, *topics: str) -> HeartbeatReply:

@@ -18,6 +18,7 @@ from kbroker.coordinator.groups import Groups
 from kbroker.coordinator.offsets import Offsets
 from kbroker.coordinator.offsets_api import Commit, CommitRequest, OffsetErrors, OffsetsSettings
 from kbroker.coordinator.outcome import Answer, ApplyOffsets, GenerationSaved, OffsetOf, Outcome, Ticket
+from kbroker.coordinator.stored_times import StoredTimes
 from kbroker.errors import ErrorCode
 from kbroker.state_records import GroupKey, GroupOffsetKey, group_prefix
 from kbroker.storage.memory_store import MemoryStateStore
@@ -65,17 +66,20 @@ class World:
         self.consumer_settings = consumer.ConsumerGroupSettings(assignment_interval_ms=0)
         self.classic_settings = classic.ClassicGroupSettings(initial_rebalance_delay_ms=0)
         self.now_ms = 1_000_000
+        self.times = StoredTimes(self.now_ms)
         self._numbers = count(1)
         self.start()
 
     def start(self, *, load: bool = True) -> None:
-        """As after kill -9: only what is stored is left."""
+        """As after kill -9: only what is stored is left. The session clock begins anew, with the time of the wall clock."""
         self.flying: list[Flying] = []
+        self.now_ms += self.times.ahead_ms
+        self.times = StoredTimes(self.now_ms)
         self.group_ids = GroupIds()
         self.groups = Groups(
-            ClassicGroups(lambda: self.classic_settings, self.group_ids, self._new_id),
-            ConsumerGroups(lambda _: self.consumer_settings, self.group_ids, self.topics, ASSIGNORS, self._new_id),
-            Offsets(lambda: self.offsets_settings),
+            ClassicGroups(lambda: self.classic_settings, self.group_ids, self._new_id, self.times),
+            ConsumerGroups(lambda _: self.consumer_settings, self.group_ids, self.topics, ASSIGNORS, self._new_id, self.times),
+            Offsets(lambda: self.offsets_settings, self.times),
             self.group_ids,
             self.topics,
         )
@@ -140,6 +144,10 @@ class World:
         """What runs out meanwhile."""
         self.now_ms += milliseconds
         self.carry_out(self.groups.expire(self.now_ms))
+
+    def step_clock(self, milliseconds: int) -> None:
+        """Somebody sets the wall clock, or the machine was asleep for so long: the session clock does not notice."""
+        self.times.ahead_ms += milliseconds
 
     # --- offsets ---
 

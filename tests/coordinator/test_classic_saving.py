@@ -8,6 +8,7 @@ from kbroker.coordinator.classic_group_api import ClassicGroupSettings, JoinRepl
 from kbroker.coordinator.classic_group_state import ClassicGroup, GroupState
 from kbroker.coordinator.group_ids import CLASSIC
 from kbroker.coordinator.outcome import Answer, Records
+from kbroker.coordinator.stored_times import StoredTimes
 from kbroker.errors import ErrorCode
 
 from .classic_world import GROUP, NOT_SAVED, OK, Member, World, protocols
@@ -241,7 +242,7 @@ def test_taken_out_and_put_in_again(world: World) -> None:
     a, b = Member(world, "a"), Member(world, "b")
     world.form(a)
     waiting = b.enter()
-    records = Records(GROUP)
+    records = Records(GROUP, StoredTimes())
     group = world.groups.take_out(GROUP, records)
     assert records.effects == [Answer(waiting, JoinReply(REBALANCING, member_id=b.member_id))]
     assert world.group_ids.type_of(GROUP) is None
@@ -249,8 +250,8 @@ def test_taken_out_and_put_in_again(world: World) -> None:
 
     record = world.stored()
     assert record is not None
-    group = ClassicGroup.from_record(GROUP, record, world.now_ms)
-    records = Records(GROUP)
+    group = ClassicGroup.from_record(GROUP, record, StoredTimes(), world.now_ms)
+    records = Records(GROUP, StoredTimes())
     world.groups.put_in(group, records, rebalance=True, now_ms=world.now_ms)
     assert len(records.changes) == 1
     assert a.heartbeat(1) is REBALANCING

@@ -1,5 +1,5 @@
 """A broker whose wall clock is set while it runs, forward and back: locks and sessions do not notice, timestamps do, and records
-leave by retention as if that much time had passed (as in Kafka)."""
+leave by retention as if that much time had passed (as in Kafka). Committed offsets stay."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def stepped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningB
     """One for all tests, which step its clock back to where it was."""
     home = tmp_path_factory.mktemp("stepped")
     clock = SteppedClock(home / "clock")
-    config = {**FAST_CONFIG, "log.retention.check.interval.ms": "100"}
+    config = {**FAST_CONFIG, "log.retention.check.interval.ms": "100", "offsets.retention.check.interval.ms": "100"}
     broker = RunningBroker(home, config=config, command=clock.command(), env=clock.environment())
     broker.start()
     try:
@@ -88,6 +88,21 @@ def accepted(consumer: ShareConsumer, messages: list[Message]) -> bool:
     for message in messages:
         consumer.acknowledge(message)
     return list(consumer.commit_sync(10).values()) == [None]
+
+
+def committed(broker: RunningBroker, topic: str, partitions: int) -> list[int]:
+    """Offsets of the group that is named like the topic, -1001 where there is none."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic, "log_level": 0})
+    found = consumer.committed([TopicPartition(topic, number) for number in range(partitions)], timeout=20)
+    consumer.close()
+    return [each.offset for each in found]
+
+
+def commit(broker: RunningBroker, topic: str, partition: int, offset: int) -> None:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic, "log_level": 0})
+    (done,) = consumer.commit(offsets=[TopicPartition(topic, partition, offset)], asynchronous=False) or []
+    consumer.close()
+    assert done.error is None
 
 
 def bounds(broker: RunningBroker, topic: str) -> tuple[int, int]:
@@ -170,3 +185,25 @@ def test_a_slow_clock_of_the_broker_refuses_the_records_of_right_ones(broker: Ru
     clock.step(2 * timedelta(hours=1))
     assert sender.send() == [None]
     assert bounds(broker, topic) == (0, 2)
+
+
+def test_committed_offsets_are_as_old_as_they_are(broker: RunningBroker, clock: SteppedClock, topic: str) -> None:
+    """The clock is a month behind at the start, then a month ahead, then right. Only what was stored with a time of a month ago is
+    forgotten, and that not before the restart."""
+    month = 30 * DAY
+    broker.kill()
+    clock.step(-month)
+    broker.start()
+    broker.create_topic(topic, partitions=3)
+    commit(broker, topic, 0, 10)
+    clock.step(2 * month)
+    commit(broker, topic, 1, 11)
+    clock.step(-month)
+    commit(broker, topic, 2, 12)
+    assert committed(broker, topic, 3) == [10, 11, 12]
+    broker.kill()
+    broker.start()
+    for _ in range(1000):
+        if committed(broker, topic, 1) == [-1001]:
+            break
+    assert committed(broker, topic, 3) == [-1001, 11, 12]
