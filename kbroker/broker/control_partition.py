@@ -3,7 +3,7 @@
 The hint is in the state store (state_records.ControlHint). It is what the early draft of KIP-932 calls the share snapshot file, and it
 makes a load cheap however long the log is: chains end where it says, or further on if it is open, and only from its offset on is the
 log looked through. A log is opened, durably, before the first control record of a broker life is appended, and closed by a clean stop:
-a log without a hint has no control records, and behind a closed one there are no more.
+a log without a hint has no control records, and behind a closed one there are no more. Chains that begin below the log's start have ended.
 
 A power cut with durability `os` may leave a hint that speaks of records which the log has lost. Then a chain does not end where the
 hint says, and the whole log is looked through.
@@ -69,7 +69,7 @@ class ControlPartition:
         end = self.partition.high_watermark
         if value is not None:
             hint = ControlHint.decode(value)
-            chains = ControlChains(hint.groups)
+            chains = ControlChains.of_hint(hint, self.partition.log_start_offset)
             await self._replay(chains, hint.offset if hint.is_open else end, end)
             if not await self._end_as_they_say(chains):
                 logger.warning("%s-%d: the log has lost control records, the newest are looked for in all of it", *self._name)

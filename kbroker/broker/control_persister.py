@@ -116,10 +116,19 @@ class ControlRecordsPersister:
         return results
 
     async def delete(self, group_id: str, partitions: Sequence[TopicPartition]) -> list[Result]:
+        """Synced on return, with durability `os` as well: the group goes from the state store next, and a power cut that takes the log's
+        end must not leave its state to the next group of that name."""
+
         def decide(group_id: str, wanted: Sequence[ReadRequest], *, now_ms: int) -> ShareStateOutcome[Result]:
             return self._coordinator.delete(group_id, [request.partition for request in wanted])
 
-        return await self._ask(group_id, [ReadRequest(partition, 0) for partition in partitions], Result, decide)
+        results = await self._ask(group_id, [ReadRequest(partition, 0) for partition in partitions], Result, decide)
+        try:
+            await self._logs.flush()
+        except (NoSpace, StoreFailed) as error:
+            failed = ErrorCode.coordinator_not_available, str(error)
+            return [Result(each.partition, *failed) if each.code is ErrorCode.none else each for each in results]
+        return results
 
     async def read_summary(self, group_id: str, requests: Sequence[ReadRequest]) -> list[SummaryResult]:
         """What is saved, and what is counted, at the moment of the answer. Records that went with the log's start are done with: nobody

@@ -48,6 +48,13 @@ class ControlChains:
 
     # -- reading the log, once -----------------------------------------------------------------------------------------
 
+    @classmethod
+    def of_hint(cls, hint: ControlHint, log_start: int) -> ControlChains:
+        """To be followed by `replay` of an open hint's records. A chain that begins below `log_start` has ended: a group that still has
+        state has a newer checkpoint behind it, and of a deleted one the record that says so may have gone, too. What can still be read
+        there, as its segment is not gone, does not count."""
+        return cls({group_id: chain for group_id, chain in hint.groups.items() if chain.checkpoint >= log_start})
+
     def replay(self, offset: int, control: ShareControl) -> None:
         """A record that was found in the log, in offset order. Deltas whose checkpoint is gone are of a state that was deleted."""
         if control.is_deletion:
