@@ -102,7 +102,8 @@ class ControlRecordsPersister:
     # -- the five verbs -----------------------------------------------------------------------------------------------
 
     async def initialize(self, group_id: str, requests: Sequence[InitializeRequest]) -> list[Result]:
-        return await self._ask(group_id, requests, Result, self._coordinator.initialize, opens=True)
+        """Synced on return, with durability `os` as well: the group is told so in the state store next, and could not go on without."""
+        return await self._synced(await self._ask(group_id, requests, Result, self._coordinator.initialize, opens=True))
 
     async def read(self, group_id: str, requests: Sequence[ReadRequest]) -> list[ReadResult]:
         """`written_in` is never told: state cannot be ahead of the log that it lies in."""
@@ -122,13 +123,8 @@ class ControlRecordsPersister:
         def decide(group_id: str, wanted: Sequence[ReadRequest], *, now_ms: int) -> ShareStateOutcome[Result]:
             return self._coordinator.delete(group_id, [request.partition for request in wanted])
 
-        results = await self._ask(group_id, [ReadRequest(partition, 0) for partition in partitions], Result, decide)
-        try:
-            await self._logs.flush()
-        except (NoSpace, StoreFailed) as error:
-            failed = ErrorCode.coordinator_not_available, str(error)
-            return [Result(each.partition, *failed) if each.code is ErrorCode.none else each for each in results]
-        return results
+        requests = [ReadRequest(partition, 0) for partition in partitions]
+        return await self._synced(await self._ask(group_id, requests, Result, decide))
 
     async def read_summary(self, group_id: str, requests: Sequence[ReadRequest]) -> list[SummaryResult]:
         """What is saved, and what is counted, at the moment of the answer. Records that went with the log's start are done with: nobody
@@ -254,6 +250,15 @@ class ControlRecordsPersister:
                 raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
         for number, value in entries:
             yield prefix + share_state_number(number), value
+
+    async def _synced(self, results: list[Result]) -> list[Result]:
+        """These, or that they were not done if a power cut might still take them."""
+        try:
+            await self._logs.flush()
+        except (NoSpace, StoreFailed) as error:
+            failed = ErrorCode.coordinator_not_available, str(error)
+            return [Result(each.partition, *failed) if each.code is ErrorCode.none else each for each in results]
+        return results
 
     async def _save(self, outcome: ShareStateOutcome[R]) -> list[R]:
         if not outcome.must_wait:

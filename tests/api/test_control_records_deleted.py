@@ -186,24 +186,27 @@ async def opened_with_os(directory: Path) -> AsyncIterator[Client]:
         yield Client(broker)
 
 
-async def test_a_deletion_is_synced_with_durability_os(tmp_path: Path) -> None:
-    """The group itself, in the other store, may be gone for good a moment later."""
+async def test_beginnings_and_ends_are_synced_with_durability_os(tmp_path: Path) -> None:
+    """What the group is told next lies in the other store: it must not be there alone."""
     async with opened_with_os(tmp_path) as client:
         key = await a_group_with_state(client)
-        logs, seen = client.broker.logs, []
-        sync = logs._sync
+        partition, logs = client.partition("orders"), client.broker.logs
+        seen, sync = list[int](), logs._sync
 
         def noted() -> None:
-            seen.append(client.partition("orders").high_watermark)
+            seen.append(partition.high_watermark)
             sync()
 
         logs._sync = noted
+        assert await write(client, key, GROUP, 3, state_epoch=7) is ErrorCode.none
+        assert seen == [], "what is acknowledged may be lost, and comes again"
         assert await delete(client, key, GROUP) is ErrorCode.none
-        assert controls(client, key)[-1][1].is_deletion
-        assert seen == [client.partition("orders").high_watermark], "behind the deletion, before the answer"
+        assert seen == [partition.high_watermark], "behind the deletion, before the answer"
+        assert await begin(client, key, GROUP, 1, 0) is ErrorCode.none
+        assert seen == [partition.high_watermark - 1, partition.high_watermark]
 
 
-async def test_a_deletion_that_cannot_be_synced_is_no_deletion(tmp_path: Path) -> None:
+async def test_what_cannot_be_synced_is_not_done(tmp_path: Path) -> None:
     async with opened_with_os(tmp_path) as client:
         key = await a_group_with_state(client)
 
@@ -212,3 +215,4 @@ async def test_a_deletion_that_cannot_be_synced_is_no_deletion(tmp_path: Path) -
 
         client.broker.logs._sync = fails
         assert await delete(client, key, GROUP) is ErrorCode.coordinator_not_available
+        assert await begin(client, key, OTHER, 1, 0) is ErrorCode.coordinator_not_available
