@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from kbroker.broker.partition import Partition
 from kbroker.broker.time_lookup import record_at_time
@@ -21,9 +22,11 @@ from kbroker.clock import wall_clock_ms
 from kbroker.config import reset_duration_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.effects import ShareSettings, StateBatch
+from kbroker.share.in_flight import MAX_SPAN
 from kbroker.share.persister import InitializeRequest, Persister, ReadRequest, ReadResult, Result, TopicPartition, WriteRequest, begin_anew
-from kbroker.share.record_state import TERMINAL
+from kbroker.share.record_state import MAX_DELIVERY_COUNT, TERMINAL
 from kbroker.share.share_partition import SharePartition
+from kbroker.share.state_batches import clip
 
 logger = logging.getLogger(__name__)
 _UNDECIDED = -1
@@ -44,11 +47,13 @@ async def load_share_partition(
     key = TopicPartition(partition.log.topic_id, partition.log.partition)
     state = (await persister.read(group_id, [ReadRequest(key, partition.leader_epoch)]))[0]
     _check(state)
-    start_offset, batches = state.start_offset, state.batches
+    start_offset = state.start_offset
     if start_offset == _UNDECIDED:
         start_offset = await _reset_offset(partition, reset_policy())
     if is_forgotten():  # An alteration need not have raised the state epoch, which would fence what is written here.
         raise KafkaError(ErrorCode.fenced_state_epoch, "The state was altered while it was being loaded.")
+    state = replace(state, batches=_fitted(state.batches, partition.log_start_offset if start_offset < 0 else start_offset))
+    batches = state.batches
     if state.start_offset == _UNDECIDED:
         await _write_start(persister, group_id, partition, key, state, start_offset, batches)
     elif start_offset < 0:  # Set by somebody who meant the beginning.
@@ -75,6 +80,23 @@ async def _reset_offset(partition: Partition, policy: str) -> int:
     if found is None:
         raise KafkaError(ErrorCode.offset_not_available, f"no record is as young as {policy} asks for")
     return found[0]
+
+
+def _fitted(batches: Sequence[StateBatch], start_offset: int) -> tuple[StateBatch, ...]:
+    """As much of the batches as there is room for in memory. The share coordinator takes no others, but it may not have known the start,
+    and earlier versions took them: records that are too far away come again, and nothing is counted higher than possible."""
+    if not batches or (
+        min(batch.first_offset for batch in batches) >= start_offset
+        and max(batch.last_offset for batch in batches) < start_offset + MAX_SPAN
+        and max(batch.delivery_count for batch in batches) <= MAX_DELIVERY_COUNT
+    ):
+        return tuple(batches)
+    last_offset = start_offset + MAX_SPAN - 1
+    return tuple(
+        batch._replace(last_offset=min(batch.last_offset, last_offset), delivery_count=min(batch.delivery_count, MAX_DELIVERY_COUNT))
+        for batch in clip(batches, start_offset)
+        if batch.first_offset <= last_offset
+    )
 
 
 def _end_of_what_was_written(state: ReadResult, partition: Partition) -> int | None:

@@ -47,7 +47,8 @@ from kbroker.share.persister import (
     TopicPartition,
     WriteRequest,
 )
-from kbroker.share.record_state import TERMINAL
+from kbroker.share.in_flight import MAX_SPAN
+from kbroker.share.record_state import MAX_DELIVERY_COUNT, TERMINAL
 from kbroker.share.state_batches import clip, combine
 from kbroker.state_records import (
     MAX_GROUP_ID_BYTES,
@@ -301,7 +302,7 @@ class ShareStateCoordinator:
             _check_partition(partition)
             _check_epoch(leader_epoch, "leader epoch")
             _check_epoch(state_epoch, "state epoch")
-        _check_batches(batches)
+        last_offset = _check_batches(batches)
         entry = self._entry(decision.group_id, partition, decision)
         state = entry.state
         if state is None:
@@ -311,7 +312,10 @@ class ShareStateCoordinator:
         if state_epoch < state.state_epoch:
             raise _fenced_state(state_epoch, state)
         self._check_exists(partition)
-        if state.start_offset < start_offset != UNCHANGED_OFFSET:
+        rises = state.start_offset < start_offset != UNCHANGED_OFFSET
+        if batches:
+            _check_span(last_offset, start_offset if rises else state.start_offset)
+        if rises:
             state.start_offset = start_offset
             state.delivery_complete_count = delivery_complete_count
             state.written_in = state.leader_epoch
@@ -461,11 +465,23 @@ def _check_epoch(epoch: int, name: str) -> None:
         raise KafkaError(ErrorCode.invalid_request, f"The {name} must not be negative.")
 
 
-def _check_batches(batches: Iterable[StateBatch]) -> None:
-    """Kafka stores what it is given, and the share-partition can then never be loaded again. kbroker refuses it."""
+def _check_batches(batches: Iterable[StateBatch]) -> int:
+    """Kafka stores what it is given, and the share-partition can then never be loaded again. kbroker refuses it. Gives the last offset."""
+    last_offset = -1
     for first, last, state, count in batches:
-        if not 0 <= first <= last or state not in PERSISTED_STATES or count < 0:
-            raise KafkaError(ErrorCode.invalid_request, f"Not a state batch: {first}-{last}, state {state}, delivery count {count}.")
+        if not 0 <= first <= last or state not in PERSISTED_STATES or not 0 <= count <= MAX_DELIVERY_COUNT:
+            message = f"Not a state batch: {first}-{last}, state {state}, delivery count {count} (0 to {MAX_DELIVERY_COUNT})."
+            raise KafkaError(ErrorCode.invalid_request, message)
+        if last > last_offset:
+            last_offset = last
+    return last_offset
+
+
+def _check_span(last_offset: int, start_offset: int) -> None:
+    """No more offsets than a share-partition has in memory; from where on is not known before the start is decided."""
+    if last_offset - start_offset >= MAX_SPAN and start_offset >= 0:
+        message = f"State batches may span {MAX_SPAN} offsets from the start offset {start_offset} on, not up to {last_offset}."
+        raise KafkaError(ErrorCode.invalid_request, message)
 
 
 def _fenced_leader(leader_epoch: int, state: ShareState) -> KafkaError:

@@ -106,7 +106,10 @@ HAND_OUT = bytes(code | HANDED_OUT if code in DEAD_LETTER_CODES else code for co
 TAKE_BACK = bytes(code & ~HANDED_OUT if code in HANDED_OUT_CODES else code for code in range(256))
 """bytes.translate tables for dead letters that are handed out, and that come back."""
 
-COUNT_UP = bytes(min(count + 1, 255) for count in range(256))
+MAX_DELIVERY_COUNT = 255
+"""Counted up to here, and no further: one byte per offset."""
+
+COUNT_UP = bytes(min(count + 1, MAX_DELIVERY_COUNT) for count in range(256))
 """bytes.translate table of the delivery counts: one more delivery."""
 
 

@@ -38,6 +38,7 @@ from kbroker.share.record_state import (
     ARCHIVING_CODES,
     DEAD_LETTER_CODES,
     HOLE,
+    MAX_DELIVERY_COUNT,
     PENDING_ARCHIVING_CODES,
     PENDING_CODES,
     STATE,
@@ -51,7 +52,6 @@ __all__ = ["AcquireMode", "SharePartition", "SharePartitionStatistics"]
 
 Runs = list[tuple[int, int]]
 _UNDECIDED = frozenset((RecordState.ACQUIRED, HOLE, *PENDING_CODES))
-_MAX_DELIVERY_COUNT = 255
 _new_persist: Callable[[tuple[int, int, int, tuple[StateBatch, ...], int, int]], Persist] = partial(tuple.__new__, Persist)
 """A Persist without two calls: there is one for each acknowledgement list."""
 
@@ -419,7 +419,7 @@ def _check_state(start_offset: int, batches: Sequence[StateBatch]) -> None:
             raise ValueError(f"{batch}: below the start offset, upside down, or overlapping the one before")
         if batch.state not in RecordState.__members__.values():
             raise ValueError(f"{batch}: unknown record state")
-        if not 0 <= batch.delivery_count <= _MAX_DELIVERY_COUNT:
+        if not 0 <= batch.delivery_count <= MAX_DELIVERY_COUNT:
             raise ValueError(f"{batch}: delivery count out of range")
         next_offset = batch.last_offset + 1
     if next_offset - start_offset > MAX_SPAN:

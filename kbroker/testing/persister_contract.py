@@ -31,7 +31,9 @@ from kbroker.broker.options import StartOptions
 from kbroker.config import BrokerConfig
 from kbroker.errors import ErrorCode
 from kbroker.share.effects import StateBatch
+from kbroker.share.in_flight import MAX_SPAN
 from kbroker.share.persister import InitializeRequest, ReadRequest, ReadResult, Result, SummaryResult, TopicPartition, WriteRequest
+from kbroker.share.record_state import MAX_DELIVERY_COUNT
 from kbroker.testing.persister_model import GROUP, LEADER, PARTITIONS, TOPIC_NAME, A, Asked, G, K, Model, R, random_step
 
 _OK, _INVALID = ErrorCode.none, ErrorCode.invalid_request
@@ -192,7 +194,14 @@ class PersisterContract(PersisterAnswers):
     @with_broker
     async def test_batches_that_could_never_be_loaded(self, asked: Asked) -> None:
         await asked.begin()
-        wrong = [StateBatch(109, 108, A, 1), StateBatch(-1, 8, A, 1), StateBatch(101, 102, 1, 1), StateBatch(101, 102, A, -1)]
+        wrong = [
+            StateBatch(109, 108, A, 1),
+            StateBatch(-1, 8, A, 1),
+            StateBatch(101, 102, 1, 1),
+            StateBatch(101, 102, A, -1),
+            StateBatch(101, 102, A, MAX_DELIVERY_COUNT + 1),
+            StateBatch(101, 100 + MAX_SPAN, A, 1),
+        ]
         for batch in wrong:
             assert await asked.write(StateBatch(100, 101, K, 1), batch) is _INVALID
         assert await asked.batches() == ()

@@ -11,6 +11,7 @@ from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateOut
 from kbroker.coordinator_records import ShareSnapshot, ShareUpdate, StateBatchRecord
 from kbroker.errors import ErrorCode, StoreFailed
 from kbroker.share.effects import StateBatch
+from kbroker.share.in_flight import MAX_SPAN
 from kbroker.share.persister import (
     InitializeRequest,
     ReadRequest,
@@ -188,12 +189,28 @@ def test_a_topic_that_is_gone_is_the_last_check(partition: TopicPartition) -> No
 
 
 @pytest.mark.parametrize(
-    "batch", [StateBatch(9, 8, A, 1), StateBatch(-1, 8, A, 1), StateBatch(1, 8, 1, 1), StateBatch(1, 8, 9, 1), StateBatch(1, 8, A, -1)]
+    "batch",
+    [
+        StateBatch(9, 8, A, 1), StateBatch(-1, 8, A, 1), StateBatch(1, 8, 1, 1), StateBatch(1, 8, 9, 1), StateBatch(1, 8, A, -1),
+        StateBatch(101, 102, A, 256), StateBatch(101, 100 + MAX_SPAN, A, 1), StateBatch(1 << 62, 1 << 62, K, 1),
+    ],  # fmt: skip
 )
 def test_garbage_is_refused_instead_of_stored(share: Share, batch: StateBatch) -> None:  # SC-30
     """Kafka stores it, and the share-partition never loads again."""
     assert share.write(StateBatch(100, 101, K, 1), batch).code is ErrorCode.invalid_request
     assert share.read(7).batches == ()
+
+
+def test_what_may_be_loaded_just_so_is_stored(share: Share) -> None:  # SC-30
+    """The span counts from the start offset that the write itself brings, once there is one."""
+    far, farther = StateBatch(99 + MAX_SPAN, 99 + MAX_SPAN, K, 255), StateBatch(100 + MAX_SPAN, 100 + MAX_SPAN, K, 1)
+    assert share.write(far).code is ErrorCode.none
+    assert share.write(farther).code is ErrorCode.invalid_request
+    assert share.write(farther, start=101).code is ErrorCode.none
+    assert share.write(farther, start=100).code is ErrorCode.none, "the start stays 101"
+    assert share.read(7).batches == (far, farther)
+    assert share.coordinator.initialize("g", [InitializeRequest(P, 9, -1)], now_ms=0).results[0].code is ErrorCode.none
+    assert share.write(StateBatch(1 << 62, 1 << 62, K, 1), start=-1, state=9).code is ErrorCode.none, "where is not known yet"
 
 
 def test_group_ids_that_no_key_can_hold(share: Share) -> None:  # SC-32
