@@ -217,10 +217,11 @@ class ControlRecordsPersister:
 
     async def _open(self, controls: Sequence[ControlPartition]) -> None:
         """Before the first append to a log in this broker life. Durable, with durability `os` as well. Raises NoSpace, StoreFailed."""
-        if controls:
-            await self._state.commit([control.open_hint() for control in controls])
+        there = [control for control in controls if not control.partition.deleted]
+        if there:
+            await self._state.commit([control.open_hint() for control in there])
             await self._state.flush()
-            for control in controls:
+            for control in there:
                 control.is_open = True
 
     async def _read_group_ahead(self, key: SharePartitionKey, control: ControlPartition) -> None:

@@ -303,8 +303,10 @@ class Topics:
                 raise
 
     async def _finish_deletion(self, topic_id: UUID, partitions: int) -> None:
+        """What the state store has of the topic is looked for behind all that was submitted while it was there, and removed in the same
+        step. Who submits something for a partition makes sure, in that step, that it is not deleted."""
         await self._drop_logs(topic_id, range(partitions))
-        await self._state.commit(removal_of(self._state_store, topic_id, partitions))
+        await self._state.perform(lambda: self._state_store.write(removal_of(self._state_store, topic_id, partitions)))
 
     async def move_log_start(self, partition: Partition, offset: int, *, to_free_space: bool = False) -> None:
         """Everything below `offset` is gone for readers and for good on return; whole segments below it are removed. What the
@@ -314,10 +316,12 @@ class Topics:
         start does not keep the segments from going: the log itself tells where it begins.
         """
         async with partition.moving_log_start:
-            if offset <= partition.log_start_offset or partition.deleted:
+            if offset <= partition.log_start_offset:
                 return
-            if self.before_log_start_moves is not None:
+            if self.before_log_start_moves is not None and not partition.deleted:
                 await self.before_log_start_moves(partition, offset)
+            if partition.deleted:  # Perhaps meanwhile.
+                return
             log = partition.log
             changes: list[Change] = [(LogStartKey(log.topic_id, log.partition).encode(), LogStart(offset).encode())]
             changes += await self._producers_without(partition, offset)

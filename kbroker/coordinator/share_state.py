@@ -38,6 +38,7 @@ from kbroker.coordinator.share_state_load import NEVER_READ_LEADER_EPOCH, ShareS
 from kbroker.coordinator_records import UNCHANGED_OFFSET, UNKNOWN_COUNT, UNKNOWN_EPOCH, encode_share_snapshot, encode_share_update
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.share.effects import StateBatch
+from kbroker.share.in_flight import MAX_SPAN
 from kbroker.share.persister import (
     InitializeRequest,
     ReadRequest,
@@ -47,7 +48,6 @@ from kbroker.share.persister import (
     TopicPartition,
     WriteRequest,
 )
-from kbroker.share.in_flight import MAX_SPAN
 from kbroker.share.record_state import MAX_DELIVERY_COUNT, TERMINAL
 from kbroker.share.state_batches import clip, combine
 from kbroker.state_records import (

@@ -191,9 +191,15 @@ def test_a_topic_that_is_gone_is_the_last_check(partition: TopicPartition) -> No
 @pytest.mark.parametrize(
     "batch",
     [
-        StateBatch(9, 8, A, 1), StateBatch(-1, 8, A, 1), StateBatch(1, 8, 1, 1), StateBatch(1, 8, 9, 1), StateBatch(1, 8, A, -1),
-        StateBatch(101, 102, A, 256), StateBatch(101, 100 + MAX_SPAN, A, 1), StateBatch(1 << 62, 1 << 62, K, 1),
-    ],  # fmt: skip
+        StateBatch(9, 8, A, 1),
+        StateBatch(-1, 8, A, 1),
+        StateBatch(1, 8, 1, 1),
+        StateBatch(1, 8, 9, 1),
+        StateBatch(1, 8, A, -1),
+        StateBatch(101, 102, A, 256),
+        StateBatch(101, 100 + MAX_SPAN, A, 1),
+        StateBatch(1 << 62, 1 << 62, K, 1),
+    ],
 )
 def test_garbage_is_refused_instead_of_stored(share: Share, batch: StateBatch) -> None:  # SC-30
     """Kafka stores it, and the share-partition never loads again."""
