@@ -63,6 +63,7 @@ _MORE = tuple(bytes((number,)) for number in range(0x80, 0x100))
 _NULL = _ONE_BYTE[1]  # -1
 _SIGNED = tuple((number >> 1) ^ -(number & 1) for number in range(0x80))
 """What a varint of one byte says."""
+_MAX_TIMESTAMP_MS = (1 << 63) - 1
 _STAMP_OFFSET = struct.Struct(">q")
 _STAMP_EPOCH = struct.Struct(">i")
 _STAMP_CRC = struct.Struct(">I")
@@ -241,6 +242,20 @@ def iter_records(data: Buffer, position: int = 0, *, max_bytes: int = DEFAULT_MA
             start = end
     except (ValueError, IndexError, BufferUnderflow) as error:
         raise CorruptPayload(f"record at byte {start} cannot be read: {error}") from error
+
+
+def stored_records(data: Buffer, position: int = 0, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Iterator[Record]:
+    """As iter_records, of a batch whose payload a producer may have written that contradicts its header: no record has an offset that
+    belongs to another batch, comes twice or out of order, nor a time that 64 bits cannot hold. CorruptPayload behind the last such one."""
+    header = read_header(data, position)
+    least, last_offset = header.base_offset, header.last_offset
+    for record in iter_records(data, position, max_bytes=max_bytes):
+        if not least <= record.offset <= last_offset:
+            raise CorruptPayload(f"a record of the batch at offset {header.base_offset} says that its offset is {record.offset}")
+        if not -_MAX_TIMESTAMP_MS - 1 <= record.timestamp_ms <= _MAX_TIMESTAMP_MS:
+            raise CorruptPayload(f"the record at offset {record.offset} has a time beyond 64 bits")
+        least = record.offset + 1
+        yield record
 
 
 def _read_headers(encoded: bytes) -> tuple[tuple[str, bytes | None], ...]:

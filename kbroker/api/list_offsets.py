@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple
 from kbroker.broker.connection import Message, Request
 from kbroker.broker.partition import Partition
 from kbroker.broker.time_lookup import record_at_time, record_with_max_timestamp
-from kbroker.compression import CorruptPayload
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 
 _NONE: Final = -1
@@ -87,8 +86,6 @@ async def _row(request: Request, name: str, asked: Any, count: int) -> Message:
         found = await _find(request, name, asked)
     except KafkaError as error:
         code = error.code
-    except CorruptPayload:
-        code = ErrorCode.unknown_server_error
     except (NoSpace, StoreFailed):
         code = ErrorCode.kafka_storage_error
     return _answer(asked, code, found)

@@ -23,7 +23,7 @@ from kbroker.clock import wall_clock_ms
 from kbroker.compression import CorruptPayload
 from kbroker.config import BrokerConfig
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
-from kbroker.records import BatchHeader, Record, build_batch, encoded_size, iter_records
+from kbroker.records import BatchHeader, Record, build_batch, encoded_size, stored_records
 from kbroker.share.dead_letter import Contents, Origin, letter_of, offsets_found, pack
 
 READ_BYTES: Final = 1 << 20
@@ -207,7 +207,7 @@ def _pick(batches: Batches, wanted: Container[int]) -> Portion:
     size, last_offset = 0, _EVERYTHING
     for view, position, header in batches:
         with suppress(CorruptPayload):  # What comes before the damage can be copied.
-            for record in iter_records(view, position):
+            for record in stored_records(view, position):
                 if record.offset in wanted:
                     records[record.offset] = record
                     size += encoded_size(record, timestamp_delta=0, offset_delta=0)
@@ -221,5 +221,5 @@ def _find(batches: Batches, group_id: str, topic: str, partition: int) -> _Found
     offsets: set[int] = set()
     for view, position, _ in batches:
         with suppress(CorruptPayload):  # A batch of somebody else's: dead letters are not compressed.
-            offsets |= offsets_found(iter_records(view, position), group_id, topic, partition)
+            offsets |= offsets_found(stored_records(view, position), group_id, topic, partition)
     return _Found(batches[-1][2].last_offset if batches else -1, offsets)

@@ -329,13 +329,14 @@ class Partition:
         try:
             return checked(self._store.read(self.log, offset, max_bytes=max_bytes, end_offset=end_offset), offset, end_offset)
         except KafkaError as error:
-            self._report_unreadable(offset, error)
+            self.report_unreadable(offset, error)
             raise
         except StoreFailed as error:
-            self._report_unreadable(offset, error)
+            self.report_unreadable(offset, error)
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
 
-    def _report_unreadable(self, offset: int, error: Exception) -> None:
+    def report_unreadable(self, offset: int, error: Exception) -> None:
+        """Into the log, now and then."""
         now_s = time.monotonic()
         if now_s >= self._next_report_s:
             self._next_report_s = now_s + _REPORT_EVERY_S

@@ -7,6 +7,9 @@ two batches when its task is cancelled; its thread is never left behind, since t
 The segments know the greatest timestamp of what is stored; mostly a look-up by that timestamp finds the record that has it. It
 does not where the record is stored but not yet visible (then its commit is waited for), below a log start inside a segment, or
 where a producer wrote a greatest timestamp into the batch header that no record has. For those two the batch headers are read.
+
+A batch that contradicts its header has only the records in front of the contradiction: a producer must not be able to stop all
+consumers that look for a time. Each such batch is reported, now and then.
 """
 
 from __future__ import annotations
@@ -19,8 +22,9 @@ import trio
 from kbroker.broker.group_commit import GroupCommit
 from kbroker.broker.partition import Partition
 from kbroker.broker.stored_batches import iter_possible
+from kbroker.compression import CorruptPayload
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.records import BatchHeader, iter_records
+from kbroker.records import BatchHeader, Record, stored_records
 from kbroker.storage.spi import StampedBatch
 
 OffsetAt: TypeAlias = tuple[int, int]
@@ -32,8 +36,8 @@ _threads: Final = trio.CapacityLimiter(_SEARCHES_AT_ONCE)
 
 
 async def record_at_time(partition: Partition, timestamp_ms: int) -> OffsetAt | None:
-    """The first visible record whose timestamp is at least `timestamp_ms`. Raises StoreFailed, CorruptPayload, and
-    UNKNOWN_TOPIC_OR_PARTITION when the topic is deleted meanwhile."""
+    """The first visible record whose timestamp is at least `timestamp_ms`. Raises StoreFailed, CORRUPT_MESSAGE where there is no batch,
+    and UNKNOWN_TOPIC_OR_PARTITION when the topic is deleted meanwhile."""
     return await _in_thread(partition, lambda: _search_by_time(partition, timestamp_ms))
 
 
@@ -68,7 +72,7 @@ def _search_by_time(partition: Partition, timestamp_ms: int) -> OffsetAt | None:
     # Mostly the first batch is the one, so no more than that is read at a time.
     for batch, position, header in _batches(partition, max(base_offset, start), partition.high_watermark, max_bytes=1):
         if header.max_timestamp_ms >= timestamp_ms:
-            for record in iter_records(batch, position):
+            for record in _records(partition, batch, position, header):
                 if record.timestamp_ms >= timestamp_ms and record.offset >= start:
                     return record.offset, record.timestamp_ms
     return None
@@ -87,11 +91,19 @@ def _search_all(partition: Partition) -> OffsetAt | None:
             break
         for batch, position, header in _batches(partition, max(start, segment.base_offset), segment.end_offset, max_bytes=_CHUNK_BYTES):
             if header.max_timestamp_ms > best_ms:
-                visible = ((record.timestamp_ms, -record.offset) for record in iter_records(batch, position) if record.offset >= start)
+                records = _records(partition, batch, position, header)
+                visible = ((record.timestamp_ms, -record.offset) for record in records if record.offset >= start)
                 timestamp_ms, negative_offset = max(visible, default=(-1, 0))
                 if timestamp_ms > best_ms:
                     best, best_ms = (-negative_offset, timestamp_ms), timestamp_ms
     return best
+
+
+def _records(partition: Partition, batch: memoryview, position: int, header: BatchHeader) -> Iterator[Record]:
+    try:
+        yield from stored_records(batch, position)
+    except CorruptPayload as error:
+        partition.report_unreadable(header.base_offset, error)
 
 
 def _batches(partition: Partition, offset: int, end_offset: int, *, max_bytes: int) -> Iterator[tuple[memoryview, int, BatchHeader]]:

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 import trio
-from crc32c import crc32c
 
-from kbroker.compression import Codec
 from kbroker.errors import ErrorCode
-from kbroker.records import CRC_START, Record, build_batch
+from kbroker.records import Record, build_batch
 from tests.api.conftest import Client, Connect, versions
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
@@ -142,20 +140,3 @@ async def test_an_unknown_isolation_level_refuses_every_row(connect: Connect) ->
         topics = [{"name": name, "partitions": [{"partition_index": 0, "timestamp": LATEST}]} for name in ("a", "b")]
         answer = await client.call("list_offsets", 7, replica_id=-1, isolation_level=2, topics=topics)
         assert [row.error_code for topic in answer.topics for row in topic.partitions] == [ErrorCode.unknown_server_error] * 2
-
-
-async def test_a_batch_that_cannot_be_opened_refuses_its_row_alone(connect: Connect) -> None:
-    """The broker takes payloads as they are; only a look-up by time has to open one."""
-    async with connect() as client:
-        await client.create_topic("a")
-        await client.append("a", 1000)
-        await client.append_raw("a", _undecodable())
-        assert await offset(client, 1000) == (ErrorCode.none, 0, 1000)
-        assert await offset(client, 1500) == (ErrorCode.unknown_server_error, -1, -1)
-
-
-def _undecodable() -> bytes:
-    batch = bytearray(build_batch([Record(0, 2000, None, bytes(range(256)), ())], codec=Codec.GZIP))
-    batch[-40:] = bytes(40)
-    batch[17:21] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
-    return bytes(batch)
