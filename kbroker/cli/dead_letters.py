@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kbroker.client.redrive import Plan
     from kbroker.client.redrive_sending import Summary
     from kbroker.client.rpc import Connection
+    from kbroker.client.topic_logs import Damage
     from kbroker.records import Record
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -88,7 +89,7 @@ def list_letters(topic: str, most: int | None, as_json: bool, bootstrap: Address
     with connect(bootstrap) as connection:
         found = find_topic(connection, topic)
         redriven = Notes(connection).redriven(found.topic_id)
-        letters = islice(client.read_dead_letters(connection, found, bounds(connection, found), choice_of(chosen)), most)
+        letters = islice(client.read_dead_letters(connection, found, bounds(connection, found), choice_of(chosen), _tell), most)
         if as_json:
             print_json([letter_as_json(letter, redriven) for letter in letters])
             return
@@ -135,7 +136,7 @@ def show(topic: str, place: tuple[int, int], as_json: bool, bootstrap: Address) 
     with connect(bootstrap) as connection:
         found = find_topic(connection, topic)
         spans = bounds(connection, found)
-        letter = next(client.read_dead_letters(connection, found, spans, client.Choice(places=(place,))), None)
+        letter = next(client.read_dead_letters(connection, found, spans, client.Choice(places=(place,)), _tell), None)
         if letter is None:
             raise CommandFailed(f"there is no dead letter at {place[0]}:{place[1]} of {topic}")
         topics = {each.name: each for each in admin.topics(connection)}
@@ -205,6 +206,15 @@ def redrive(
     refuse(summary.problems)
 
 
+def _tell(damage: Damage) -> None:
+    say(str(damage))
+
+
+def _tell_all(lines: Iterable[str]) -> None:
+    for line in lines:
+        say(line)
+
+
 def find_topic(connection: Connection, name: str) -> Topic:
     from kbroker.client import admin
 
@@ -259,7 +269,7 @@ def _lines(values: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     original = values["original"]
     if original is None:
-        return [*lines, ("original", "not in its topic any more")]
+        return [*lines, ("original", "not in its topic any more, or cannot be read there")]
     return [*lines, ("original time", _time(original["timestamp_ms"])), *_contents("original ", original)]
 
 
@@ -305,8 +315,9 @@ def _print_plan(plan: Plan, as_json: bool) -> None:
     rows = [(target.topic, target.partition, count) for target, count in sorted(plan.targets.items())]
     if as_json:
         targets = [{"topic": topic, "partition": partition, "dead_letters": count} for topic, partition, count in rows]
-        print_json({"chosen": plan.targets.total(), "skipped": plan.skipped, "targets": targets})
+        print_json({"chosen": plan.targets.total(), "skipped": plan.skipped, "left_out": plan.left_out, "targets": targets})
         return
+    _tell_all(plan.left_out)
     if rows:
         print_table(("TO", "PARTITION", "DEAD-LETTERS"), rows)
     say(f"{plan.targets.total()} dead letters would be redriven, {plan.skipped} were before; nothing was sent (--dry-run)")
@@ -316,6 +327,7 @@ def _print_summary(summary: Summary, as_json: bool) -> None:
     if as_json:
         print_json(asdict(summary))
         return
+    _tell_all(summary.left_out)
     click.echo(
         f"{escaped(summary.redrive)}: {summary.chosen} dead letters, {summary.sent} sent now, {summary.sent_before} before, "
         f"{summary.not_sent} could not be sent; {summary.skipped} left out, which other redrives had sent"

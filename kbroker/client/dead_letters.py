@@ -5,13 +5,13 @@ It must not know what is done with them (redrive.py, kbroker.cli).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from kbroker.client.admin import LATEST, Topic, list_offsets
 from kbroker.client.rpc import Connection
-from kbroker.client.topic_logs import Bounds, read_batches, read_records
+from kbroker.client.topic_logs import Bounds, Damage, ignore_damage, read_batches, read_records
 from kbroker.records import Record
 from kbroker.share.dead_letter import HEADER_PREFIX, MESSAGES, Headers, Origin, origin_of
 from kbroker.share.effects import DeadLetterCause
@@ -79,11 +79,17 @@ class Choice:
         )
 
 
-def read_dead_letters(connection: Connection, topic: Topic, ends: Mapping[int, Bounds], choice: Choice) -> Iterator[DeadLetter]:
-    """In the order of partitions and offsets. Records that are no dead letters are left out."""
+def read_dead_letters(
+    connection: Connection,
+    topic: Topic,
+    ends: Mapping[int, Bounds],
+    choice: Choice,
+    on_damage: Callable[[Damage], None] = ignore_damage,
+) -> Iterator[DeadLetter]:
+    """In the order of partitions and offsets. Records that are no dead letters are left out, and what cannot be read."""
     for partition, (start, end) in sorted(ends.items()):
         first, last = _span(choice, partition, start, end)
-        for record in read_records(connection, topic, partition, first, last):
+        for record in read_records(connection, topic, partition, first, last, on_damage):
             origin = origin_of(record.headers)
             letter = None if origin is None else DeadLetter(partition, record, origin)
             if letter is not None and choice.takes(letter):
@@ -109,7 +115,7 @@ class Originals:
         self._records: dict[tuple[str, int], dict[int, Record]] = {}
 
     def get(self, letter: DeadLetter) -> Record | None:
-        """None if it is not there any more."""
+        """None if it is not there any more, or cannot be read."""
         origin = letter.origin
         known = self._records.get((origin.topic, origin.partition), {})
         if origin.offset not in known:
@@ -129,6 +135,5 @@ class Originals:
         size = 0
         batches = read_batches(self._connection, topic, origin.partition, origin.offset, self._ends[place], fetch_bytes=wanted_bytes)
         while size < wanted_bytes and (batch := next(batches, None)) is not None:
-            header, records = batch
-            size += header.size_bytes
-            yield from records
+            size += batch.header.size_bytes
+            yield from batch.records

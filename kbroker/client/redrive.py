@@ -28,15 +28,17 @@ from kbroker.client.dead_letters import read_dead_letters
 from kbroker.client.redrive_notes import Notes, Redrive, Started, Wish
 from kbroker.client.redrive_sending import RedriveRefused, Sending, Summary, Target, place_of, target_of
 from kbroker.client.rpc import Connection
-from kbroker.client.topic_logs import bounds, new_producer_id
+from kbroker.client.topic_logs import Damage, bounds, new_producer_id
 from kbroker.clock import wall_clock_ms
 
 
 class Plan(NamedTuple):
-    """What a redrive would do: numbers of dead letters by where they would go, and of those that others have redriven."""
+    """What a redrive would do: numbers of dead letters by where they would go, and of those that others have redriven; and lines that
+    name what cannot be read."""
 
     targets: Counter[Target]
     skipped: int
+    left_out: list[str]
 
 
 def plan(connection: Connection, notes: Notes, topic: Topic, wish: Wish) -> Plan:
@@ -45,12 +47,13 @@ def plan(connection: Connection, notes: Notes, topic: Topic, wish: Wish) -> Plan
     redriven = {} if wish.again else notes.redriven(topic.topic_id)
     targets: Counter[Target] = Counter()
     skipped = 0
-    for letter in read_dead_letters(connection, topic, bounds(connection, topic), wish.choice):
+    damaged: list[Damage] = []
+    for letter in read_dead_letters(connection, topic, bounds(connection, topic), wish.choice, damaged.append):
         if place_of(letter) in redriven:
             skipped += 1
         else:
             targets[target_of(letter, wish, width)] += 1
-    return Plan(targets, skipped)
+    return Plan(targets, skipped, list(map(str, damaged)))
 
 
 def _width(connection: Connection, wish: Wish) -> int:

@@ -17,7 +17,7 @@ from kbroker.client.admin import Topic, topics
 from kbroker.client.dead_letters import DeadLetter, Originals, read_dead_letters
 from kbroker.client.redrive_notes import Notes, Place, Redrive, Started, Wish
 from kbroker.client.rpc import Connection
-from kbroker.client.topic_logs import Bounds, append, bounds, read_batches
+from kbroker.client.topic_logs import Bounds, Damage, append, bounds, ignore_damage, read_batches
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.records import ProducerInfo, Record, build_batch
@@ -66,7 +66,9 @@ class Summary:
     skipped: int = 0
     not_sent: int = 0
     problems: list[str] = field(default_factory=list)
-    """Lines that name all that cannot be sent: their records are gone, or they are too large."""
+    """Lines that name all that cannot be sent: their records are gone or cannot be read, or they are too large."""
+    left_out: list[str] = field(default_factory=list)
+    """Lines that name what cannot be read of the dead letter topic: nothing tells whether those are dead letters."""
     finished: bool = False
 
 
@@ -162,7 +164,8 @@ class Sending:
         spans = {p: Bounds(now[p].start_offset, min(end, now[p].end_offset)) for p, end in self._started.ends.items()}
         self._offsets = sum(max(0, span.end_offset - span.start_offset) for span in spans.values())
         self._offsets_done, partition = 0, -1
-        for letter in read_dead_letters(self._connection, self._topic, spans, self._started.wish.choice):
+        on_damage = self._note_damage if is_first else ignore_damage
+        for letter in read_dead_letters(self._connection, self._topic, spans, self._started.wish.choice, on_damage):
             if letter.partition != partition:
                 partition, last = letter.partition, spans[letter.partition].start_offset - 1
             self._offsets_done += letter.offset - last
@@ -171,6 +174,9 @@ class Sending:
                 self.summary.skipped += is_first
             else:
                 yield letter
+
+    def _note_damage(self, damage: Damage) -> None:
+        self.summary.left_out.append(str(damage))
 
     def _open(self, target: Target) -> _Lane:
         lane = self._lanes[target] = _Lane(target, there=set(self._redrive.sent))
@@ -189,7 +195,8 @@ class Sending:
 
     def _look(self, lane: _Lane) -> None:
         """What this redrive has sent there so far, as the log and the notes say. Where the log has lost what came after the noted end,
-        nobody can tell what an earlier process has sent."""
+        nobody can tell what an earlier process has sent; nor where a batch of the redrive's own was damaged there. Others' batches do not
+        matter."""
         if lane.topic is None:
             return
         started, (name, partition) = self._started, lane.target
@@ -197,10 +204,13 @@ class Sending:
         span = bounds(self._connection, lane.topic)[partition]
         lane.there = set(self._redrive.sent)
         lane.sequence, lane.is_behind = 0, False
-        for header, records in read_batches(self._connection, lane.topic, partition, noted_end, span.end_offset):
+        for header, records, damage in read_batches(self._connection, lane.topic, partition, noted_end, span.end_offset):
             if header.producer_id == started.producer_id:
                 lane.sequence = (header.base_sequence + header.record_count) % _SEQUENCES
                 lane.there |= set(_places_of(records, started))
+                if damage is not None:
+                    lane.there |= lane.acked
+                    lane.problem = f"a batch of {name}-{partition} cannot be read, so that nobody can tell whether it was sent"
         if span.start_offset > noted_end:
             lane.there |= lane.acked
             lane.problem = f"records of {name}-{partition} were deleted, so that nobody can tell whether it was sent"
@@ -208,7 +218,7 @@ class Sending:
     def _add(self, lane: _Lane, letter: DeadLetter) -> None:
         record = self._record_of(letter)
         if record is None:
-            self._give_up(lane, place_of(letter), f"its record is not in {letter.origin.topic} any more, nor was it copied")
+            self._give_up(lane, place_of(letter), f"its record cannot be read in {letter.origin.topic} any more, nor was it copied")
             return
         size = _size(record)
         if len(lane.chunk) == _BATCH_RECORDS or lane.chunk_bytes + size > _BATCH_BYTES:

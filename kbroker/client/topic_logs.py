@@ -7,14 +7,15 @@ Knows no commands, prints nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from kbroker.client.admin import EARLIEST, LATEST, Topic, list_offsets
 from kbroker.client.answers import check, reason
 from kbroker.client.rpc import Connection, Entity
+from kbroker.compression import CorruptPayload
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.records import BatchHeader, Record, iter_headers, iter_records
+from kbroker.records import BatchHeader, Record, iter_headers, stored_records
 
 _FETCH_BYTES = 4 << 20
 _MAX_WAIT_MS = 500
@@ -27,6 +28,33 @@ class Bounds(NamedTuple):
     end_offset: int
 
 
+class LogBatch(NamedTuple):
+    """`records` are those in front of `damage`, what is wrong with the batch; None: all of them."""
+
+    header: BatchHeader
+    records: list[Record]
+    damage: str | None = None
+
+
+class Damage(NamedTuple):
+    """A batch that cannot be read, or not to its end."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    reason: str
+
+    def __str__(self) -> str:
+        first, last = self.first_offset, self.last_offset
+        offsets = f"offset {first}" if first == last else f"offsets {first} to {last}"
+        return f"what cannot be read of {self.topic}-{self.partition}, {offsets}, is left out: {self.reason}"
+
+
+def ignore_damage(damage: Damage) -> None:
+    """For callers whom it does not concern."""
+
+
 def bounds(connection: Connection, topic: Topic) -> dict[int, Bounds]:
     """Log start and high watermark of every partition."""
     starts = list_offsets(connection, topic.name, topic.partitions, EARLIEST)
@@ -36,9 +64,11 @@ def bounds(connection: Connection, topic: Topic) -> dict[int, Bounds]:
 
 def read_batches(
     connection: Connection, topic: Topic, partition: int, start: int, end: int, *, fetch_bytes: int = _FETCH_BYTES
-) -> Iterator[tuple[BatchHeader, list[Record]]]:
+) -> Iterator[LogBatch]:
     """Batches with the records from `start` on and below `end`; without control batches, and no batch from `end` on. What is below
     the log start is left out. `fetch_bytes`: how much one request gets; never less than a whole batch.
+
+    A batch whose payload contradicts its header ends nothing: any producer may have written it.
 
     Raises KafkaError, unknown_topic_id among others where the topic is not the one any more that `topic` says.
     """
@@ -58,15 +88,31 @@ def read_batches(
                 return
             next_offset = max(next_offset, header.last_offset + 1)
             if not header.is_control:
-                yield header, [each for each in iter_records(data, position) if start <= each.offset < end]
+                yield _batch_at(data, position, header, start, end)
         if next_offset == start:
             raise KafkaError(ErrorCode.corrupt_message, f"{topic.name}-{partition}: there is no whole batch at offset {start}")
         start = next_offset
 
 
-def read_records(connection: Connection, topic: Topic, partition: int, start: int, end: int) -> Iterator[Record]:
-    for _, records in read_batches(connection, topic, partition, start, end):
+def _batch_at(data: bytes, position: int, header: BatchHeader, start: int, end: int) -> LogBatch:
+    records: list[Record] = []
+    try:
+        for record in stored_records(data, position):
+            if start <= record.offset < end:
+                records.append(record)
+    except CorruptPayload as error:
+        return LogBatch(header, records, str(error))
+    return LogBatch(header, records)
+
+
+def read_records(
+    connection: Connection, topic: Topic, partition: int, start: int, end: int, on_damage: Callable[[Damage], None] = ignore_damage
+) -> Iterator[Record]:
+    """As read_batches; each batch that is damaged is told, behind those of its records that can be read."""
+    for header, records, damage in read_batches(connection, topic, partition, start, end):
         yield from records
+        if damage is not None:
+            on_damage(Damage(topic.name, partition, header.base_offset, header.last_offset, damage))
 
 
 def append(connection: Connection, topic: Topic, partition: int, batch: bytes) -> int:

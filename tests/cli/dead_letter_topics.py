@@ -19,9 +19,13 @@ PARTITIONS = 3
 
 
 def append(broker: RunningBroker, topic: str, partition: int, records: Sequence[Record]) -> int:
+    return append_raw(broker, topic, partition, build_batch(records))
+
+
+def append_raw(broker: RunningBroker, topic: str, partition: int, batch: bytes) -> int:
     with broker.connect() as connection:
         (found,) = admin.topics(connection, [topic])
-        return topic_logs.append(connection, found, partition, build_batch(records))
+        return topic_logs.append(connection, found, partition, batch)
 
 
 def read(broker: RunningBroker, topic: str) -> dict[int, list[Record]]:

@@ -86,11 +86,13 @@ def test_show(broker: RunningBroker, command: Command, topic: str) -> None:
 def test_redrive_sends_each_record_back_once(broker: RunningBroker, command: Command, topic: str, copy: bool) -> None:
     letters = fill(broker, topic, 5, copy=copy)
     planned = command("dead-letters", "redrive", letters, "--name", "first", "--dry-run", "--json").json
-    assert planned == {"chosen": 15, "skipped": 0, "targets": [{"topic": topic, "partition": p, "dead_letters": 5} for p in range(3)]}
+    targets = [{"topic": topic, "partition": p, "dead_letters": 5} for p in range(3)]
+    assert planned == {"chosen": 15, "skipped": 0, "left_out": [], "targets": targets}
     done = command("dead-letters", "redrive", letters, "--name", "first", "--json")
     assert done.code == OK, done.err
     assert done.json == {
-        "redrive": "first", "chosen": 15, "sent": 15, "sent_before": 0, "skipped": 0, "not_sent": 0, "problems": [], "finished": True,
+        "redrive": "first", "chosen": 15, "sent": 15, "sent_before": 0, "skipped": 0, "not_sent": 0, "problems": [], "left_out": [],
+        "finished": True,
     }  # fmt: skip
     for partition, records in read(broker, topic).items():
         originals, returned = records[:5], records[5:]
@@ -135,7 +137,7 @@ def test_dead_letters_without_a_record_are_named(broker: RunningBroker, command:
     done = command("dead-letters", "redrive", letters, "--name", "r")
     assert done.code == REFUSED
     assert done.out == "r: 6 dead letters, 5 sent now, 0 before, 1 could not be sent; 0 left out, which other redrives had sent\n"
-    assert done.err == f"kbroker: dead letter 0:0: its record is not in {topic} any more, nor was it copied\n"
+    assert done.err == f"kbroker: dead letter 0:0: its record cannot be read in {topic} any more, nor was it copied\n"
 
 
 def test_refusals(broker: RunningBroker, command: Command, topic: str) -> None:

@@ -26,7 +26,7 @@ def batch_sizes(broker: RunningBroker, topic: str, partition: int) -> Counter[in
     with broker.connect() as connection:
         (found,) = admin.topics(connection, [topic])
         _, end = bounds(connection, found)[partition]
-        return Counter(len(records) for _, records in read_batches(connection, found, partition, 0, end))
+        return Counter(len(records) for _, records, _ in read_batches(connection, found, partition, 0, end))
 
 
 @pytest.mark.parametrize("record_bytes", [1, 7, 100, 1000, 50_000])
