@@ -18,6 +18,8 @@ _XERIAL_HEADER_SIZE = 16
 _LZ4_FRAME_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
 """Magic, version 1 with independent blocks and without checksums, blocks of at most 64 KiB, checksum of these two bytes."""
 _LZ4_BLOCK_SIZE = 1 << 16
+_LZ4_EXPECTED = 8
+_LZ4_NO_ROOM = "failed to write whole buffer"
 _ZSTD_EXPECTED = 128 << 10
 DEFAULT_MAX_BYTES = 64 << 20
 """Far beyond what a producer puts into one batch; a few of these in memory at once do no harm."""
@@ -35,6 +37,10 @@ class CorruptPayload(ValueError):
     """The bytes are not what their codec says, or are larger than allowed when decompressed."""
 
 
+class TooLarge(CorruptPayload):
+    """They are larger than allowed, and may be good."""
+
+
 def decompress(codec: Codec, data: bytes | memoryview, *, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
     """The plain bytes; CorruptPayload when they cannot be had or are more than `max_bytes`."""
     try:
@@ -44,7 +50,7 @@ def decompress(codec: Codec, data: bytes | memoryview, *, max_bytes: int = DEFAU
     except (zlib.error, zstandard.ZstdError, cramjam.DecompressionError, ValueError, OSError, IndexError) as error:
         raise CorruptPayload(f"{codec.name.lower()} payload cannot be decompressed: {error}") from error
     if len(plain) > max_bytes:
-        raise CorruptPayload(f"{codec.name.lower()} payload is larger than {max_bytes} bytes when decompressed")
+        raise TooLarge(f"{codec.name.lower()} payload is larger than {max_bytes} bytes when decompressed")
     return plain
 
 
@@ -108,27 +114,53 @@ def _unsnappy(data: bytes | memoryview, max_bytes: int) -> bytes:
 
 def _unsnappy_block(block: bytes, max_bytes: int) -> bytes:
     if cramjam.snappy.decompress_raw_len(block) > max_bytes:
-        raise CorruptPayload(f"snappy payload is larger than {max_bytes} bytes when decompressed")
+        raise TooLarge(f"snappy payload is larger than {max_bytes} bytes when decompressed")
     return bytes(cramjam.snappy.decompress_raw(block))
 
 
 def _unlz4(data: bytes | memoryview, max_bytes: int) -> bytes:
-    # lz4 expands at most 255 times, so small input needs no bound; the other goes into address space that is only touched as it fills.
-    if len(data) * 255 <= max_bytes:
-        return bytes(cramjam.lz4.decompress(bytes(data)))
+    # lz4 expands at most 255 times, so small input needs no bound; the other gets what mostly is enough, and then address space that is
+    # only touched as it fills, page by page: ten times as slow.
+    frame = bytes(data)
+    if len(frame) * 255 <= max_bytes:
+        return bytes(cramjam.lz4.decompress(frame))
+    expected = bytearray(min(max_bytes, _LZ4_EXPECTED * len(frame)))
+    size = _unlz4_into(frame, expected)
+    if size is not None:
+        return bytes(memoryview(expected)[:size])
     with mmap.mmap(-1, max_bytes + 1) as room:
-        size = cramjam.lz4.decompress_into(bytes(data), room)
+        size = _unlz4_into(frame, room)
+        if size is None:
+            raise TooLarge(f"lz4 payload is larger than {max_bytes} bytes when decompressed")
         return room[:size]
+
+
+def _unlz4_into(frame: bytes, room: bytearray | mmap.mmap) -> int | None:
+    """None: it does not fit."""
+    try:
+        return int(cramjam.lz4.decompress_into(frame, room))
+    except cramjam.DecompressionError as error:
+        if _LZ4_NO_ROOM in str(error):
+            return None
+        raise
 
 
 def _unzstd(data: bytes | memoryview, max_bytes: int) -> bytes:
     # The frame header need not tell the size (streaming producers leave it out), so read up to the bound. That first asks for what is
     # expected: read() makes room for all that it is asked for, and 64 MiB of it takes longer than a usual batch's decompression.
     frames = bytes(data)
-    expected = min(zstandard.frame_content_size(frames) + 1 or _ZSTD_EXPECTED, max_bytes)
+    size = zstandard.frame_content_size(frames)
+    if size > max_bytes:
+        raise TooLarge(f"zstd payload is larger than {max_bytes} bytes when decompressed")
+    expected = min(size + 1 or _ZSTD_EXPECTED, max_bytes)
     with zstandard.ZstdDecompressor().stream_reader(frames, read_across_frames=True) as reader:
         plain = reader.read(expected)
-        return plain if len(plain) < expected else plain + reader.read(max_bytes + 1 - expected)
+        if len(plain) < expected:
+            return plain
+        rest = reader.read(max_bytes + 1 - expected)
+    if len(plain) + len(rest) > max_bytes:  # Not to be put together first.
+        raise TooLarge(f"zstd payload is larger than {max_bytes} bytes when decompressed")
+    return plain + rest
 
 
 _DECOMPRESS = {Codec.NONE: _plain, Codec.GZIP: _gunzip, Codec.SNAPPY: _unsnappy, Codec.LZ4: _unlz4, Codec.ZSTD: _unzstd}

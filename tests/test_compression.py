@@ -7,8 +7,9 @@ import random
 from pathlib import Path
 
 import pytest
+import zstandard
 
-from kbroker.compression import Codec, CorruptPayload, compress, decompress
+from kbroker.compression import Codec, CorruptPayload, TooLarge, compress, decompress
 
 RECORDED = Path(__file__).parent / "differential" / "recorded"
 NOISE = random.Random(0).randbytes(200_000)
@@ -60,6 +61,29 @@ def test_an_end_that_is_missing_is_noticed(codec: Codec) -> None:
     """zstd gives what there is; whoever reads records from it finds that the last one is cut off."""
     with pytest.raises(CorruptPayload):
         decompress(codec, compress(codec, SAMPLES["text"])[:-9])
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
+@pytest.mark.parametrize("noise", [1000, 300_000])
+@pytest.mark.parametrize("zeros", [0, 1000, 3_000_000])
+def test_the_bound_is_exact(codec: Codec, noise: int, zeros: int) -> None:
+    """Of what expands a little, and a lot; what is beyond it is told apart from damage."""
+    data = random.Random(1).randbytes(noise) + bytes(zeros)
+    packed = compress(codec, data)
+    assert decompress(codec, packed, max_bytes=len(data)) == data
+    assert decompress(codec, packed, max_bytes=64 << 20) == data
+    for less in (len(data) - 1, len(data) // 2, 10):
+        with pytest.raises(TooLarge):
+            decompress(codec, packed, max_bytes=less)
+
+
+def test_the_bound_of_frames_that_do_not_tell_their_size() -> None:
+    """As streaming producers write them."""
+    data = NOISE + bytes(1_000_000)
+    packed = zstandard.ZstdCompressor(write_content_size=False).compress(data)
+    assert decompress(Codec.ZSTD, packed, max_bytes=len(data)) == data
+    with pytest.raises(TooLarge):
+        decompress(Codec.ZSTD, packed, max_bytes=len(data) - 1)
 
 
 def test_kafka_takes_what_is_compressed_here() -> None:
