@@ -307,6 +307,12 @@ BROKER_CONFIGS: Final = by_name(
     *CONSUMER_GROUP_CONFIGS,
     # kbroker's own.
     ConfigDef(
+        name="kbroker.payload.check",
+        type=_BOOLEAN,
+        default="false",
+        doc="Whether Produce opens batches; default of the topic setting of that name.",
+    ),
+    ConfigDef(
         name="kbroker.persister",
         type=_STRING,
         default="default",

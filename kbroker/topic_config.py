@@ -105,6 +105,13 @@ TOPIC_CONFIGS: Final = by_name(
         default="false",
         doc="Whether share groups may write their dead letters into this topic.",
     ),
+    ConfigDef(
+        name="kbroker.payload.check",
+        type=_BOOLEAN,
+        default="false",
+        synonyms=(("kbroker.payload.check", 1),),
+        doc="Whether Produce opens batches, as Kafka does, and refuses those whose records are not what the header says.",
+    ),
     _fixed("cleanup.policy", _LIST, "delete", _NO_COMPACTION, "What becomes of old segments."),
     _fixed("compression.type", _STRING, "producer", _AS_SENT, "The codec of stored batches."),
     _fixed("compression.gzip.level", _INT, "-1", _AS_SENT, "Level of recompression."),

@@ -4,18 +4,18 @@ acks=0: nothing is answered; a refused batch ends the connection, so that the pr
 acks=1: answered when the batch is written; acks=all: when it counts (see kbroker/broker/group_commit.py).
 Transactional producers get TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as final. A row that is refused
 leaves the others alone, also where Kafka refuses the whole request (a batch that cannot be one, or a transactional one).
+Payloads are opened where the topic asks for that, and some batches wait for a thread (append_queues.py).
 The request's timeout is not used: a commit waits for no replicas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from kbroker.broker.batch_validation import BadBatch, read_batch
 from kbroker.broker.connection import CloseConnection, Later, Raw, Request
-from kbroker.broker.partition import Partition, ProducersNotLoaded
+from kbroker.broker.partition import Appended, Partition, ProducersNotLoaded
 from kbroker.broker.topics import INTERNAL_TOPICS, Topic
 from kbroker.broker.waiting import Pending
 from kbroker.clock import wall_clock_ms
@@ -30,11 +30,11 @@ _NO_TOPIC_ID = UUID(int=0)
 _ZSTD_FROM = 7
 
 
-def handle(request: Request) -> Later | Coroutine[Any, Any, Later]:
+def handle(request: Request) -> Later:
     produce = _Produce(request)
     for name, batches in _topics(request):
         produce.append_topic(name, batches)
-    return produce.append_rest() if produce.waiting else Later(produce.pending, produce.body)
+    return Later(produce.pending, produce.body)
 
 
 def _topics(request: Request) -> Iterable[tuple[str | UUID, dict[int, bytes | memoryview | None]]]:
@@ -57,7 +57,7 @@ def _topics(request: Request) -> Iterable[tuple[str | UUID, dict[int, bytes | me
 class _Produce:
     """One request; its rows are filled in as batches are refused, written or committed."""
 
-    __slots__ = ("_errors", "_is_odd", "_now_ms", "_reason", "_request", "_topics", "acks", "pending", "waiting")
+    __slots__ = ("_errors", "_is_odd", "_now_ms", "_reason", "_request", "_topics", "acks", "pending")
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -68,12 +68,11 @@ class _Produce:
         self.acks: int = request.body.acks
         self._is_odd = self.acks not in _ACKS or request.body.transactional_id is not None or request.version < _ZSTD_FROM
         self.pending = Pending(start=request.broker.logs.start)
-        self.waiting: list[tuple[_Part, Partition, bytes]] = []
 
     def append_topic(self, name: str | UUID, batches: Mapping[int, bytes | memoryview | None]) -> None:
         if not batches:
             return
-        topics = self._request.broker.topics
+        topics, queues = self._request.broker.topics, self._request.broker.append_queues
         topic = topics.by_id(name) if isinstance(name, UUID) else topics.by_name(name)
         rows: list[ProduceRow] = []
         self._topics.append((name, rows))
@@ -85,31 +84,23 @@ class _Produce:
             partition = None
             try:
                 partition = self._partition(topic, name, index, records)
-                rows.append(self._append(part, partition, records))
+                on_written = None if self.acks == _ALL else part.written
+                appended: Appended | None
+                try:
+                    if not partition.rules.check_payload and not queues.queues:
+                        appended = partition.append(records, self._now_ms, part.done, on_written, start=False)
+                    else:
+                        appended = queues.append(partition, records, self._now_ms, part, on_written)
+                except ProducersNotLoaded:
+                    appended = queues.append(partition, records, self._now_ms, part, on_written)
+                if appended is None:
+                    rows.append(ProduceRow(index, 0))  # until `part` is notified
+                else:
+                    rows.append(ProduceRow(index, 0, appended.base_offset, appended.log_append_time_ms, partition.log_start_offset))
             except KafkaError as error:
-                rows.append(self._refused(part, partition, records, error))
-            except ProducersNotLoaded:
-                assert partition is not None
-                assert records is not None
-                rows.append(ProduceRow(index, 0))
-                self.waiting.append((part, partition, bytes(records)))  # Others may use the buffer before they are looked at.
-
-    async def append_rest(self) -> Later:
-        """Rows of idempotent producers whose partition has to read first what it remembers of them. The connection waits, so that its
-        batches are appended in their order."""
-        self._request.broker.logs.start()
-        for part, partition, records in self.waiting:
-            await partition.load_producers()
-            try:
-                part.set_row(self._append(part, partition, records))
-            except KafkaError as error:
-                part.set_row(self._refused(part, partition, records, error))
-        return Later(self.pending, self.body)
-
-    def _append(self, part: _Part, partition: Partition, records: bytes | memoryview | None) -> ProduceRow:
-        on_written = None if self.acks == _ALL else part.written
-        appended = partition.append(records, self._now_ms, part.done, on_written, start=False)
-        return ProduceRow(part.index, 0, appended.base_offset, appended.log_append_time_ms, partition.log_start_offset)
+                self.pending.parts -= 1
+                rows.append(self.refused(partition, index, error))
+                self.failed(topic, error.code, len(records or b""))
 
     def _partition(self, topic: Topic | None, name: str | UUID, index: int, records: bytes | memoryview | None) -> Partition:
         """Raises what Kafka finds out before it looks into the log."""
@@ -140,21 +131,17 @@ class _Produce:
         if self._request.body.transactional_id is not None:
             raise KafkaError(ErrorCode.transactional_id_authorization_failed, "transactions are not supported")
 
-    def _refused(
-        self, part: _Part, partition: Partition | None, records: bytes | memoryview | None, error: KafkaError
-    ) -> ProduceRow:
+    def refused(self, partition: Partition | None, index: int, error: KafkaError) -> ProduceRow:
         self._reason = str(error)
-        self.pending.parts -= 1
-        self.failed(part.topic, error.code, records)
         if partition is None or not isinstance(error, BadBatch):
-            return ProduceRow(part.index, error.code, error_message=error.message)
+            return ProduceRow(index, error.code, error_message=error.message)
         log_start_offset = partition.log_start_offset if error.by_log else -1
-        return ProduceRow(part.index, error.code, -1, -1, log_start_offset, error.message, error.record_errors)
+        return ProduceRow(index, error.code, -1, -1, log_start_offset, error.message, error.record_errors)
 
-    def failed(self, topic: Topic | None, code: ErrorCode, records: bytes | memoryview | None = None) -> None:
+    def failed(self, topic: Topic | None, code: ErrorCode, size_bytes: int = 0) -> None:
         self._errors.append(code)
         if topic is not None:
-            topic.metrics.produce_failed(len(records or b"") if code is ErrorCode.message_too_large else 0)
+            topic.metrics.produce_failed(size_bytes if code is ErrorCode.message_too_large else 0)
 
     def body(self) -> Raw | None:
         if self.acks != _NONE:
@@ -169,28 +156,34 @@ class _Produce:
 class _Part:
     """What the answer waits for at one partition."""
 
-    __slots__ = ("_at", "_finished", "_produce", "_rows", "index", "topic")
+    __slots__ = ("_at", "_finished", "_index", "_produce", "_rows", "_topic")
 
     def __init__(self, produce: _Produce, topic: Topic | None, rows: list[ProduceRow], index: int) -> None:
         self._produce = produce
-        self.topic = topic
+        self._topic = topic
         self._rows = rows
         self._at = len(rows)
-        self.index = index
+        self._index = index
         self._finished = False
-
-    def set_row(self, row: ProduceRow) -> None:
-        self._rows[self._at] = row
 
     def written(self) -> None:
         """That is all that was asked for."""
         self.done(None)
+
+    def appended(self, partition: Partition, appended: Appended) -> None:
+        self._rows[self._at] = ProduceRow(self._index, 0, appended.base_offset, appended.log_append_time_ms, partition.log_start_offset)
+
+    def refused(self, partition: Partition, error: KafkaError, size_bytes: int) -> None:
+        self._finished = True
+        self._rows[self._at] = self._produce.refused(partition, self._index, error)
+        self._produce.failed(self._topic, error.code, size_bytes)
+        self._produce.pending.part_done()
 
     def done(self, error: Exception | None) -> None:
         if self._finished:
             return
         self._finished = True
         if error is not None:
-            self.set_row(ProduceRow(self.index, ErrorCode.kafka_storage_error, error_message=str(error)))
-            self._produce.failed(self.topic, ErrorCode.kafka_storage_error)
+            self._rows[self._at] = ProduceRow(self._index, ErrorCode.kafka_storage_error, error_message=str(error))
+            self._produce.failed(self._topic, ErrorCode.kafka_storage_error)
         self._produce.pending.part_done()

@@ -45,6 +45,8 @@ class BatchRules:
     log_append_time: bool = False
     timestamp_before_max_ms: int = UNLIMITED_MS
     timestamp_after_max_ms: int = 3_600_000
+    check_payload: bool = False
+    """Whether records are opened as well (append_queues.py)."""
 
 
 class RecordError(NamedTuple):

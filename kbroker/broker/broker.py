@@ -23,6 +23,7 @@ from uuid import uuid4
 import trio
 
 from kbroker import plugins
+from kbroker.broker.append_queues import AppendQueues
 from kbroker.broker.client_telemetry import ClientTelemetry
 from kbroker.broker.configs import Configs, ConfigsStatistics
 from kbroker.broker.connection import Connection
@@ -133,6 +134,7 @@ class Broker:
         )
         self.configs.on_group_changed = self.share_groups.settings_changed
         writer = DeadLetterWriter(self.topics, self.config)
+        self.append_queues = AppendQueues()
         self.dead_letters = DeadLetters(self.topics, self.configs, self.share_groups, persister, writer, self.state)
         self.share_groups.dead_letters = self.dead_letters
         self.group_ids = GroupIds()
@@ -213,7 +215,7 @@ class Broker:
             if not changes and may_replay:
                 await partition.load_producers()
                 changes = snapshot_changes(partition, self.state_store, oldest_ms)
-            if not changes:
+            if not changes or partition.deleted:
                 continue
             try:
                 await self.state.commit(changes)
@@ -320,6 +322,7 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
                 broker.group_coordinator.work_in(workers)
                 broker.consumer_groups.work_in(workers)
                 broker.dead_letters.work_in(workers)
+                broker.append_queues.work_in(workers)
                 settle_memory()
                 yield
                 workers.cancel_scope.cancel()

@@ -165,17 +165,19 @@ class Partition:
         on_written: Callable[[], None] | None = None,
         *,
         start: bool = True,
+        header: BatchHeader | None = None,
     ) -> Appended:
         """Validate, stamp and queue one produced batch. Raises KafkaError, mostly BadBatch, when it is refused, and
         ProducersNotLoaded; then no callback is called. `records` is copied, unless it may be written to: then it is stamped
-        in place, and the log's from here on.
+        in place, and the log's from here on. `header`: what validate() has said of it, if that was asked before.
 
         `on_done` is told when the batch counts (or NoSpace, StoreFailed); both callbacks run after this call has returned, except
         for a repeat of a batch that counts already. Who says `start=False` starts the group commit before it waits for anything.
         """
         if self.deleted:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
-        header = validate(records, self.rules, now_ms)
+        if header is None:
+            header = validate(records, self.rules, now_ms)
         assert records is not None
         if self._commits.failed:
             raise KafkaError(ErrorCode.kafka_storage_error, "the log store has failed; restart the broker")

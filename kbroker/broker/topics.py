@@ -320,13 +320,13 @@ class Topics:
                 return
             if self.before_log_start_moves is not None and not partition.deleted:
                 await self.before_log_start_moves(partition, offset)
-            if partition.deleted:  # Perhaps meanwhile.
-                return
             log = partition.log
             changes: list[Change] = [(LogStartKey(log.topic_id, log.partition).encode(), LogStart(offset).encode())]
             changes += await self._producers_without(partition, offset)
             # A log start that survives a power cut without the records before it would be beyond the log's end.
             await self._logs.flush()
+            if partition.deleted:  # Perhaps meanwhile.
+                return
             try:
                 await self._state.commit(changes)
             except NoSpace:
@@ -434,6 +434,7 @@ def batch_rules(config: TopicConfig) -> BatchRules:
         log_append_time=config["message.timestamp.type"] == "LogAppendTime",
         timestamp_before_max_ms=config["message.timestamp.before.max.ms"],
         timestamp_after_max_ms=config["message.timestamp.after.max.ms"],
+        check_payload=config["kbroker.payload.check"],
     )
 
 

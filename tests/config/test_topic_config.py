@@ -62,7 +62,8 @@ def row(stored: dict[str, str], broker: BrokerConfig, name: str) -> ConfigRow:
 
 
 def test_all_of_kafkas_topic_settings_are_known() -> None:
-    assert [row.name for row in describe(Scope.TOPIC, {}, DEFAULTS)] == sorted(KAFKA_NAMES)
+    """And one of kbroker's own."""
+    assert [row.name for row in describe(Scope.TOPIC, {}, DEFAULTS)] == sorted([*KAFKA_NAMES, "kbroker.payload.check"])
 
 
 @pytest.mark.parametrize("each", TOPIC_CONFIGS.values(), ids=lambda each: each.name)

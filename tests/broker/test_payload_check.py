@@ -1,0 +1,188 @@
+"""What is refused of the payloads of produced batches, and that nothing is that a client writes."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kbroker.broker import payload_check
+from kbroker.broker.batch_validation import BadBatch
+from kbroker.broker.payload_arrays import check_with_arrays
+from kbroker.broker.payload_check import ARRAYS_FROM, check, check_quickly, is_quick, refusal_of
+from kbroker.compression import Codec, compress
+from kbroker.errors import ErrorCode
+from kbroker.records import HEADER_SIZE, NO_TIMESTAMP, Record, build_batch, read_header, stored_records
+from tests.odd_batches import ODD_BATCHES, odd_batch, payload_of, varint, with_header, with_payload
+
+CODES = {
+    "no gzip": ErrorCode.unknown_server_error,
+    "no snappy": ErrorCode.unknown_server_error,
+    "no lz4": ErrorCode.unknown_server_error,
+    "no zstd": ErrorCode.unknown_server_error,
+    "gzip that is cut off": ErrorCode.unknown_server_error,
+    "a bomb": ErrorCode.message_too_large,
+}
+"""All others: 87."""
+
+
+def code_of(batch: bytes) -> ErrorCode | None:
+    """None: it is taken. Where it may be told without a thread, that says the same."""
+    header = read_header(batch)
+    codes: list[ErrorCode | None] = []
+    for asked in (check, check_quickly) if is_quick(header) else (check,):
+        try:
+            if asked(batch, header) is not False:
+                codes.append(None)
+        except BadBatch as error:
+            codes.append(error.code)
+    assert len(set(codes)) == 1
+    return codes[0]
+
+
+@pytest.mark.parametrize("kind", ODD_BATCHES)
+def test_odd_batches(kind: str) -> None:  # BASE-24
+    assert code_of(odd_batch(kind)) is CODES.get(kind, ErrorCode.invalid_record)
+
+
+HEADERS = st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=70)), max_size=3).map(tuple)
+RECORDS = st.builds(
+    Record,
+    st.just(0),
+    st.sampled_from([NO_TIMESTAMP, 0, 1_700_000_000_000, 1_700_000_009_000]),
+    st.none() | st.binary(max_size=70),
+    st.none() | st.binary(max_size=200),
+    HEADERS,
+)
+MANY = st.builds(lambda records, times: records * times, st.lists(RECORDS, min_size=1, max_size=20), st.sampled_from([1, 1, 10, 500]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(MANY, st.sampled_from(Codec))
+def test_what_clients_write_is_taken(records: list[Record], codec: Codec) -> None:
+    batch = build_batch(records, codec=codec)
+    assert code_of(batch) is None
+    plain = build_batch(records)[HEADER_SIZE:]
+    base_ms = records[0].timestamp_ms
+    payload_check._walk(plain, len(records), base_ms)
+    check_with_arrays(plain, len(records), base_ms)
+
+
+def verdict(payload: bytes, count: int) -> tuple[bool, bool]:
+    """As arrays and as the walk say."""
+    said = []
+    for each in (check_with_arrays, payload_check._walk):
+        try:
+            each(payload, count, 1000)
+            said.append(True)
+        except (ValueError, IndexError, payload_check.BufferUnderflow):
+            said.append(False)
+    return said[0], said[1]
+
+
+def test_arrays_and_the_walk_say_the_same() -> None:
+    """Of damaged bytes, whatever they say; what passes can be read as records at each offset in turn."""
+    chance = random.Random(0)
+    records = [Record(0, 1000 + n // 7, b"k" * (n % 3), bytes(n % 90), ((("h", b"x"),) if n % 5 == 0 else ())) for n in range(200)]
+    taken = 0
+    for _ in range(4000):
+        count = chance.choice([1, 2, 63, 64, 65, 200])
+        payload = bytearray(build_batch(records[:count])[HEADER_SIZE:])
+        for _ in range(chance.randrange(1, 4)):
+            payload[chance.randrange(len(payload))] = chance.choice([0, 1, 2, 0x7F, 0x80, 0xFF, chance.randrange(256)])
+        if chance.random() < 0.2:
+            payload = payload[: chance.randrange(len(payload))]
+        by_arrays, by_walk = verdict(bytes(payload), count)
+        assert by_arrays == by_walk, payload.hex()
+        if by_walk:
+            taken += 1
+            read = list(stored_records(with_payload(bytes(payload), claimed=count, time_ms=1000)))
+            assert [record.offset for record in read] == list(range(count))
+    assert taken > 100, "values were damaged, which nobody can tell"
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["length", "time", "delta", "key", "value"],
+)
+def test_varints_that_are_too_long(field: str) -> None:
+    for encoded, is_good in ((b"\x80" * 4 + b"\x00", True), (b"\xff" * 4 + b"\x7f", False), (b"\x80" * 5 + b"\x00", False)):
+        fields = {"time": b"\0", "delta": b"\0", "key": b"\0", "value": b"\0"}
+        if field in fields:
+            fields[field] = encoded
+            is_good = is_good or field == "time"
+        body = b"\0" + b"".join(fields.values()) + b"\0"
+        payload = (encoded if field == "length" else varint(len(body))) + body
+        if field == "length" and is_good:
+            payload = bytes([0x80 | 2 * len(body), 0x80, 0x80, 0x80, 0]) + body
+        assert verdict(payload, 1) == (is_good, is_good), (field, encoded)
+
+
+@pytest.mark.parametrize("count", [1, ARRAYS_FROM, 20_000])
+@pytest.mark.parametrize("codec", list(Codec))
+def test_one_record_more_or_less(count: int, codec: Codec) -> None:
+    batch = build_batch([Record(0, 5, None, b"v")] * count, codec=codec)
+    assert code_of(batch) is None
+    for claimed in {max(1, count - 1), count + 1} - {count}:
+        assert code_of(with_header(batch, record_count=claimed, last_offset_delta=claimed - 1)) is ErrorCode.invalid_record
+
+
+def test_a_claim_of_millions_is_not_walked_through() -> None:
+    claimed = (1 << 31) - 1
+    assert code_of(with_payload(compress(Codec.ZSTD, bytes(60 << 20)), codec=Codec.ZSTD, claimed=claimed)) is ErrorCode.invalid_record
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_more_than_the_cap(codec: Codec) -> None:
+    """A record of 70 MiB, and one of 60 MiB."""
+    assert code_of(build_batch([Record(0, 5, None, bytes(70 << 20))], codec=codec)) is ErrorCode.message_too_large
+    assert code_of(build_batch([Record(0, 5, None, bytes(60 << 20))], codec=codec)) is None
+
+
+@pytest.mark.parametrize("kind", ["a bomb", "zstd with too few records"])
+def test_a_refusal_holds_nothing_of_what_was_decompressed(kind: str) -> None:
+    """It goes to another thread: the frames behind a raised one would keep 64 MiB each until garbage is collected."""
+    batch = odd_batch(kind)
+    refusal = refusal_of(batch, read_header(batch))
+    assert refusal is not None
+    assert (refusal.code, refusal.by_log) == (CODES.get(kind, ErrorCode.invalid_record), kind != "a bomb")
+    assert (refusal.__traceback__, refusal.__cause__, refusal.__context__) == (None, None, None)
+    good = build_batch([Record(0, 5, None, b"v")])
+    assert refusal_of(good, read_header(good)) is None
+
+
+def test_lz4_with_linked_blocks() -> None:
+    """BASE-24: Java consumers cannot read them, and Kafka refuses them."""
+    import cramjam
+
+    linked = bytes(cramjam.lz4.compress(payload_of(b"0", b"1", b"2")))
+    assert list(stored_records(with_payload(linked, codec=Codec.LZ4))), "others can"
+    assert code_of(with_payload(linked, codec=Codec.LZ4)) is ErrorCode.unknown_server_error
+
+
+def test_times_at_the_end_of_64_bits() -> None:
+    batch = build_batch([Record(0, 5, None, b"v")])
+    for base_ms in ((1 << 63) - 1, -(1 << 63)):
+        assert code_of(with_header(batch, base_timestamp=base_ms)) is ErrorCode.invalid_record
+    assert code_of(with_header(batch, base_timestamp=1 << 62)) is None
+
+
+def test_no_exception_but_bad_batch() -> None:
+    """Of compressed batches with damage anywhere."""
+    chance = random.Random(1)
+    whole = {codec: build_batch([Record(0, n, b"k", bytes(range(90))) for n in range(30)], codec=codec) for codec in Codec}
+    for _ in range(4000):
+        batch = bytearray(chance.choice(list(whole.values())))
+        for _ in range(chance.randrange(1, 5)):
+            batch[chance.randrange(HEADER_SIZE, len(batch))] = chance.randrange(256)
+        if chance.random() < 0.3:
+            del batch[chance.randrange(HEADER_SIZE, len(batch)) :]
+            struct.pack_into(">i", batch, 8, len(batch) - 12)
+        try:
+            check(bytes(batch), read_header(batch))
+        except BadBatch:
+            continue
+        assert len(list(stored_records(bytes(batch)))) == 30, "what passes can be read"
