@@ -17,6 +17,7 @@ import click
 
 import kbroker
 from kbroker.cli.exits import OK, end_of
+from kbroker.cli.suggesting import SuggestingGroup
 
 
 class Entry(NamedTuple):
@@ -42,7 +43,7 @@ COMMANDS: Mapping[str, Entry] = {
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(SuggestingGroup):
     """A group that knows its commands' summaries and imports a command only to run it."""
 
     def list_commands(self, context: click.Context) -> list[str]:

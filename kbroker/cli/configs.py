@@ -10,6 +10,7 @@ import click
 from kbroker.cli.exits import CommandFailed
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.params import Address, NameValue, bootstrap_option, connect, each_once, json_option, not_empty
+from kbroker.cli.suggesting import SuggestingGroup
 
 if TYPE_CHECKING:
     from kbroker.client.admin import ConfigEntry, ResourceType
@@ -40,7 +41,7 @@ def _shown(kind: ResourceType, name: str) -> str:
     return f"{kind.name.lower()} {name}" if name else "all brokers"
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def configs() -> None:
     """Describe, set and delete configs of topics, groups and brokers."""
 

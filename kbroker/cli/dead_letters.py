@@ -14,6 +14,7 @@ import click
 from kbroker.cli.exits import CommandFailed, refuse, say
 from kbroker.cli.output import Cell, print_json, print_table, text_fields
 from kbroker.cli.params import COUNT, Address, DateTimeType, bootstrap_option, connect, json_option, not_blank
+from kbroker.cli.suggesting import SuggestingGroup
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.logging_setup import escaped
 
@@ -61,7 +62,7 @@ def choice_options(function: F) -> F:
     return function
 
 
-@click.group("dead-letters")
+@click.group("dead-letters", cls=SuggestingGroup)
 def dead_letters() -> None:
     """List, show and redrive what share groups gave up."""
 

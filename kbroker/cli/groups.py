@@ -28,6 +28,7 @@ from kbroker.cli.params import (
     json_option,
     states_option,
 )
+from kbroker.cli.suggesting import SuggestingGroup
 from kbroker.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ TYPES = ("classic", "consumer", "share", "streams")
 STATES = ("Empty", "Stable", "Dead", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "NotReady")
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def groups() -> None:
     """List groups of all types; describe, reset and delete consumer groups."""
 

@@ -10,6 +10,7 @@ import click
 from kbroker.cli.params import COUNT, not_empty
 from kbroker.cli.perf_run import Setup, measured
 from kbroker.cli.produce import CODECS
+from kbroker.cli.suggesting import SuggestingGroup
 
 if TYPE_CHECKING:
     from kbroker.workloads.latency import Via
@@ -31,7 +32,7 @@ compression_option = click.option(
 acks_option = click.option("--acks", type=click.Choice(ACKS), default="all", show_default=True, help="What a producer waits for.")
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def perf() -> None:
     """Measure a broker: produce, fetch, share-consume and latency.
 

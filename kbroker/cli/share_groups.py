@@ -16,6 +16,7 @@ from kbroker.cli.output import print_json, print_table
 from kbroker.cli.params import Address, bootstrap_option, connect, each_not_blank, json_option, not_blank, states_option
 from kbroker.cli.share_groups_describe import describe
 from kbroker.cli.share_groups_reset import reset_offsets
+from kbroker.cli.suggesting import SuggestingGroup
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.logging_setup import escaped
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 STATES = ("Empty", "Stable", "Dead")
 
 
-@click.group("share-groups")
+@click.group("share-groups", cls=SuggestingGroup)
 def share_groups() -> None:
     """List, describe, reset and delete share groups."""
 

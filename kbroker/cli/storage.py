@@ -13,6 +13,7 @@ import click
 from kbroker.cli.exits import OK, REFUSED
 from kbroker.cli.output import human_bytes, print_json, print_table
 from kbroker.cli.params import json_option
+from kbroker.cli.suggesting import SuggestingGroup
 
 if TYPE_CHECKING:
     from kbroker.cli.inspection import Inspection, LogReport
@@ -55,7 +56,7 @@ def open_data_dir(path: Path) -> Iterator[OpenDataDir]:
             yield OpenDataDir(description, logs, state, kept)
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def storage() -> None:
     """Look into a data directory, also beside a live broker."""
 

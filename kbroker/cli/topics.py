@@ -9,6 +9,7 @@ import click
 from kbroker.cli.exits import refuse
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.params import COUNT, Address, NameValue, bootstrap_option, connect, each_once, json_option
+from kbroker.cli.suggesting import SuggestingGroup
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.logging_setup import escaped
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from kbroker.client.rpc import Connection
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def topics() -> None:
     """Create, list, describe and delete topics."""
 

@@ -1,0 +1,88 @@
+"""Groups of commands that say what an unknown command may have meant.
+
+click compares letters only, and only with commands that are loaded already. Here a part of a name counts too (`share`, `dead`), so does
+what other tools call a command (`rm`), and a subcommand without its group (`describe`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import click
+
+OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "add": ("create",),
+    "benchmark": ("perf",),
+    "change": ("set",),
+    "desc": ("describe",),
+    "dlq": ("dead-letters",),
+    "drop": ("delete",),
+    "find": ("list",),
+    "help": ("--help",),
+    "info": ("describe",),
+    "ls": ("list",),
+    "new": ("create",),
+    "publish": ("produce",),
+    "receive": ("consume", "share-consume"),
+    "remove": ("delete",),
+    "retry": ("redrive",),
+    "rm": ("delete",),
+    "run": ("start",),
+    "send": ("produce",),
+    "serve": ("start",),
+    "server": ("start",),
+    "show": ("describe",),
+    "subscribe": ("consume", "share-consume"),
+    "unset": ("delete",),
+    "update": ("set",),
+    "version": ("--version",),
+}
+"""What other tools call our commands and options."""
+_SHORTEST_PART: Final = 3
+
+
+def similar(wrong: str, names: Sequence[str]) -> list[str]:
+    """Those of `names` that `wrong` may have meant: other tools' word for it, else its beginning, nearly its letters, a part of it."""
+    word = wrong.lower()
+    if others := [name for name in names if name in OTHER_NAMES.get(word, ())]:
+        return others
+    if len(word) >= _SHORTEST_PART and (longer := [name for name in names if name.startswith(word)]):
+        return longer
+    if close := difflib.get_close_matches(word, names):
+        return close
+    parts = [part for part in word.split("-") if len(part) >= _SHORTEST_PART]
+    return [name for name in names if any(part in name for part in parts)]
+
+
+class SuggestingGroup(click.Group):
+    """Its list of commands is asked, not its dictionary, so that commands that are loaded lazily count."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(context, args)
+        except click.NoSuchOption as error:
+            raise click.UsageError(f"{error.format_message()} Options of a command come after the command.", context) from error
+
+    def resolve_command(self, context: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name.startswith("-") or context.resilient_parsing or self.get_command(context, name) is not None:
+            return super().resolve_command(context, args)
+        raise click.UsageError(f"No such command {name!r}.{self._hint(context, name)}", context)
+
+    def _hint(self, context: click.Context, name: str) -> str:
+        options = [option for parameter in self.get_params(context) for option in parameter.opts]
+        found = similar(name, [*self.list_commands(context), *options]) or list(self._in_groups(context, name))
+        if not found:
+            return ""
+        shown = [f"'{context.command_path} {each}'" for each in found]
+        return f" Did you mean {shown[0]}?" if len(shown) == 1 else f" Did you mean one of {', '.join(shown)}?"
+
+    def _in_groups(self, context: click.Context, name: str) -> Iterator[str]:
+        """`describe`, where `topics describe` was meant."""
+        for group in self.list_commands(context):
+            command = self.get_command(context, group)
+            if isinstance(command, click.Group):
+                meant = (name.lower(), *OTHER_NAMES.get(name.lower(), ()))
+                yield from (f"{group} {each}" for each in command.list_commands(context) if each in meant)
