@@ -47,11 +47,16 @@ class AdminViews:
     def _in_flight(self, group_id: str, topic: str | None) -> AsyncGenerator[bytes, None]:
         loaded = [each for each in self._broker.share_groups.loaded() if each.key[0] == group_id]
         if not loaded and not self._is_group(group_id):
-            raise HttpRefusal(404, f"there is no share group {group_id}")
+            raise HttpRefusal(404, self._why_not(group_id))
         if topic is not None and self._broker.topics.by_name(topic) is None:
             raise HttpRefusal(404, f"there is no topic {topic}")
         chosen = [each for each in loaded if topic in (None, each.partition.topic_name)]
         return _in_flight_pieces(group_id, sorted(chosen, key=lambda each: (each.partition.topic_name, each.partition.log.partition)))
+
+    def _why_not(self, group_id: str) -> str:
+        if all(each.group_id != group_id for each in self._broker.consumer_groups.groups.listed()):
+            return f"there is no share group {group_id}"
+        return f"group {group_id} is a consumer group: it holds no records, and `kbroker groups describe` shows its offsets"
 
     def _is_group(self, group_id: str) -> bool:
         return any(group.group_id == group_id for group in self._broker.group_coordinator.coordinator.list_groups())

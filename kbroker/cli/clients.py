@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,9 @@ READING: Mapping[str, Any] = {
     "fetch.wait.max.ms": 200,
 }
 """Settings of every consumer of ours."""
+
+SILENCE = logging.Logger(__name__, level=logging.CRITICAL + 1)
+"""The library writes fatal errors to stderr itself, beside reporting them."""
 
 
 class ClientErrors:

@@ -6,7 +6,6 @@ its next start, and never loses one. A rebalance happens only while the member p
 
 from __future__ import annotations
 
-import logging
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,17 +13,15 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kbroker.cli.clients import READING, ClientErrors, client_settings, require_topics
+from kbroker.cli.clients import READING, SILENCE, ClientErrors, client_settings, require_topics
 from kbroker.cli.consumed import Batches, Ends
 from kbroker.cli.exits import OK, CommandFailed, drop_stdout, say
-from kbroker.cli.group_views import of_other_type
+from kbroker.cli.group_views import kind_of_group
 from kbroker.cli.params import Address, connect
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, TopicPartition
 
-_SILENCE = logging.Logger(__name__, level=logging.CRITICAL + 1)
-"""The library writes fatal errors to stderr itself, beside reporting them."""
 _SIGNALLED = 128
 """Shells say so much more than a signal's number where one ended a command."""
 
@@ -73,7 +70,7 @@ def consume_as_member(bootstrap: Address, membership: Membership, ends: Ends, sh
     settings: dict[str, Any] = {
         **client_settings(bootstrap, errors),
         **READING,
-        "logger": _SILENCE,
+        "logger": SILENCE,
         "group.id": membership.group,
         "group.protocol": membership.protocol,
         "auto.offset.reset": membership.start,
@@ -104,7 +101,8 @@ def _check_type(bootstrap: Address, group: str) -> None:
     with connect(bootstrap) as connection:
         found = group_admin.group_types(connection).get(group)
     if found in consumer_group_admin.OTHER_TYPES:
-        raise CommandFailed(of_other_type(group, found))
+        hint = "; `kbroker share-consume` is for those" if found == "share" else ""
+        raise CommandFailed(f"group {group} is {kind_of_group(found)}, and this command is for consumer groups{hint}")
 
 
 def _subscribe(consumer: Consumer, topics: Sequence[str], batches: Batches) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -10,11 +11,12 @@ import click
 from kbroker.cli.exits import refuse, say
 from kbroker.cli.output import Cell, print_json, print_table
 from kbroker.cli.params import Address
-from kbroker.errors import KafkaError
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
     from kbroker.client.group_admin import Coordinator
+    from kbroker.client.rpc import Connection
 
 VIEWS = ("offsets", "members", "state")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -56,16 +58,28 @@ def report(table: Table, notes: Iterable[str], documents: list[dict[str, Any]], 
     refuse(problems)
 
 
-def told_apart(names: Sequence[str], described: Sequence[T | KafkaError]) -> tuple[list[T], list[str]]:
+def told_apart(names: Sequence[str], described: Sequence[T | KafkaError], connection: Connection) -> tuple[list[T], list[str]]:
     """What came of groups, sorted, and a line for each of which nothing came."""
-    problems = [why_not(name, each) for name, each in zip(names, described, strict=True) if isinstance(each, KafkaError)]
+    refused = {name: each for name, each in zip(names, described, strict=True) if isinstance(each, KafkaError)}
+    types = types_where_missing(connection, refused.values())
+    problems = [why_not(name, error, types.get(name)) for name, error in refused.items()]
     return sorted(each for each in described if not isinstance(each, KafkaError)), problems
 
 
-def why_not(group_id: str, error: KafkaError) -> str:
-    """A line for a group that could not be described."""
+def types_where_missing(connection: Connection, errors: Iterable[KafkaError]) -> Mapping[str, str]:
+    """Types of all groups, asked for only where a group was not found: it may be of another type."""
+    from kbroker.client import group_admin
+
+    missing = any(error.code is ErrorCode.group_id_not_found for error in errors)
+    return group_admin.group_types(connection) if missing else {}
+
+
+def why_not(group_id: str, error: KafkaError, group_type: str | None = None, command: str = "describe") -> str:
+    """A line for a group that could not be described. `group_type`: what there is of this name; `command`: what was to be done."""
     from kbroker.client.answers import reason
 
+    if group_type is not None and error.code is ErrorCode.group_id_not_found:
+        return of_other_type(group_id, group_type, command)
     text = reason(error.code, error.message)
     return text if group_id in text else f"group {group_id}: {text}"
 
@@ -76,9 +90,23 @@ def in_use(kind: str, group_id: str, members: int) -> str:
     return f"{kind} {group_id} is not empty: {who}"
 
 
-def of_other_type(group_id: str, group_type: str) -> str:
-    """A line for a group that should be a consumer group."""
-    return f"group {group_id} is no consumer group: its type is {group_type}"
+def of_other_type(group_id: str, group_type: str, command: str) -> str:
+    """A line for a group that is of another type than the command is for: `command` is the subcommand that was meant."""
+    return f"group {group_id} is {kind_of_group(group_type)}{instead(group_id, group_type, command)}"
+
+
+def kind_of_group(group_type: str) -> str:
+    """Groups of both protocols are consumer groups to a person."""
+    return f"a {'consumer' if group_type == 'classic' else group_type} group"
+
+
+def instead(group_id: str, group_type: str, command: str) -> str:
+    """Which command is for groups of this type; nothing where none is."""
+    commands = _COMMANDS.get(group_type)
+    return "" if commands is None else f"; use `kbroker {commands} {command} {shlex.quote(group_id)}`"
+
+
+_COMMANDS: Mapping[str, str] = {"share": "share-groups", "classic": "groups", "consumer": "groups"}
 
 
 def coordinator_text(node: Coordinator) -> str:

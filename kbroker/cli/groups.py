@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kbroker.cli.exits import CommandFailed
-from kbroker.cli.group_views import report_deletions
+from kbroker.cli.group_views import instead, kind_of_group, of_other_type, report_deletions, types_where_missing
 from kbroker.cli.groups_describe import describe
 from kbroker.cli.groups_reset import reset_offsets
 from kbroker.cli.output import Cell, print_json, print_table
@@ -126,19 +126,21 @@ def _delete(connection: Connection, names: tuple[str, ...]) -> tuple[tuple[str, 
 
     types = group_admin.group_types(connection)
     names = names or tuple(each.group_id for each in consumer_group_admin.consumer_groups(connection))
-    reasons = {name: _why_no_consumer_group(types.get(name)) for name in names}
+    reasons = {name: _why_no_consumer_group(name, types.get(name)) for name in names}
     wanted = [name for name, why in reasons.items() if why is None]
     refused = group_admin.delete_groups(connection, wanted) if wanted else {}
     reasons |= {name: _why_not(error) for name, error in refused.items()}
     return names, {name: why for name, why in reasons.items() if why is not None}
 
 
-def _why_no_consumer_group(group_type: str | None) -> str | None:
+def _why_no_consumer_group(name: str, group_type: str | None) -> str | None:
     from kbroker.client import consumer_group_admin
 
     if group_type is None:
         return _REASONS[ErrorCode.group_id_not_found]
-    return f"its type is {group_type}" if group_type in consumer_group_admin.OTHER_TYPES else None
+    if group_type not in consumer_group_admin.OTHER_TYPES:
+        return None
+    return f"it is {kind_of_group(group_type)}{instead(name, group_type, 'delete')}"
 
 
 _REASONS: Mapping[ErrorCode, str] = {
@@ -205,7 +207,9 @@ def _delete_offsets(connection: Connection, group: str, topics: Scope) -> dict[t
     try:
         refused = consumer_group_admin.delete_offsets(connection, group, partitions)
     except KafkaError as error:
-        raise KafkaError(error.code, f"group {group}: {_REASONS.get(error.code, reason(error.code))}") from error
+        other = types_where_missing(connection, [error]).get(group)
+        text = of_other_type(group, other, "delete-offsets") if other else f"group {group}: {_REASONS.get(error.code, reason(error.code))}"
+        raise KafkaError(error.code, text) from error
     results: dict[tuple[str, int | None], str | None] = {
         (topic, None): "there is no topic of this name" for topic, numbers in topics if numbers is None and topic not in existing
     }

@@ -91,7 +91,7 @@ def find(connection: Connection, names: Sequence[str], view: str) -> Found:
     from kbroker.client import consumer_group_admin, group_admin
 
     names = names or tuple(each.group_id for each in consumer_group_admin.consumer_groups(connection))
-    groups, problems = told_apart(names, consumer_group_admin.describe_consumer_groups(connection, names))
+    groups, problems = told_apart(names, consumer_group_admin.describe_consumer_groups(connection, names), connection)
     offsets, coordinators = {}, {}
     if view == "state" and groups:
         coordinators = group_admin.find_coordinators(connection, [each.group_id for each in groups])

@@ -129,7 +129,7 @@ def _ready(connection: Connection, names: Sequence[str]) -> tuple[list[str], lis
         elif found.code is not ErrorCode.group_id_not_found:
             problem = why_not(name, found)
         else:
-            problem = of_other_type(name, types[name]) if name in types else None
+            problem = of_other_type(name, types[name], "reset-offsets") if name in types else None
         if problem is None:
             ready.append(name)
         else:

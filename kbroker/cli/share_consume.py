@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.clients import ClientErrors, client_settings, print_record, require_topics
+from kbroker.cli.clients import SILENCE, ClientErrors, client_settings, print_record, require_topics
 from kbroker.cli.exits import CommandFailed, say
+from kbroker.cli.group_views import kind_of_group
 from kbroker.cli.params import COUNT, Address, bootstrap_option, connect, not_blank
 from kbroker.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from confluent_kafka import AcknowledgeType, ShareConsumer
+    from confluent_kafka import AcknowledgeType, Message, ShareConsumer
 
     from kbroker.client.rpc import Connection
 
@@ -62,6 +64,7 @@ def share_consume(
     errors = ClientErrors(bootstrap)
     settings = {
         **client_settings(bootstrap, errors),
+        "logger": SILENCE,
         "group.id": group,
         "share.acknowledgement.mode": "explicit",
         "max.poll.records": min(max_messages or _MAX_POLL_RECORDS, _MAX_POLL_RECORDS),
@@ -89,6 +92,10 @@ def begin_new_group(connection: Connection, group: str, start: str | None) -> No
     except KafkaError as error:
         if error.code is not ErrorCode.group_id_not_found:
             raise
+        if other := group_admin.group_types(connection).get(group):
+            hint = "; `kbroker consume --group` is for those" if other in ("classic", "consumer") else ""
+            text = f"group {group} is {kind_of_group(other)}, and this command is for share groups{hint}"
+            raise CommandFailed(text) from error
     else:
         if start is not None:
             say(f"share group {group} exists: it goes on where it is, --from {start} has no effect")
@@ -121,7 +128,7 @@ class _Worker:
         from confluent_kafka import AcknowledgeType
 
         printed = 0
-        for message in self._consumer.poll(_POLL_S):
+        for message in self._polled():
             if (error := message.error()) is not None:
                 raise CommandFailed(error.str())
             if limit is not None and printed == limit:
@@ -134,6 +141,15 @@ class _Worker:
             sys.stdout.flush()
             self._commit()
         return printed
+
+    def _polled(self) -> Iterable[Message]:
+        """Raises CommandFailed where the library has given up, for instance because the group is full."""
+        from confluent_kafka import KafkaException
+
+        try:
+            return self._consumer.poll(_POLL_S)
+        except KafkaException as error:
+            raise CommandFailed(error.args[0].str()) from error
 
     def _commit(self) -> None:
         for partition, error in self._consumer.commit_sync().items():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kbroker.cli.exits import CommandFailed
-from kbroker.cli.group_views import report_deletions
+from kbroker.cli.group_views import instead, kind_of_group, report_deletions, types_where_missing, why_not
 from kbroker.cli.inflight import inflight
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.params import Address, bootstrap_option, connect, each_not_blank, json_option, not_blank, states_option
@@ -79,11 +79,16 @@ def _delete(connection: Connection, names: tuple[str, ...]) -> dict[str, str]:
     """Reasons by group that was not deleted. DeleteGroups takes groups of any type: those of other types are kept out here."""
     from kbroker.client import group_admin
 
-    known = {found.group_id for found in group_admin.groups(connection)}
-    wanted = [name for name in names if name in known]
+    types = group_admin.group_types(connection)
+    wanted = [name for name in names if types.get(name) == "share"]
     refused = group_admin.delete_groups(connection, wanted) if wanted else {}
-    reasons = {name: _why_not(error) for name, error in refused.items()}
-    return {name: reasons.get(name, NO_SHARE_GROUP) for name in names if name in reasons or name not in known}
+    reasons = {name: _why_no_share_group(name, types.get(name)) for name in names if name not in wanted}
+    reasons |= {name: _why_not(error) for name, error in refused.items()}
+    return {name: reasons[name] for name in names if name in reasons}
+
+
+def _why_no_share_group(name: str, group_type: str | None) -> str:
+    return NO_SHARE_GROUP if group_type is None else f"it is {kind_of_group(group_type)}{instead(name, group_type, 'delete')}"
 
 
 NO_SHARE_GROUP = "there is no share group of this name"
@@ -123,7 +128,11 @@ def delete_offsets(group: str, topics: tuple[str, ...], as_json: bool, bootstrap
     from kbroker.client import group_admin
 
     with connect(bootstrap) as connection:
-        refused = group_admin.delete_share_group_offsets(connection, group, topics)
+        try:
+            refused = group_admin.delete_share_group_offsets(connection, group, topics)
+        except KafkaError as error:
+            other = types_where_missing(connection, [error]).get(group)
+            raise KafkaError(error.code, why_not(group, error, other, "delete-offsets")) from error
     if as_json:
         print_json([{"topic": name, "deleted": name not in refused, "error": _text(refused.get(name))} for name in topics])
     else:

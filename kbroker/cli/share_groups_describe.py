@@ -72,7 +72,7 @@ def find(connection: Connection, names: Sequence[str], view: str) -> Found:
     from kbroker.client import group_admin
 
     names = names or tuple(each.group_id for each in group_admin.groups(connection))
-    groups, problems = told_apart(names, group_admin.describe_share_groups(connection, names) if names else [])
+    groups, problems = told_apart(names, group_admin.describe_share_groups(connection, names) if names else [], connection)
     offsets, coordinators = {}, {}
     if view == "state" and groups:
         coordinators = group_admin.find_coordinators(connection, [each.group_id for each in groups])

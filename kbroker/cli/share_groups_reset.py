@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from kbroker.cli.exits import CommandFailed, refuse
-from kbroker.cli.group_views import in_use
+from kbroker.cli.group_views import in_use, of_other_type
 from kbroker.cli.offset_plans import (
     Offsets,
     Scope,
@@ -106,8 +106,8 @@ def _check_group(connection: Connection, group: str) -> None:
             raise CommandFailed(in_use("share group", group, len(found.members)))
     elif found.code is not ErrorCode.group_id_not_found:
         raise found
-    elif other := [each.type for each in group_admin.groups(connection, types=()) if each.group_id == group]:
-        raise CommandFailed(f"group {group} is no share group: its type is {other[0]}")
+    elif other := group_admin.group_types(connection).get(group):
+        raise CommandFailed(of_other_type(group, other, "reset-offsets"))
 
 
 def _offsets(connection: Connection, group: str, topics: Scope, target: Target) -> Offsets:

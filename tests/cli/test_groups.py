@@ -157,7 +157,11 @@ def test_what_is_no_consumer_group_is_named_and_the_others_are_described(command
     for view in ("--offsets", "--members", "--state"):
         ran = command("groups", "describe", "absent", group, "-g", share, view, "--json")
         assert (ran.code, [each["group"] for each in ran.json]) == (REFUSED, [group])
-        assert ran.err.splitlines() == ["kbroker: Group absent not found.", f"kbroker: Group {share} is not a consumer group."]
+        assert ran.err.splitlines() == ["kbroker: Group absent not found.", wrong_type(share, "describe")]
+
+
+def wrong_type(share: str, subcommand: str) -> str:
+    return f"kbroker: group {share} is a share group; use `kbroker share-groups {subcommand} {share}`"
 
 
 def test_all_groups_are_all_consumer_groups(command: Command, broker: RunningBroker, one_log: str, group: str) -> None:
@@ -199,7 +203,11 @@ def test_what_cannot_be_deleted_is_named_and_the_others_are_deleted(
 ) -> None:
     share = f"{one_log}-share"
     assert command("share-groups", "reset-offsets", share, "--topic", one_log, "--to-latest", "--execute").code == OK
-    why = {"used": "it has members; stop them first", share: "its type is share", "none": "there is no consumer group of this name"}
+    why = {
+        "used": "it has members; stop them first",
+        share: f"it is a share group; use `kbroker share-groups delete {share}`",
+        "none": "there is no consumer group of this name",
+    }
     with member(broker, "used", one_log, protocol):
         ended = command("groups", "delete", "used", group, share, "none")
         as_json = command("groups", "delete", "used", "--json")
@@ -236,3 +244,6 @@ def test_offsets_of_topics_that_members_read_are_not_deleted(
     assert committed(broker, group) == {(one_log, 1): 4}
     missing = command("groups", "delete-offsets", "nobody", "--topic", one_log)
     assert missing == (REFUSED, "", "kbroker: group nobody: there is no consumer group of this name\n")
+    share = f"{one_log}-share"
+    assert command("share-groups", "reset-offsets", share, "--topic", one_log, "--to-latest", "--execute").code == OK
+    assert command("groups", "delete-offsets", share, "--topic", one_log) == (REFUSED, "", wrong_type(share, "delete-offsets") + "\n")

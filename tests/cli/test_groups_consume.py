@@ -212,4 +212,5 @@ def test_what_cannot_be_joined_or_read(command: Command, filled: str) -> None:
     share = f"{filled}-share"
     assert command("share-groups", "reset-offsets", share, "--topic", filled, "--to-latest", "--execute").code == OK
     refused = command("consume", filled, "--group", share)
-    assert refused == (REFUSED, "", f"kbroker: group {share} is no consumer group: its type is share\n")
+    text = f"kbroker: group {share} is a share group, and this command is for consumer groups; `kbroker share-consume` is for those\n"
+    assert refused == (REFUSED, "", text)

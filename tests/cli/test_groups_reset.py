@@ -171,7 +171,7 @@ def test_a_share_group_is_not_reset(command: Command, dated: str) -> None:
     share = f"{dated}-share"
     assert command("share-groups", "reset-offsets", share, "--topic", dated, "--to-latest", "--execute").code == OK
     refused = command("groups", "reset-offsets", share, "--topic", dated, "--to-earliest", "--execute")
-    assert refused == (REFUSED, "", f"kbroker: group {share} is no consumer group: its type is share\n")
+    assert refused == (REFUSED, "", f"kbroker: group {share} is a share group; use `kbroker share-groups reset-offsets {share}`\n")
 
 
 def test_nothing_is_changed_where_something_does_not_exist(command: Command, broker: RunningBroker, dated: str, group: str) -> None:

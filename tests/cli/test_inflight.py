@@ -228,3 +228,11 @@ def test_a_group_name_with_anything_in_it(command: Command, admin: str) -> None:
 def test_json_is_what_the_broker_says(command: Command, admin: str) -> None:
     ran = command("share-groups", "inflight", GROUP, "--json", "--admin", admin)
     assert set(json.loads(ran.out)) == {"group", "now_ms", "share_partitions"}
+
+
+def test_a_consumer_group_leads_to_the_command_for_it(command: Command, admin: str) -> None:
+    assert command("topics", "create", "offsets-only").code == OK
+    made = command("groups", "reset-offsets", "billing", "--topic", "offsets-only", "--to-latest", "--execute")
+    assert made.code == OK
+    text = "kbroker: group billing is a consumer group: it holds no records, and `kbroker groups describe` shows its offsets\n"
+    assert command("share-groups", "inflight", "billing", "--admin", admin) == (REFUSED, "", text)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
 
 from kbroker.cli.exits import OK, REFUSED
-from kbroker.testing.broker import RunningBroker
+from kbroker.testing.broker import RunningBroker, open_test_broker
 from tests.cli.conftest import Command
+from tests.cli.consumer_groups import member
 from tests.cli.test_produce_and_consume import share_consumer
 
 
@@ -78,6 +80,27 @@ def test_members_with_and_without_their_epochs(command: Command, one_log: str, b
 def test_a_group_without_members_or_offsets_says_so(command: Command, one_log: str) -> None:
     used(command, one_log, "left", 1)
     assert command("share-groups", "describe", "left", "--members") == (OK, "", "kbroker: share group left has no active members\n")
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_consumer_group_leads_to_the_command_for_it(command: Command, one_log: str, broker: RunningBroker, protocol: str) -> None:
+    name = f"it's {one_log}"
+    wrong = f"group {name} is a consumer group; use `kbroker groups %s {shlex.quote(name)}`\n"
+    reset = ("share-groups", "reset-offsets", name, "--topic", one_log, "--to-latest", "--execute")
+    with member(broker, name, one_log, protocol):
+        for view in ("--offsets", "--members", "--state"):
+            assert command("share-groups", "describe", name, view) == (REFUSED, "", "kbroker: " + wrong % "describe")
+        assert command(*reset) == (REFUSED, "", "kbroker: " + wrong % "reset-offsets")
+        ran = command("share-groups", "delete-offsets", name, "--topic", one_log)
+        assert ran == (REFUSED, "", "kbroker: " + wrong % "delete-offsets")
+        ran = command("share-groups", "delete", name)
+        why = f"it is a consumer group; use `kbroker groups delete {shlex.quote(name)}`"
+        assert ran == (REFUSED, "", f"kbroker: share group {name} could not be deleted: {why}\n")
+        ran = command("share-consume", one_log, "--group", name)
+        why = "is a consumer group, and this command is for share groups; `kbroker consume --group` is for those"
+        assert ran == (REFUSED, "", f"kbroker: group {name} {why}\n")
+        assert name in [row["group"] for row in command("groups", "list", "--json").json]
+    assert command("groups", "delete", name).code == OK
 
 
 def test_describing_goes_on_after_a_group_that_is_missing(command: Command, one_log: str) -> None:
@@ -168,3 +191,16 @@ def test_offsets_of_a_group_that_is_in_use_or_missing_are_not_deleted(command: C
     for refused in (in_use, missing):
         assert (refused.code, refused.out, refused.err.count("\n")) == (REFUSED, "", 1)
         assert refused.err.startswith("kbroker: ")
+
+
+def test_a_full_share_group_is_refused_in_one_line(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library gives up, prints a line of its own and raises."""
+    with open_test_broker(config={"group.share.max.size": "1"}) as broker:
+        monkeypatch.setenv("KBROKER_BOOTSTRAP", broker.bootstrap)
+        broker.create_topic("orders")
+        with broker.connect() as connection:
+            join = {"group_id": "g", "member_id": "M1", "member_epoch": 0, "rack_id": None, "subscribed_topic_names": ["orders"]}
+            connection.call("share_group_heartbeat", 1, **join)
+            ran = command("share-consume", "orders", "-g", "g", "--timeout-ms", "20000")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (REFUSED, "", 1)
+    assert "maximum size" in ran.err

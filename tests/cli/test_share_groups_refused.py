@@ -144,7 +144,7 @@ def test_the_current_offset_where_there_is_none(monkeypatch: pytest.MonkeyPatch,
 def test_a_group_of_another_type_is_not_reset(mode: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     with broker(monkeypatch, share_group_describe=no_share_group) as running:
         assert run([*RESET, mode]) == REFUSED
-    assert capsys.readouterr() == ("", "kbroker: group g is no share group: its type is classic\n")
+    assert capsys.readouterr() == ("", "kbroker: group g is a consumer group; use `kbroker groups reset-offsets g`\n")
     assert API_KEYS["alter_share_group_offsets"] not in [key for key, _, _ in running.requests]
 
 
@@ -152,13 +152,14 @@ def test_a_group_of_another_type_is_not_deleted(monkeypatch: pytest.MonkeyPatch,
     """DeleteGroups would take it."""
     with broker(monkeypatch) as running:
         assert run(["share-groups", "delete", "g"]) == REFUSED
-    assert capsys.readouterr() == ("", "kbroker: share group g could not be deleted: there is no share group of this name\n")
+    why = "it is a consumer group; use `kbroker groups delete g`"
+    assert capsys.readouterr() == ("", f"kbroker: share group g could not be deleted: {why}\n")
     assert API_KEYS["delete_groups"] not in [key for key, _, _ in running.requests]
 
 
 def test_a_group_of_another_type_is_not_described(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     with broker(monkeypatch, share_group_describe=no_share_group):
         assert run(["share-groups", "describe", "g"]) == REFUSED
-        assert capsys.readouterr() == ("", "kbroker: Group g is not a share group.\n")
+        assert capsys.readouterr() == ("", "kbroker: group g is a consumer group; use `kbroker groups describe g`\n")
         assert run(["groups", "list", "--json"]) == OK
     assert json.loads(capsys.readouterr().out) == [{"group": "g", "type": "classic", "protocol": "consumer", "state": "Stable"}]
