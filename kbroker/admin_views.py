@@ -51,7 +51,8 @@ class AdminViews:
         if topic is not None and self._broker.topics.by_name(topic) is None:
             raise HttpRefusal(404, f"there is no topic {topic}")
         chosen = [each for each in loaded if topic in (None, each.partition.topic_name)]
-        return _in_flight_pieces(group_id, sorted(chosen, key=lambda each: (each.partition.topic_name, each.partition.log.partition)))
+        in_order = sorted(chosen, key=lambda each: (each.partition.topic_name, each.partition.log.partition))
+        return _in_flight_pieces(self._broker, group_id, in_order)
 
     def _why_not(self, group_id: str) -> str:
         if all(each.group_id != group_id for each in self._broker.consumer_groups.groups.listed()):
@@ -62,20 +63,22 @@ class AdminViews:
         return any(group.group_id == group_id for group in self._broker.group_coordinator.coordinator.list_groups())
 
 
-async def _in_flight_pieces(group_id: str, chosen: Sequence[LoadedSharePartition]) -> AsyncGenerator[bytes, None]:
+async def _in_flight_pieces(broker: Broker, group_id: str, chosen: Sequence[LoadedSharePartition]) -> AsyncGenerator[bytes, None]:
     """One JSON object on one line, a share-partition at a time: a group may have a hundred thousand ranges."""
     yield f'{{"group": {json.dumps(group_id)}, "now_ms": {wall_clock_ms()}, "share_partitions": ['.encode()
     separator = ""
     for each in chosen:
         if each.engine is not None and not each.gone:
-            yield (separator + json.dumps(_share_partition(each, each.engine))).encode()
+            yield (separator + json.dumps(_share_partition(broker, each, each.engine))).encode()
             separator = ", "
             await trio.lowlevel.checkpoint()
     yield b"]}\n"
 
 
-def _share_partition(loaded: LoadedSharePartition, engine: SharePartition) -> dict[str, object]:
+def _share_partition(broker: Broker, loaded: LoadedSharePartition, engine: SharePartition) -> dict[str, object]:
     view = engine.in_flight_view(now_ms())
+    group_id, _ = loaded.key
+    holders = {each.member_id: _holder(broker, group_id, each.member_id) for each in view.ranges}
     return {
         "topic": loaded.partition.topic_name,
         "partition": loaded.partition.log.partition,
@@ -83,17 +86,30 @@ def _share_partition(loaded: LoadedSharePartition, engine: SharePartition) -> di
         "end_offset": view.end_offset,
         "log_end_offset": loaded.partition.high_watermark,
         "lock_limit": view.lock_limit,
-        "ranges": list(map(_range, view.ranges)),
+        "ranges": [_range(each, holders[each.member_id]) for each in view.ranges],
     }
 
 
-def _range(found: InFlightRange) -> dict[str, object]:
+def _holder(broker: Broker, group_id: str, member_id: str | None) -> dict[str, object]:
+    """Of the session and not of the group: a member that has left the group holds its records until its session or its locks end."""
+    if member_id is None:
+        return dict.fromkeys(_HOLDER)
+    session = broker.share_groups.sessions.get(group_id, member_id)
+    client = (None, None) if session is None else (session.client_id, session.client_host)
+    in_group = broker.group_coordinator.coordinator.has_member(group_id, member_id)
+    return dict(zip(_HOLDER, (member_id, *client, in_group), strict=True))
+
+
+_HOLDER = ("member_id", "client_id", "client_host", "in_group")
+
+
+def _range(found: InFlightRange, holder: Mapping[str, object]) -> dict[str, object]:
     return {
         "first_offset": found.first_offset,
         "last_offset": found.last_offset,
         "state": found.state,
         "saving": found.is_saving,
         "delivery_count": found.delivery_count,
-        "member_id": found.member_id,
+        **holder,
         "lock_ms_left": found.lock_ms_left,
     }

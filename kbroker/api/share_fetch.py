@@ -23,7 +23,7 @@ from kbroker.protocol.hot import ShareFetchRow, share_fetch_response
 from kbroker.protocol.messages import milliseconds
 from kbroker.records import Buffer
 from kbroker.share.persister import TopicPartition
-from kbroker.share.session import FetchPlan
+from kbroker.share.session import INITIAL_EPOCH, FetchPlan
 from kbroker.share.share_partition import AcquireMode
 
 _MODES = {int(mode): mode for mode in AcquireMode}
@@ -77,7 +77,7 @@ async def _plan(request: Request, *, has_acks: bool) -> FetchPlan:
         forgotten |= dict.fromkeys(TopicPartition(topic.topic_id or NO_TOPIC_ID, index) for index in topic.partitions)
     sessions = request.broker.share_groups.sessions
     try:
-        return sessions.fetch(
+        plan = sessions.fetch(
             body.group_id,
             body.member_id,
             body.share_session_epoch,
@@ -86,6 +86,9 @@ async def _plan(request: Request, *, has_acks: bool) -> FetchPlan:
             forget=list(forgotten),
             has_acks=has_acks,
         )
+        if body.share_session_epoch == INITIAL_EPOCH:
+            plan.session.client_id, plan.session.client_host = request.client_id, request.connection.client_host
+        return plan
     except KafkaError as error:
         if error.code is ErrorCode.share_session_limit_reached:
             # An instant answer would make the client ask again in a busy loop (KAFKA-19231).

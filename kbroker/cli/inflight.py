@@ -27,10 +27,11 @@ _TIMEOUT_S = 30.0
 @click.option("--topic", help="Only share-partitions of this topic.")
 @click.option("--watch", is_flag=True, help="Go on until Ctrl-C, showing it anew at an interval.")
 @click.option("--interval-ms", type=click.IntRange(100, 3_600_000), default=1000, show_default=True, help="The interval of --watch.")
+@click.option("--member-ids", is_flag=True, help="Also the members' ids, as `share-groups describe --members` shows them.")
 @json_option
 @admin_option
-def inflight(group: str, topic: str | None, watch: bool, interval_ms: int, as_json: bool, admin: Address) -> None:
-    """Show which records of GROUP are in flight, who holds them and for how long.
+def inflight(group: str, topic: str | None, watch: bool, interval_ms: int, member_ids: bool, as_json: bool, admin: Address) -> None:
+    """Show which records of GROUP are in flight, which clients hold them and for how long.
 
     Needs a broker that was started with `kbroker start --admin`.
     """
@@ -39,7 +40,7 @@ def inflight(group: str, topic: str | None, watch: bool, interval_ms: int, as_js
         for document in moments:
             print_json(document)
     else:
-        _show(moments, in_place=watch and sys.stdout.isatty())
+        _show(moments, in_place=watch and sys.stdout.isatty(), member_ids=member_ids)
 
 
 def _moments(admin: Address, group: str, topic: str | None, interval_s: float | None) -> Iterator[dict[str, Any]]:
@@ -49,36 +50,36 @@ def _moments(admin: Address, group: str, topic: str | None, interval_s: float | 
         yield _ask(admin, group, topic)
 
 
-def _show(moments: Iterator[dict[str, Any]], *, in_place: bool) -> None:
+def _show(moments: Iterator[dict[str, Any]], *, in_place: bool, member_ids: bool) -> None:
     from rich.console import Console
     from rich.live import Live
 
     console = Console(highlight=False)
     if in_place:
-        with Live(_lines(console, next(moments)), console=console, auto_refresh=False) as live:
+        with Live(_lines(console, next(moments), member_ids), console=console, auto_refresh=False) as live:
             for document in moments:
-                live.update(_lines(console, document), refresh=True)
+                live.update(_lines(console, document, member_ids), refresh=True)
     else:
-        _print(console, next(moments))
+        _print(console, next(moments), member_ids)
         for document in moments:
             click.echo()
-            _print(console, document)
+            _print(console, document, member_ids)
 
 
-def _print(console: Console, document: dict[str, Any]) -> None:
+def _print(console: Console, document: dict[str, Any], member_ids: bool) -> None:
     from kbroker.cli.inflight_view import draw
 
-    for line in draw(document, console.width):
+    for line in draw(document, console.width, member_ids=member_ids):
         console.print(line, soft_wrap=True)
 
 
-def _lines(console: Console, document: dict[str, Any]) -> Group:
+def _lines(console: Console, document: dict[str, Any], member_ids: bool) -> Group:
     """For a terminal: a line that is too long for it is cut, so that the picture stays in place."""
     from rich.console import Group
 
     from kbroker.cli.inflight_view import draw
 
-    lines = draw(document, console.width)
+    lines = draw(document, console.width, member_ids=member_ids)
     for line in lines:
         line.no_wrap, line.overflow = True, "ellipsis"
     return Group(*lines)

@@ -6,8 +6,8 @@ Each state has a character of its own, so that the strip can be read without col
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count, groupby
 from typing import Any, NamedTuple, TypeAlias
 
 from rich.text import Text
@@ -37,11 +37,14 @@ LOOKS = {
 
 _RANKS = {state: rank for rank, state in enumerate(LOOKS)}
 _STATES = tuple(LOOKS)
-COLUMNS = ("TOPIC", "PARTITION", "OFFSETS", "RANGES", "RECORDS", "DELIVERIES", "HOLDER", "LEFT")
+COLUMNS = ("TOPIC", "PARTITION", "OFFSETS", "RANGES", "RECORDS", "DELIVERIES", "CLIENT-ID", "HOST", "LEFT")
+MEMBER_COLUMN = "MEMBER-ID"
+_LONGEST_CLIENT_ID = 40
+_SHORTEST_MEMBER_ID = 4
 
 
-def draw(document: Document, width: int) -> list[Text]:
-    """The lines of one moment."""
+def draw(document: Document, width: int, *, member_ids: bool = False) -> list[Text]:
+    """The lines of one moment. `member_ids`: with a column of them."""
     partitions = document["share_partitions"]
     noun = "share-partition" if len(partitions) == 1 else "share-partitions"
     lines = [Text(f"group {escaped(document['group'])}: {len(partitions)} {noun} in the broker's memory", "bold")]
@@ -49,9 +52,11 @@ def draw(document: Document, width: int) -> list[Text]:
         lines += [Text(), *_partition(partition, width)]
     if partitions:
         lines += [Text(), _legend()]
-    held = [row for partition in partitions for row in _held(partition)]
+    names = _names(partitions)
+    held = [row for partition in partitions for row in _held(partition, names)]
     if held:
-        lines += [Text(), *map(Text, table_lines(COLUMNS, held))]
+        columns = (*COLUMNS, MEMBER_COLUMN) if member_ids else COLUMNS
+        lines += [Text(), *map(Text, table_lines(columns, [row[: len(columns)] for row in held]))]
     return lines
 
 
@@ -95,7 +100,28 @@ def _legend() -> Text:
     return legend
 
 
-def _held(partition: Document) -> Iterator[tuple[Cell, ...]]:
+def _names(partitions: Sequence[Document]) -> dict[str, str]:
+    """What to call each holder: by its client id, or its member id where it has none. Where clients of one host have the same id, a
+    beginning of the member id tells them apart."""
+    holders: dict[tuple[str, str | None], dict[str, Document]] = {}
+    for found in (each for partition in partitions for each in partition["ranges"] if each["member_id"] is not None):
+        key = (found.get("client_id") or "", found.get("client_host"))
+        holders.setdefault(key, {})[found["member_id"]] = found
+    names = {}
+    for (client_id, _), members in holders.items():
+        length = next(n for n in count(_SHORTEST_MEMBER_ID) if len({member[:n] for member in members}) == len(members))
+        for member, found in members.items():
+            name = _shortened(client_id) or member
+            alike = f" ({member[:length]})" if client_id and len(members) > 1 else ""
+            names[member] = name + alike + (", left the group" if found.get("in_group") is False else "")
+    return names
+
+
+def _shortened(client_id: str) -> str:
+    return client_id if len(client_id) <= _LONGEST_CLIENT_ID else client_id[: _LONGEST_CLIENT_ID - 1] + "…"
+
+
+def _held(partition: Document, names: Mapping[str, str]) -> Iterator[tuple[Cell, ...]]:
     """One row for what a member holds until one time with one delivery count: mostly one fetch, however many records it answered since."""
     rows: dict[tuple[Any, ...], list[Document]] = {}
     for found in partition["ranges"]:
@@ -106,4 +132,5 @@ def _held(partition: Document) -> Iterator[tuple[Cell, ...]]:
         offsets = str(first) if first == last else f"{first}-{last}"
         records = sum(found["last_offset"] - found["first_offset"] + 1 for found in ranges)
         left = None if left_ms is None else f"{left_ms / 1000:.1f} s"
-        yield partition["topic"], partition["partition"], offsets, len(ranges), records, deliveries, holder, left
+        name, host = names.get(holder), ranges[0].get("client_host")
+        yield partition["topic"], partition["partition"], offsets, len(ranges), records, deliveries, name, host, left, holder

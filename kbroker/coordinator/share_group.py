@@ -184,6 +184,10 @@ class ShareGroupCoordinator:
         """ShareGroupDescribe, one row for each id."""
         return [describe_group(group_id, self._groups.get(group_id), self._assignor.name) for group_id in group_ids]
 
+    def has_member(self, group_id: str, member_id: str) -> bool:
+        group = self._groups.get(group_id)
+        return group is not None and member_id in group.members
+
     def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[ListedGroup]:
         """ListGroups: groups in one of the states and of one of the types, in any letter case; none given means all."""
         if types and SHARE not in {each.lower() for each in types}:

@@ -51,12 +51,15 @@ class SessionPartition:
 class ShareSession:
     """`epoch` is the one expected next. `held_elsewhere`: partitions the member may still hold records of although they are not
     (or no longer) in the session, because it forgot them or acknowledged without fetching; only such as `may_hold` says are
-    there to hold records of, or a client could make the session grow by naming others."""
+    there to hold records of, or a client could make the session grow by naming others. `client_id` and `client_host`: of the request
+    that opened it, for a person who asks which program holds records."""
 
     key: SessionKey
     connection_id: Hashable
     may_hold: Callable[[TopicPartition], bool]
     epoch: int = 1
+    client_id: str | None = None
+    client_host: str | None = None
     _places: dict[TopicPartition, SessionPartition] = field(default_factory=dict)
     _answers: int = 0
     held_elsewhere: set[TopicPartition] = field(default_factory=set)
@@ -240,6 +243,10 @@ class ShareSessions:
             self._remove(session)
         self._evictions += len(closed)
         return closed
+
+    def get(self, group_id: str, member_id: str) -> ShareSession | None:
+        """The member's session. Who holds records has one: they are released with it."""
+        return self._sessions.get((group_id, member_id))
 
     def has_group(self, group_id: str) -> bool:
         """Whether any member of the group has a session."""

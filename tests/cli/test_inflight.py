@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -33,6 +34,9 @@ def in_flight(
         "saving": saving,
         "delivery_count": deliveries,
         "member_id": holder,
+        "client_id": holder and f"client-{holder}",
+        "client_host": holder and "10.0.0.7",
+        "in_group": holder and True,
         "lock_ms_left": left_ms,
     }
 
@@ -69,11 +73,49 @@ def test_a_character_for_every_offset_and_a_row_for_what_a_member_holds() -> Non
         "#####oo+++x!!~~__###",
     ]
     assert lines[7:] == [
-        "TOPIC   PARTITION  OFFSETS  RANGES  RECORDS  DELIVERIES  HOLDER  LEFT",
-        "orders          0  100-119       2        7           1  M1      12.3 s",
-        "orders          0  117           1        1           2  M2      0.9 s",
+        "TOPIC   PARTITION  OFFSETS  RANGES  RECORDS  DELIVERIES  CLIENT-ID  HOST      LEFT",
+        "orders          0  100-119       2        7           1  client-M1  10.0.0.7  12.3 s",
+        "orders          0  117           1        1           2  client-M2  10.0.0.7  0.9 s",
     ]
     assert lines[5] == "# acquired  ! archiving  ~ saving  o available  x archived  + acknowledged  _ gap"
+
+
+def held_by(*holders: dict[str, Any], member_ids: bool = False) -> list[list[str]]:
+    """The last columns of the table, where each holder has one record."""
+    ranges = [{**in_flight(n, n, "acquired", 1, "M", 1000), **holder} for n, holder in enumerate(holders)]
+    lines = draw({"group": GROUP, "now_ms": 1, "share_partitions": [window(*ranges)]}, 60, member_ids=member_ids)
+    return [re.split("  +", line.plain)[6:] for line in lines[-len(holders) :]]
+
+
+def test_holders_are_told_apart() -> None:
+    """Most clients keep the id that their library gives them."""
+    rows = held_by(
+        {"member_id": "aaaabb1", "client_id": "rdkafka", "client_host": "h1"},
+        {"member_id": "aaaabb2", "client_id": "rdkafka", "client_host": "h1"},
+        {"member_id": "aaaabb3", "client_id": "rdkafka", "client_host": "h2"},
+    )
+    assert rows == [["rdkafka (aaaabb1)", "h1", "1.0 s"], ["rdkafka (aaaabb2)", "h1", "1.0 s"], ["rdkafka", "h2", "1.0 s"]]
+
+
+def test_holders_that_have_left_or_have_no_name() -> None:
+    rows = held_by(
+        {"member_id": "M1", "client_id": "packer", "client_host": "h", "in_group": False},
+        {"member_id": "M2", "client_id": "", "client_host": "h"},
+        {"member_id": "M3", "client_id": "x" * 50 + "\x1b", "client_host": "h"},
+        member_ids=True,
+    )
+    assert rows == [
+        ["packer, left the group", "h", "1.0 s", "M1"],
+        ["M2", "h", "1.0 s", "M2"],
+        ["x" * 39 + "…", "h", "1.0 s", "M3"],
+    ]
+
+
+def test_a_broker_of_before_says_member_ids_only() -> None:
+    old = in_flight(0, 0, "acquired", 1, "M1", 1000)
+    for name in ("client_id", "client_host", "in_group"):
+        del old[name]
+    assert drawn(window(old))[-1].split() == ["orders", "0", "0", "1", "1", "1", "M1", "-", "1.0", "s"]
 
 
 def test_every_state_has_a_symbol_of_its_own() -> None:
@@ -159,7 +201,8 @@ def test_the_command(command: Command, admin: str, admin_broker: RunningBroker, 
         ran = command("share-groups", "inflight", GROUP, "--admin", admin)
         assert ran.code == OK
         assert ran.lines[2:4] == ["orders-0  offsets 0 to 3: 4 of 2000 in flight, 0 behind them", "###o"]
-        assert ran.lines[-1].split()[:7] == ["orders", "0", "0-2", "1", "3", "1", "M1"]
+        assert ran.lines[-1].split()[:8] == ["orders", "0", "0-2", "1", "3", "1", "test", "127.0.0.1"]
+        assert command("share-groups", "inflight", GROUP, "--member-ids", "--admin", admin).lines[-1].split()[-1] == "M1"
 
         found = command("share-groups", "inflight", GROUP, "--topic", "orders", "--json", "--admin", admin).json
         (partition,) = found["share_partitions"]
@@ -167,8 +210,14 @@ def test_the_command(command: Command, admin: str, admin_broker: RunningBroker, 
         assert 0 < left_ms <= 30_000
         assert partition["ranges"][0] == {
             "first_offset": 0, "last_offset": 2, "state": "acquired", "saving": False, "delivery_count": 1, "member_id": "M1",
+            "client_id": "test", "client_host": "127.0.0.1", "in_group": True,
         }  # fmt: skip
         assert (found["group"], partition["log_end_offset"]) == (GROUP, 4)
+        assert partition["ranges"][1]["client_id"] is partition["ranges"][1]["in_group"] is None
+
+        connection.call("share_group_heartbeat", 1, member_epoch=-1, rack_id=None, subscribed_topic_names=None, **member)
+        ran = command("share-groups", "inflight", GROUP, "--admin", admin)
+        assert "test, left the group  127.0.0.1" in ran.lines[-1]
 
 
 def test_watching_goes_on_until_it_is_interrupted(command: Command, admin: str, monkeypatch: pytest.MonkeyPatch) -> None:
