@@ -1,4 +1,7 @@
-"""`kbroker dead-letters`: look at what a dead letter topic holds, and send it back to where it came from."""
+"""`kbroker dead-letters`: look at what a dead letter topic holds, and send it back to where it came from.
+
+Counting and purging are in a file of their own and are added at the end of this one.
+"""
 
 from __future__ import annotations
 
@@ -7,64 +10,30 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from kbroker.cli.dead_letters_choice import PlaceType, choice_of, choice_options, find_topic, tell
+from kbroker.cli.dead_letters_purge import count, purge
 from kbroker.cli.exits import CommandFailed, refuse, say
 from kbroker.cli.output import Cell, print_json, print_table, text_fields
-from kbroker.cli.params import COUNT, Address, DateTimeType, bootstrap_option, connect, json_option, not_blank
+from kbroker.cli.params import COUNT, Address, bootstrap_option, connect, json_option, not_blank
 from kbroker.cli.suggesting import SuggestingGroup
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
-    from kbroker.client.admin import Topic
-    from kbroker.client.dead_letters import Choice, DeadLetter
+    from kbroker.client.dead_letters import DeadLetter
     from kbroker.client.redrive import Plan
     from kbroker.client.redrive_sending import Summary
-    from kbroker.client.rpc import Connection
-    from kbroker.client.topic_logs import Damage
     from kbroker.records import Record
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-CAUSES = ("rejected", "exhausted")
-"""Those of kbroker.client.dead_letters, which `--help` should not have to import."""
 _PREVIEW = 40
-
-
-class PlaceType(click.ParamType[tuple[int, int]]):
-    """Where a dead letter lies: `PARTITION:OFFSET`."""
-
-    name = "PARTITION:OFFSET"
-
-    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> tuple[int, int]:
-        if isinstance(value, tuple):
-            return value
-        partition, _, offset = str(value).partition(":")
-        if not (partition.isascii() and partition.isdigit() and offset.isascii() and offset.isdigit() and len(offset) < 19):
-            self.fail(f"{value!r} is not {self.name}", param, context)
-        return int(partition), int(offset)
-
-
-def choice_options(function: F) -> F:
-    """Which dead letters; all that are given must fit."""
-    for option in (
-        click.option("--at", "places", type=PlaceType(), multiple=True, help="Only the dead letter there; may be repeated."),
-        click.option("--until", "until_ms", type=DateTimeType(), help="Only dead letters from before this time."),
-        click.option("--since", "since_ms", type=DateTimeType(), help="Only dead letters from this time on: YYYY-MM-DDTHH:mm:SS[.sss][Z]."),
-        click.option("--cause", type=click.Choice(CAUSES), help="Only records that were rejected, or whose deliveries were used up."),
-        click.option("--source-topic", metavar="TOPIC", help="Only records of this topic."),
-        click.option("--group", metavar="GROUP", help="Only records that this share group gave up."),
-    ):
-        function = option(function)
-    return function
 
 
 @click.group("dead-letters", cls=SuggestingGroup)
 def dead_letters() -> None:
-    """List, show and redrive what share groups gave up."""
+    """List, count, show, redrive and purge what share groups gave up."""
 
 
 @dead_letters.command("list")
@@ -90,7 +59,7 @@ def list_letters(topic: str, most: int | None, as_json: bool, bootstrap: Address
     with connect(bootstrap) as connection:
         found = find_topic(connection, topic)
         redriven = Notes(connection).redriven(found.topic_id)
-        letters = islice(client.read_dead_letters(connection, found, bounds(connection, found), choice_of(chosen), _tell), most)
+        letters = islice(client.read_dead_letters(connection, found, bounds(connection, found), choice_of(chosen), tell), most)
         if as_json:
             print_json([letter_as_json(letter, redriven) for letter in letters])
             return
@@ -137,7 +106,7 @@ def show(topic: str, place: tuple[int, int], as_json: bool, bootstrap: Address) 
     with connect(bootstrap) as connection:
         found = find_topic(connection, topic)
         spans = bounds(connection, found)
-        letter = next(client.read_dead_letters(connection, found, spans, client.Choice(places=(place,)), _tell), None)
+        letter = next(client.read_dead_letters(connection, found, spans, client.Choice(places=(place,)), tell), None)
         if letter is None:
             raise CommandFailed(f"there is no dead letter at {place[0]}:{place[1]} of {topic}")
         topics = {each.name: each for each in admin.topics(connection)}
@@ -207,30 +176,9 @@ def redrive(
     refuse(summary.problems)
 
 
-def _tell(damage: Damage) -> None:
-    say(str(damage))
-
-
 def _tell_all(lines: Iterable[str]) -> None:
     for line in lines:
         say(line)
-
-
-def find_topic(connection: Connection, name: str) -> Topic:
-    from kbroker.client import admin
-
-    try:
-        return admin.topics(connection, [name])[0]
-    except KafkaError as error:
-        if error.code is ErrorCode.unknown_topic_or_partition:
-            raise CommandFailed(f"there is no topic {name}") from error
-        raise
-
-
-def choice_of(chosen: dict[str, Any]) -> Choice:
-    from kbroker.client.dead_letters import Choice
-
-    return Choice(**{**chosen, "places": tuple(sorted(set(chosen["places"])))})  # the same ones in another order are the same choice
 
 
 def letter_as_json(letter: DeadLetter, redriven: dict[tuple[int, int], str]) -> dict[str, Any]:
@@ -335,3 +283,7 @@ def _print_summary(summary: Summary, as_json: bool) -> None:
     )
     if not summary.sent and not summary.problems:
         say("nothing was left to send; dead letters that came since are for a redrive of another name")
+
+
+dead_letters.add_command(count)
+dead_letters.add_command(purge)

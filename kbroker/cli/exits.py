@@ -40,6 +40,17 @@ def refuse(problems: Sequence[str]) -> None:
         raise CommandFailed(problems[-1])
 
 
+def ask(question: str) -> None:
+    """Go on only where a person at the terminal says yes; the question goes to stderr, stdout belongs to data.
+
+    Raises CommandFailed where the answer is no, or where nobody can be asked: what is piped in is no answer.
+    """
+    if not sys.stdin.isatty():
+        raise CommandFailed("nothing was deleted: nobody can be asked here, so --yes is needed", USAGE)
+    if not click.confirm(escaped(question), err=True):
+        raise CommandFailed("nothing was deleted")
+
+
 def end_of(error: BaseException) -> int:
     """Print the one line that an error deserves and return the exit code; what is none of ours is raised again."""
     match error:

@@ -263,6 +263,16 @@ def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(function)
 
 
+def yes_option(function: F) -> F:
+    """`--yes`: of commands that ask first."""
+    return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(function)
+
+
+def dry_run_option(function: F) -> F:
+    """`--dry-run`: of commands that delete."""
+    return click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")(function)
+
+
 def connect(bootstrap: Address) -> Connection:
     """Raises BrokerUnreachable."""
     from kbroker.client.rpc import Connection

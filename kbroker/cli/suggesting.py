@@ -15,7 +15,8 @@ import click
 OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "add": ("create",),
     "benchmark": ("perf",),
-    "change": ("set",),
+    "change": ("alter", "set"),
+    "delete-messages": ("delete-records",),
     "desc": ("describe",),
     "dlq": ("dead-letters",),
     "drop": ("delete",),
@@ -36,7 +37,7 @@ OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "show": ("describe",),
     "subscribe": ("consume", "share-consume"),
     "unset": ("delete",),
-    "update": ("set",),
+    "update": ("alter", "set"),
     "version": ("--version",),
 }
 """What other tools call our commands and options."""

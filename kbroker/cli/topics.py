@@ -1,4 +1,7 @@
-"""`kbroker topics`: create, list, describe and delete topics."""
+"""`kbroker topics`: create, list, describe, alter and delete topics.
+
+The commands that need more than a few lines are in files of their own and are added at the end of this one.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from kbroker.cli.exits import refuse
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.params import COUNT, Address, NameValue, bootstrap_option, connect, each_once, json_option
 from kbroker.cli.suggesting import SuggestingGroup
+from kbroker.cli.topics_alter import alter, delete_records
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.logging_setup import escaped
 
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=SuggestingGroup)
 def topics() -> None:
-    """Create, list, describe and delete topics."""
+    """Create, list, describe, alter and delete topics."""
 
 
 @topics.command()
@@ -145,3 +149,7 @@ def delete(topic: tuple[str, ...], if_exists: bool, bootstrap: Address) -> None:
             else:
                 click.echo(f"deleted topic {escaped(name)}")
     refuse(problems)
+
+
+topics.add_command(alter)
+topics.add_command(delete_records)

@@ -72,6 +72,28 @@ def delete_topic(connection: Connection, name: str) -> None:
     check(row.error_code, reason(row.error_code, row.error_message))
 
 
+def grow_topic(connection: Connection, name: str, partitions: int) -> None:
+    """Give a topic this many partitions in all. Raises KafkaError, for instance invalid_partitions where it has as many or more."""
+    row = {"name": name, "count": partitions, "assignments": None}
+    answer = connection.call("create_partitions", topics=[row], timeout=_TIMEOUT_MS, validate_only=False)
+    result = answer.results[0]
+    check(result.error_code, reason(result.error_code, result.error_message))
+
+
+def delete_records(connection: Connection, topic: str, offsets: Mapping[int, int]) -> dict[int, int | KafkaError]:
+    """Delete what lies below an offset, by partition, for good. The log start offset of each partition then, or why it was refused."""
+    rows = [{"partition_index": partition, "offset": offset} for partition, offset in offsets.items()]
+    if not rows:
+        return {}
+    answer = connection.call("delete_records", topics=[{"name": topic, "partitions": rows}], timeout=_TIMEOUT_MS)
+    return {
+        row.partition_index: row.low_watermark
+        if row.error_code is ErrorCode.none
+        else KafkaError(row.error_code, f"{topic}-{row.partition_index}: {reason(row.error_code)}")
+        for row in answer.topics[0].partitions
+    }
+
+
 def topics(connection: Connection, names: Sequence[str] | None = None) -> list[Topic]:
     """All topics, or those named, by name; never creates one. Raises KafkaError for one that does not exist."""
     wanted = None if names is None else [{"name": name, "topic_id": None} for name in names]

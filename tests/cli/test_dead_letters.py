@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from kbroker.cli.dead_letters import CAUSES as cli_causes
+from kbroker.cli.dead_letters_choice import CAUSES as cli_causes
 from kbroker.cli.exits import OK, REFUSED, USAGE
 from kbroker.client import admin
 from kbroker.client.dead_letters import CAUSES as client_causes
