@@ -10,8 +10,8 @@ line or the configuration file, and the table's default. Read them by name at th
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 from kbroker.config_def import INT_MAX, LONG_MAX, ConfigDef, ConfigType, Source, Value, by_name
 from kbroker.consumer_group_configs import CONSUMER_GROUP_CONFIGS, GROUP_CONSUMER_TRIPLES
@@ -339,16 +339,24 @@ GROUP_SHARE_TRIPLES: Final = (
 """X of which there are group.share.X, group.share.min.X and group.share.max.X (and a group's own share.X)."""
 
 _ELSEWHERE: Final = {
-    "listeners": "use --listen",
-    "advertised.listeners": "use --advertise",
-    "log.dir": "use --data-dir",
-    "log.dirs": "use --data-dir",
+    "listeners": "use --listen, or a line listen=HOST:PORT of the file",
+    "advertised.listeners": "use --advertise, or a line advertise=HOST:PORT of the file",
+    "log.dir": "use --data-dir, or a line data-dir=DIR of the file",
+    "log.dirs": "use --data-dir, or a line data-dir=DIR of the file",
     "group.share.persister.class.name": "use kbroker.persister",
     "group.consumer.regex.refresh.interval.ms": "regular expressions are resolved whenever topics come or go",
     "share.coordinator.state.topic.prune.interval.ms": "the state storage removes what is obsolete by itself",
     "log.flush.interval.messages": "use --durability",
     "log.flush.interval.ms": "use --durability",
 }
+
+
+class Setting(NamedTuple):
+    """`where`: the place that a person would correct, such as a file and its line."""
+
+    where: str
+    name: str
+    value: str
 
 
 class BrokerConfig:
@@ -367,14 +375,25 @@ class BrokerConfig:
     @classmethod
     def load(cls, lines: Iterable[str] = (), overrides: Mapping[str, str] | None = None) -> BrokerConfig:
         """From the lines of a configuration file and the command line's settings, which win. Raises OperatorError."""
+        return cls.of([*file_settings(lines), *(Setting("--config", *each) for each in (overrides or {}).items())])
+
+    @classmethod
+    def of(cls, settings: Iterable[Setting], also: Collection[str] = ()) -> BrokerConfig:
+        """Of two settings with the same name the later one wins. `also`: other names that a wrong one may have meant.
+
+        Raises OperatorError, which says where a wrong value stands.
+        """
         static: dict[str, str] = {}
-        for where, name, value in (*_file_settings(lines), *(("--config", *setting) for setting in (overrides or {}).items())):
-            _check(where, name, value)
-            static[name] = value
+        places: dict[str, str] = {}
+        for setting in settings:
+            _check(setting, also)
+            static[setting.name], places[setting.name] = setting.value, setting.where
         try:
             return cls(static)
         except ValueError as error:
-            raise OperatorError(f"the configuration contradicts itself: {error}") from None
+            words = str(error).split()
+            given = ", ".join(f"{name} by {where}" for name, where in places.items() if name in words)
+            raise OperatorError(f"the configuration contradicts itself: {error}{given and f'; set: {given}'}") from None
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - the table knows the type, and callers annotate what they take
         return self._values[name]
@@ -433,20 +452,21 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
             yield f"{timeout} ({values[timeout]}) must be greater than {heartbeat} ({values[heartbeat]})"
 
 
-def _file_settings(lines: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """(where, name, value) of every setting of a file: `name=value`, comments begin with # or !."""
+def file_settings(lines: Iterable[str], file: str = "configuration file") -> Iterator[Setting]:
+    """Every setting of a file: `name=value`, comments begin with # or !. `file`: what to call it in errors."""
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if text and text[0] not in "#!":
             name, equals, value = text.partition("=")
             if not equals:
-                raise OperatorError(f"configuration file, line {number}: expected name=value, found {text!r}")
-            yield f"configuration file, line {number}", name.strip(), value.strip()
+                raise OperatorError(f"{file}, line {number}: expected name=value, found {text!r}")
+            yield Setting(f"{file}, line {number}", name.strip(), value.strip())
 
 
-def _check(where: str, name: str, value: str) -> None:
+def _check(setting: Setting, also: Collection[str]) -> None:
+    where, name, value = setting
     if name not in BROKER_CONFIGS:
-        close = difflib.get_close_matches(name, BROKER_CONFIGS, n=3)
+        close = difflib.get_close_matches(name, [*BROKER_CONFIGS, *also], n=3)
         hint = _ELSEWHERE.get(name) or (f"did you mean {' or '.join(close)}?" if close else "see docs/settings.md")
         raise OperatorError(f"{where}: unknown setting {name!r}; {hint}")
     try:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple
 
-from kbroker.broker_config import BROKER_CONFIGS, BrokerConfig
+from kbroker.broker_config import BROKER_CONFIGS, BrokerConfig, Setting, file_settings
 from kbroker.config_def import ConfigDef, ConfigType, Source, to_text
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group_config import GROUP_CONFIGS, GroupConfig, check_group_values, reset_duration_ms
@@ -25,6 +25,7 @@ __all__ = [
     "GroupConfig",
     "Operation",
     "Scope",
+    "Setting",
     "Source",
     "Synonym",
     "TopicConfig",
@@ -33,6 +34,7 @@ __all__ = [
     "checked_topic_configs",
     "describe",
     "describe_broker_default",
+    "file_settings",
     "replace_all",
     "reset_duration_ms",
 ]

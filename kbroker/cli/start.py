@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,16 +14,31 @@ import click
 
 from kbroker.cli.exits import USAGE, CommandFailed, give_up_stdout, say
 from kbroker.cli.params import DEFAULT_BOOTSTRAP, Address, AddressType, AdminAddressType, NameValue, each_once, not_empty
+from kbroker.cli.start_sources import (
+    SettingsOption,
+    StartOption,
+    check_environment,
+    origin,
+    read_file,
+    said_by,
+    settings,
+    split_names,
+    start_names,
+)
 
 if TYPE_CHECKING:
     from kbroker.broker.options import Durability, ReadyInfo, StartOptions
+    from kbroker.config import BrokerConfig
+
+logger = logging.getLogger(__name__)
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
+start_option = partial(click.option, cls=StartOption)
 
 
 @click.command()
-@click.option(
+@start_option(
     "--data-dir",
     type=click.Path(file_okay=False),
     default="kbroker-data",
@@ -27,34 +46,35 @@ LOG_FORMATS = ("text", "json")
     callback=not_empty,
     help="Where everything is kept; made when it does not exist.",
 )
-@click.option(
+@start_option(
     "--storage",
     default="segment",
     show_default=True,
     metavar="ENGINE",
     help="Engine for topic data: segment, lmdb, rocksdb, memory, or one that a plugin adds.",
 )
-@click.option(
+@start_option(
     "--state-storage",
     metavar="ENGINE",
     callback=not_empty,
     help="Engine for topics, configs and share-group state.  [default: that of --storage]",
 )
-@click.option("--listen", type=AddressType(0), default=DEFAULT_BOOTSTRAP, show_default=True, help="Where to listen; port 0: any free port.")
-@click.option("--advertise", type=AddressType(), help="The address that clients are told to connect to.  [default: that of --listen]")
-@click.option(
+@start_option("--listen", type=AddressType(0), default=DEFAULT_BOOTSTRAP, show_default=True, help="Where to listen; port 0: any free port.")
+@start_option("--advertise", type=AddressType(), help="The address that clients are told to connect to.  [default: that of --listen]")
+@start_option(
     "--admin",
     type=AdminAddressType(0),
     help="Serve HTTP for looking at the broker: metrics and records in flight. Only a port: on 127.0.0.1.  [default: not]",
 )
-@click.option(
+@start_option(
     "--admin-host",
     "admin_hosts",
     metavar="NAME",
     multiple=True,
-    help="A name that requests to --admin may have in their Host header; may be repeated.",
+    callback=split_names,
+    help="A name that requests to --admin may have in their Host header; may be repeated, or several behind commas.",
 )
-@click.option(
+@start_option(
     "--durability",
     type=click.Choice(["disk", "os"]),
     default="disk",
@@ -64,16 +84,25 @@ LOG_FORMATS = ("text", "json")
 @click.option(
     "--config",
     "configs",
+    cls=SettingsOption,
     type=NameValue(),
     multiple=True,
     callback=each_once,
     help="A broker config; may be repeated, each once; wins over the file.",
 )
-@click.option("--config-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="File of name=value lines, as in Kafka.")
-@click.option("--adopt", is_flag=True, help="Start although the state has no topic beside logs that hold records.")
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="Least severe level logged on stderr.")
-@click.option("--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Format of the log lines.")
+@start_option(
+    "--config-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    is_eager=True,
+    callback=read_file,
+    help="File of name=value lines, as in Kafka: settings, and options of this command without their dashes.",
+)
+@start_option("--adopt", is_flag=True, help="Start although the state has no topic beside logs that hold records.")
+@start_option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="Least severe level logged on stderr.")
+@start_option("--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Format of the log lines.")
+@click.pass_context
 def start(
+    context: click.Context,
     data_dir: str,
     storage: str,
     state_storage: str | None,
@@ -91,28 +120,16 @@ def start(
     """Run a broker until SIGTERM or SIGINT.
 
     Prints one line on stdout when it accepts connections; everything else is logged on stderr.
+
+    Every option can also be given by an environment variable, or by a line of the file of --config-file: data-dir=/var/lib/kbroker. The
+    command line wins over the environment, and that over the file.
     """
-    _check_addresses(listen, advertise)
-    from kbroker import plugins
+    check_environment(context)
+    _check_addresses(context, listen, advertise)
     from kbroker.broker.options import StartOptions
-    from kbroker.config import BrokerConfig
-    from kbroker.errors import OperatorError
     from kbroker.logging_setup import set_up_logging
 
-    try:
-        lines = config_file.read_text("utf-8").splitlines() if config_file is not None else []
-        config = BrokerConfig.load(lines, configs)
-        for group, name in (
-            (plugins.LOG_STORE, storage),
-            (plugins.STATE_STORE, state_storage or storage),
-            (plugins.PERSISTER, config["kbroker.persister"]),
-        ):
-            plugins.load(group, name)
-        plugins.consumer_assignors(config["group.consumer.assignors"])
-    except OperatorError as error:
-        raise CommandFailed(str(error), USAGE) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandFailed(f"cannot read {config_file}: {error}", USAGE) from error
+    config = _config(context, configs, storage, state_storage)
     options = StartOptions(
         data_dir=Path(data_dir),
         storage=storage,
@@ -127,9 +144,46 @@ def start(
         on_ready=lambda ready: _announce(ready_line(options, ready)),
     )
     set_up_logging(log_level, log_format)
+    if sources := said_by(context):
+        logger.info("options come from %s", sources)
     from kbroker.server import run
 
     return run(options)
+
+
+def _config(context: click.Context, configs: dict[str, str], storage: str, state_storage: str | None) -> BrokerConfig:
+    """Checked, like the engines, and everything that it names is installed. Raises CommandFailed."""
+    from kbroker import plugins
+    from kbroker.config import BrokerConfig, Setting
+    from kbroker.errors import OperatorError
+
+    given = [Setting(*each) for each in settings(context, configs)]
+    places = {setting.name: setting.where for setting in given}
+    state = "state_storage" if state_storage else "storage"
+    try:
+        config = BrokerConfig.of(given, start_names(context))
+        with _naming(origin(context, "storage")):
+            plugins.load(plugins.LOG_STORE, storage)
+        with _naming(origin(context, state)):
+            plugins.load(plugins.STATE_STORE, state_storage or storage)
+        with _naming(places.get("kbroker.persister", "--config")):
+            plugins.load(plugins.PERSISTER, config["kbroker.persister"])
+        with _naming(places.get("group.consumer.assignors", "--config")):
+            plugins.consumer_assignors(config["group.consumer.assignors"])
+    except OperatorError as error:
+        raise CommandFailed(str(error), USAGE) from error
+    return config
+
+
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """Errors within begin with the place of what is wrong."""
+    from kbroker.errors import OperatorError
+
+    try:
+        yield
+    except OperatorError as error:
+        raise OperatorError(f"{where}: {error}") from error
 
 
 def ready_line(options: StartOptions, ready: ReadyInfo) -> str:
@@ -151,9 +205,10 @@ def _announce(line: str) -> None:
         say(f"warning: the ready line cannot be printed: {error.strerror}")
 
 
-def _check_addresses(listen: Address, advertise: Address | None) -> None:
+def _check_addresses(context: click.Context, listen: Address, advertise: Address | None) -> None:
     if _is_wildcard(listen.host) and advertise is None:
-        raise click.UsageError(f"--listen {listen} is every address of this machine: say with --advertise which one clients are told")
+        what = f"{listen} is every address of this machine: say with --advertise which one clients are told"
+        raise click.UsageError(f"{origin(context, 'listen')}: {what}")
     if not _is_loopback(listen.host):
         say(f"warning: listening on {listen}, and there is no authentication yet: whoever reaches this address can read and write")
 

@@ -93,9 +93,10 @@ class RunningBroker:
         if self._process is not None:
             self._ended(self._process)  # It has ended by itself; its pipe is still open.
         command = [*(self._command or [sys.executable, "-m", "kbroker"]), *self.arguments()]
+        env = {**_environment(), **(self._env or {})}
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **(self._env or {})}
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True, env=env
             )
         try:
             self.ready_line = self._wait_ready(self._process)
@@ -205,6 +206,11 @@ class RunningBroker:
     def log_tail(self, characters: int = 4000) -> str:
         """The end of `logs()`."""
         return self.logs()[-characters:]
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what is meant for the broker that a person starts: this one is told everything by its command line."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("KBROKER_START_")}
 
 
 def free_port() -> int:

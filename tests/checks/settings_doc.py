@@ -22,8 +22,9 @@ names and values out of bounds stop the start of a broker, and are answered with
 SECTIONS = {
     Scope.BROKER: """## Broker
 
-Given with `kbroker start --config name=value` (may be repeated) or in a file of `name=value` lines (`--config-file FILE`; lines
-that begin with `#` or `!` are comments); the command line wins. Settings marked *dynamic* can be altered on the running broker
+Given with `kbroker start --config name=value` (may be repeated), in the environment variable `KBROKER_START_CONFIG`, or in a file of
+`name=value` lines (`--config-file FILE`; lines that begin with `#` or `!` are comments). The command line wins over the environment, and
+that over the file ([more](cli.md#kbroker-start)). Settings marked *dynamic* can be altered on the running broker
 (`kbroker configs`, or any Kafka tool), for this broker or for all; such a change survives restarts and wins over both.
 
 The value of `group.share.X` lies between `group.share.min.X` and `group.share.max.X`, the session timeout is greater than the

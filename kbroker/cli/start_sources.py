@@ -1,0 +1,159 @@
+"""Where the options of `kbroker start` come from: the command line, the environment, the configuration file, in this order.
+
+    kbroker start --data-dir /var/lib/kbroker
+    KBROKER_START_DATA_DIR=/var/lib/kbroker
+    data-dir=/var/lib/kbroker                   a line of the file, beside the broker's settings
+
+What is wrong is refused with the place where it stands: the option, the variable, or the file and the line. Variables have a prefix
+that no other command reads, since KBROKER_ADMIN and KBROKER_BOOTSTRAP say where clients connect.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from click.core import ParameterSource
+
+from kbroker.cli.exits import USAGE, CommandFailed
+from kbroker.cli.params import NameValue
+
+PREFIX: Final = "KBROKER_START_"
+CONFIG_VARIABLE: Final = f"{PREFIX}CONFIG"
+_NOT_IN_THE_FILE: Final = {
+    "config": "a setting is a line of its own, such as num.partitions=3",
+    "config-file": "a file cannot name another one",
+}
+_FILE_META: Final = "kbroker.start.file"
+
+
+class StartOption(click.Option):
+    """An option that may come from anywhere, and whose errors say from where."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:  # noqa: ANN401
+        super().__init__(*args, **more)
+        self.envvar = PREFIX + self.long_name.upper().replace("-", "_")
+        self.show_envvar = True
+
+    @property
+    def long_name(self) -> str:
+        """Without its dashes: how the file names it."""
+        return next(name for name in self.opts if name.startswith("--")).removeprefix("--")
+
+    def handle_parse_result(self, context: click.Context, opts: Mapping[str, Any], args: list[str]) -> tuple[Any, list[str]]:
+        try:
+            return super().handle_parse_result(context, opts, args)
+        except click.BadParameter as error:
+            error.param_hint = origin(context, self)
+            raise
+
+
+class SettingsOption(StartOption):
+    """`--config`: only what the command line says. The environment's settings are others, and hold unless they are named again."""
+
+    def resolve_envvar_value(self, context: click.Context) -> str | None:
+        return None
+
+
+def origin(context: click.Context, option: click.Parameter | str) -> str:
+    """Where the value of an option stands."""
+    if isinstance(option, str):
+        option = next(each for each in context.command.params if each.name == option)
+    assert isinstance(option, StartOption)
+    source = context.get_parameter_source(option.name or "")
+    if source is ParameterSource.ENVIRONMENT:
+        return f"{option.envvar} (environment)"
+    if source is ParameterSource.DEFAULT_MAP:
+        return f"{_file(context).places[option.long_name]} ({option.long_name})"
+    return f"--{option.long_name}"
+
+
+class _File:
+    """`settings`: its lines that are settings of the broker; `places`: where its lines for options of start are."""
+
+    def __init__(self) -> None:
+        self.settings: list[tuple[str, str, str]] = []
+        self.places: dict[str, str] = {}
+
+
+def _file(context: click.Context) -> _File:
+    found = context.meta.setdefault(_FILE_META, _File())
+    assert isinstance(found, _File)
+    return found
+
+
+def read_file(context: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    """Callback of --config-file, which is eager: what the file says of other options is their default from here on."""
+    if path is None:
+        return None
+    from kbroker.config import file_settings
+    from kbroker.errors import OperatorError
+
+    options = {each.long_name: each for each in context.command.params if isinstance(each, StartOption)}
+    file, defaults = _file(context), {}
+    try:
+        for where, name, value in file_settings(path.read_text("utf-8-sig").splitlines(), str(path)):
+            if name in _NOT_IN_THE_FILE:
+                raise CommandFailed(f"{where}: {name} cannot be given in the file: {_NOT_IN_THE_FILE[name]}", USAGE)
+            if name not in options:
+                file.settings.append((where, name, value))
+                continue
+            file.places[name] = where
+            defaults[options[name].name] = (value,) if options[name].multiple else value
+    except OperatorError as error:
+        raise CommandFailed(str(error), USAGE) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandFailed(f"{origin(context, param)}: cannot read {path}: {error}", USAGE) from error
+    context.default_map = defaults
+    return path
+
+
+def settings(context: click.Context, given: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """(where, name, value) of the broker's settings, the strongest last; `given`: those of the command line."""
+    return [*_file(context).settings, *_from_environment(), *(("--config", name, value) for name, value in given.items())]
+
+
+def _from_environment() -> Iterator[tuple[str, str, str]]:
+    for part in os.environ.get(CONFIG_VARIABLE, "").split():
+        try:
+            name, value = NameValue().convert(part, None, None)
+        except click.BadParameter as error:
+            text = f"{CONFIG_VARIABLE} (environment): {error.message}; settings are separated by spaces, and have none within"
+            raise CommandFailed(text, USAGE) from error
+        yield f"{CONFIG_VARIABLE} (environment)", name, value
+
+
+def start_names(context: click.Context) -> list[str]:
+    """What a line of the file may name beside settings."""
+    names = [each.long_name for each in context.command.params if isinstance(each, StartOption)]
+    return [name for name in names if name not in _NOT_IN_THE_FILE]
+
+
+def check_environment(context: click.Context) -> None:
+    """Raises UsageError for a variable that begins as ours do and is none: it would be a data directory that nobody uses, or worse."""
+    known = [str(each.envvar) for each in context.command.params if isinstance(each, StartOption)]
+    for name in sorted(os.environ):
+        if name.startswith(PREFIX) and name not in known:
+            close = difflib.get_close_matches(name.removeprefix(PREFIX), [each.removeprefix(PREFIX) for each in known], n=1)
+            hint = f"did you mean {PREFIX}{close[0]}?" if close else f"there are {', '.join(known)}"
+            raise click.UsageError(f"environment variable {name} names no option; {hint}", context)
+
+
+def said_by(context: click.Context) -> str:
+    """For the log: what did not come from the command line. Empty where everything did."""
+    variables = sorted(name for name in os.environ if name.startswith(PREFIX) and os.environ[name])
+    path = context.params.get("config_file")
+    parts = ([f"environment {', '.join(variables)}"] if variables else []) + ([f"file {path}"] if path is not None else [])
+    return " and ".join(parts)
+
+
+def split_names(context: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Callback for names of which several may stand behind commas, in a variable or a line of the file."""
+    names = tuple(name.strip() for value in values for name in value.split(","))
+    if not all(names):
+        raise click.BadParameter("a name must not be empty", context, param)
+    return names
