@@ -338,7 +338,7 @@ GROUP_SHARE_TRIPLES: Final = (
 )
 """X of which there are group.share.X, group.share.min.X and group.share.max.X (and a group's own share.X)."""
 
-_ELSEWHERE: Final = {
+STARTED_WITH: Final = {
     "listeners": "use --listen, or a line listen=HOST:PORT of the file",
     "advertised.listeners": "use --advertise, or a line advertise=HOST:PORT of the file",
     "log.dir": "use --data-dir, or a line data-dir=DIR of the file",
@@ -349,6 +349,7 @@ _ELSEWHERE: Final = {
     "log.flush.interval.messages": "use --durability",
     "log.flush.interval.ms": "use --durability",
 }
+"""Settings of Kafka that there are not, and what there is in their place."""
 
 
 class Setting(NamedTuple):
@@ -467,7 +468,7 @@ def _check(setting: Setting, also: Collection[str]) -> None:
     where, name, value = setting
     if name not in BROKER_CONFIGS:
         close = difflib.get_close_matches(name, [*BROKER_CONFIGS, *also], n=3)
-        hint = _ELSEWHERE.get(name) or (f"did you mean {' or '.join(close)}?" if close else "see docs/settings.md")
+        hint = STARTED_WITH.get(name) or (f"did you mean {' or '.join(close)}?" if close else "see docs/settings.md")
         raise OperatorError(f"{where}: unknown setting {name!r}; {hint}")
     try:
         BROKER_CONFIGS[name].parse(value)

@@ -7,11 +7,12 @@ and group_config.py; this file is the door for everyone else.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple
 
-from kbroker.broker_config import BROKER_CONFIGS, BrokerConfig, Setting, file_settings
+from kbroker.broker_config import BROKER_CONFIGS, STARTED_WITH, BrokerConfig, Setting, file_settings
 from kbroker.config_def import ConfigDef, ConfigType, Source, to_text
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group_config import GROUP_CONFIGS, GroupConfig, check_group_values, reset_duration_ms
@@ -189,10 +190,30 @@ def _refuse_nulls(names: Sequence[str]) -> None:
 def _known(scope: Scope, name: str) -> ConfigDef:
     each = CONFIGS[scope].get(name)
     if scope is Scope.BROKER and (each is None or not each.dynamic):
-        raise KafkaError(ErrorCode.invalid_request, f"Cannot update these configs dynamically: [{name}]")
+        raise KafkaError(ErrorCode.invalid_request, f"Cannot update these configs dynamically: [{name}]{_instead(scope, name)}")
     if each is None:
-        raise KafkaError(ErrorCode.invalid_config, f"Unknown {scope.name.lower()} config name: {name}")
+        raise KafkaError(ErrorCode.invalid_config, f"Unknown {scope.name.lower()} config name: {name}{_instead(scope, name)}")
     return each
+
+
+def _instead(scope: Scope, name: str) -> str:
+    """What to do about a setting that a resource does not take; empty where nothing of that name is known."""
+    if scope is Scope.BROKER and name in BROKER_CONFIGS:
+        how = f"`kbroker start --config {name}=VALUE`, or a line {name}=VALUE in the file of --config-file"
+        return f". It is read at start only: set it with {how}, and restart the broker"
+    if scope is Scope.BROKER and name in STARTED_WITH:
+        return f". It is no setting of the running broker: at its start {STARTED_WITH[name]}"
+    same = [each.name for each in CONFIGS[scope].values() if name in (synonym for synonym, _ in each.synonyms)]
+    if not same and scope is Scope.BROKER:
+        found = TOPIC_CONFIGS.get(name) or GROUP_CONFIGS.get(name)
+        same = [] if found is None else [synonym for synonym, _ in found.synonyms[:1]]
+    if same:
+        return f". The {scope.name.lower()} setting of that meaning is {same[0]}"
+    if others := [other.name.lower() for other, table in CONFIGS.items() if name in table]:
+        return f". It is a setting of a {others[0]}"
+    known = [each.name for each in CONFIGS[scope].values() if not each.hidden and (each.dynamic or scope is not Scope.BROKER)]
+    close = difflib.get_close_matches(name, known, n=2)
+    return f". Did you mean {' or '.join(close)}?" if close else ""
 
 
 def _checked(scope: Scope, entries: Mapping[str, str], broker: BrokerConfig, broker_name: str) -> dict[str, str]:

@@ -104,7 +104,8 @@ REFUSED = [
     (
         resource(BROKER, "1", ("num.partitions", "7")),
         ErrorCode.invalid_request,
-        "Cannot update these configs dynamically: [num.partitions]",
+        "Cannot update these configs dynamically: [num.partitions]. It is read at start only: set it with `kbroker start --config "
+        "num.partitions=VALUE`, or a line num.partitions=VALUE in the file of --config-file, and restart the broker",
     ),
     (resource(BROKER, "", (ASSIGNMENT_INTERVAL, "-1")), ErrorCode.invalid_request, None),
     (resource(LOGGER, "1", ("root", "INFO")), ErrorCode.invalid_request, None),

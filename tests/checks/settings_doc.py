@@ -25,7 +25,7 @@ SECTIONS = {
 Given with `kbroker start --config name=value` (may be repeated), in the environment variable `KBROKER_START_CONFIG`, or in a file of
 `name=value` lines (`--config-file FILE`; lines that begin with `#` or `!` are comments). The command line wins over the environment, and
 that over the file ([more](cli.md#kbroker-start)). Settings marked *dynamic* can be altered on the running broker
-(`kbroker configs`, or any Kafka tool), for this broker or for all; such a change survives restarts and wins over both.
+(`kbroker configs`, or any Kafka tool), for this broker or for all; such a change survives restarts and wins over all three.
 
 The value of `group.share.X` lies between `group.share.min.X` and `group.share.max.X`, the session timeout is greater than the
 heartbeat interval (the same with `group.consumer.X`), and there may be at least as many share sessions as members of one group;

@@ -91,10 +91,48 @@ def test_replacing_forgets_the_rest() -> None:  # CFG-36
         replace_all(Scope.TOPIC, [("segment.ms", "5"), ("segment.ms", "5")], DEFAULTS)
 
 
-@pytest.mark.parametrize("name", ["group.share.session.timeout.ms", "num.partitions", "no.such.name"])
-def test_what_cannot_be_altered_on_a_running_broker(name: str) -> None:  # CFG-11
-    refusal = (ErrorCode.invalid_request, f"Cannot update these configs dynamically: [{name}]")
-    assert refused(Scope.BROKER, (name, SET, "1")) == refusal
+AT_START = "It is read at start only: set it with `kbroker start --config {0}=VALUE`, or a line {0}=VALUE in the file of --config-file"
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("group.share.session.timeout.ms", AT_START),
+        ("num.partitions", AT_START),
+        ("listeners", "It is no setting of the running broker: at its start use --listen, or a line listen=HOST:PORT of the file"),
+        ("retention.ms", "The broker setting of that meaning is log.retention.ms"),
+        ("share.session.timeout.ms", "The broker setting of that meaning is group.share.session.timeout.ms"),
+        ("share.auto.offset.reset", "It is a setting of a group"),
+        ("cleanup.policy", "It is a setting of a topic"),
+        ("log.retention.mss", "Did you mean log.retention.ms"),
+        ("no.such.name", ""),
+    ],
+)
+def test_what_cannot_be_altered_on_a_running_broker(name: str, instead: str) -> None:
+    """CFG-11; what to do instead is said behind Kafka's words."""
+    code, message = refused(Scope.BROKER, (name, SET, "1"))
+    words = f"Cannot update these configs dynamically: [{name}]"
+    assert (code, message and message[: len(words)]) == (ErrorCode.invalid_request, words)
+    assert (message or "")[len(words) :].startswith(f". {instead.format(name)}" if instead else "")
+    assert (message == words) == (not instead)
+
+
+@pytest.mark.parametrize(
+    ("scope", "name", "instead"),
+    [
+        (Scope.TOPIC, "log.retention.hours", "The topic setting of that meaning is retention.ms"),
+        (Scope.TOPIC, "share.auto.offset.reset", "It is a setting of a group"),
+        (Scope.TOPIC, "num.partitions", "It is a setting of a broker"),
+        (Scope.TOPIC, "retention.mss", "Did you mean retention.ms"),
+        (Scope.GROUP, "group.share.record.lock.duration.ms", "The group setting of that meaning is share.record.lock.duration.ms"),
+        (Scope.GROUP, "share.auto.offset.rest", "Did you mean share.auto.offset.reset?"),
+        (Scope.GROUP, "retention.ms", "It is a setting of a topic"),
+    ],
+)
+def test_what_a_topic_or_a_group_does_not_have(scope: Scope, name: str, instead: str) -> None:
+    code, message = refused(scope, (name, SET, "1"))
+    assert code is ErrorCode.invalid_config
+    assert (message or "").startswith(f"Unknown {scope.name.lower()} config name: {name}. {instead}")
 
 
 def test_altering_the_broker() -> None:

@@ -123,7 +123,9 @@ def test_messages() -> None:
     assert refused("preallocate", "maybe").message == (
         "Invalid value maybe for configuration preallocate: Expected value to be either true or false"
     )
-    assert refused("retention.years", "1").message == "Unknown topic config name: retention.years"
+    assert refused("retention.years", "1").message == (
+        "Unknown topic config name: retention.years. Did you mean retention.bytes or retention.ms?"
+    )
     assert refused("retention.ms", None).message == "Null value not supported for topic configs: retention.ms"
 
 
