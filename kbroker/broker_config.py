@@ -468,7 +468,7 @@ def _check(setting: Setting, also: Collection[str]) -> None:
     where, name, value = setting
     if name not in BROKER_CONFIGS:
         close = difflib.get_close_matches(name, [*BROKER_CONFIGS, *also], n=3)
-        hint = STARTED_WITH.get(name) or (f"did you mean {' or '.join(close)}?" if close else "see docs/settings.md")
+        hint = STARTED_WITH.get(name) or (f"did you mean {' or '.join(close)}?" if close else "`kbroker docs settings` lists all")
         raise OperatorError(f"{where}: unknown setting {name!r}; {hint}")
     try:
         BROKER_CONFIGS[name].parse(value)

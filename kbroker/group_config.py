@@ -121,7 +121,7 @@ GROUP_CONFIGS: Final = by_name(
         name=_DEAD_LETTER_TOPIC,
         type=_STRING,
         default="",
-        doc="Topic that gets a dead letter for each record that is given up (docs/dead-letters.md); empty for none.",
+        doc="Topic that gets a dead letter for each record that is given up (`kbroker docs dead-letters`); empty for none.",
     ),
     ConfigDef(
         name="errors.deadletterqueue.copy.record.enable",

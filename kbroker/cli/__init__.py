@@ -39,6 +39,7 @@ COMMANDS: Mapping[str, Entry] = {
     "groups": Entry("groups:groups", "List groups of all types; describe, reset and delete consumer groups."),
     "configs": Entry("configs:configs", "Describe, set and delete configs of topics, groups and brokers."),
     "perf": Entry("perf:perf", "Measure a broker: produce, fetch, share-consume and latency."),
+    "docs": Entry("docs:docs", "Read the documents: list the pages, or print one."),
     "storage": Entry("storage:storage", "Look into a data directory, also beside a live broker."),
 }
 
@@ -66,7 +67,10 @@ class LazyGroup(SuggestingGroup):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(kbroker.__version__, prog_name="kbroker")
 def cli() -> None:
-    """A broker that speaks the Kafka protocol and turns topics into durable queues (share groups, KIP-932)."""
+    """A broker that speaks the Kafka protocol and turns topics into durable queues (share groups, KIP-932).
+
+    `kbroker docs` has the documents.
+    """
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -43,7 +43,10 @@ def _shown(kind: ResourceType, name: str) -> str:
 
 @click.group(cls=SuggestingGroup)
 def configs() -> None:
-    """Describe, set and delete configs of topics, groups and brokers."""
+    """Describe, set and delete configs of topics, groups and brokers.
+
+    `kbroker docs settings` lists them, with their bounds.
+    """
 
 
 @configs.command()

@@ -33,7 +33,10 @@ _PREVIEW = 40
 
 @click.group("dead-letters", cls=SuggestingGroup)
 def dead_letters() -> None:
-    """List, count, show, redrive and purge what share groups gave up."""
+    """List, count, show, redrive and purge what share groups gave up.
+
+    `kbroker docs dead-letters` says how records get there.
+    """
 
 
 @dead_letters.command("list")

@@ -36,7 +36,8 @@ acks_option = click.option("--acks", type=click.Choice(ACKS), default="all", sho
 def perf() -> None:
     """Measure a broker: produce, fetch, share-consume and latency.
 
-    Works against any broker that speaks Kafka's protocol. Each client is a process with the ordinary client library.
+    Works against any broker that speaks Kafka's protocol. Each client is a process with the ordinary client library. `kbroker docs perf`
+    says what the figures mean.
     """
 
 

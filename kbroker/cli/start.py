@@ -122,7 +122,7 @@ def start(
     Prints one line on stdout when it accepts connections; everything else is logged on stderr.
 
     Every option can also be given by an environment variable, or by a line of the file of --config-file: data-dir=/var/lib/kbroker. The
-    command line wins over the environment, and that over the file.
+    command line wins over the environment, and that over the file. `kbroker docs settings` lists the settings.
     """
     check_environment(context)
     _check_addresses(context, listen, advertise)

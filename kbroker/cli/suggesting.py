@@ -24,6 +24,7 @@ OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "help": ("--help",),
     "info": ("describe",),
     "ls": ("list",),
+    "manual": ("docs",),
     "new": ("create",),
     "publish": ("produce",),
     "receive": ("consume", "share-consume"),

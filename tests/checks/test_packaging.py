@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
+import zipfile
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -56,3 +61,27 @@ def test_entry_points_name_something(group: str, name: str, target: str) -> None
 def test_one_version() -> None:
     """Spark's distribution reads formats on disk, so it is of the broker's version."""
     assert kbroker.__version__ == PROJECT["version"] == SPARK["version"]
+
+
+def test_a_wheel_has_the_pages_and_shows_them(tmp_path: Path) -> None:
+    """As pip installs it: the checkout is out of sight."""
+    checkout, wheels, installed = (tmp_path / name for name in ("checkout", "wheels", "installed"))
+    shutil.copytree(ROOT / "kbroker", checkout / "kbroker", symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    shutil.copytree(ROOT / "docs", checkout / "docs")
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy(path, checkout)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    build = ["--no-deps", "--no-index", "--no-build-isolation", "--no-cache-dir"]
+    subprocess.run([*pip, "wheel", *build, "-w", wheels, "."], cwd=checkout, check=True, timeout=300)
+    (wheel,) = wheels.iterdir()
+    pages = {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")}
+    assert {name.removeprefix("kbroker/") for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".md")} == pages
+    subprocess.run([*pip, "install", "--no-deps", "--no-index", "--target", installed, wheel], check=True, timeout=300)
+    code = "import sys, kbroker; from kbroker.cli import run; print(kbroker.__file__, flush=True); sys.exit(run(sys.argv[1:]))"
+    for page in ("exit-codes", "decisions/0004-segment-log"):
+        ran = subprocess.run(
+            [sys.executable, "-P", "-c", code, "docs", page],
+            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(installed)}, capture_output=True, text=True, check=True, timeout=60,
+        )  # fmt: skip
+        assert ran.stdout == f"{installed}/kbroker/__init__.py\n" + (ROOT / "docs" / f"{page}.md").read_text()

@@ -116,7 +116,7 @@ def test_unknown_names_are_refused_with_the_closest() -> None:
         BrokerConfig.load(["num.partition=3"])
     with pytest.raises(OperatorError, match=r"--config: unknown setting 'listeners'; use --listen"):
         BrokerConfig.load((), {"listeners": "PLAINTEXT://:9092"})
-    with pytest.raises(OperatorError, match=r"unknown setting 'xyzzy'; see docs/settings.md"):
+    with pytest.raises(OperatorError, match=r"unknown setting 'xyzzy'; `kbroker docs settings` lists all"):
         BrokerConfig.load(["xyzzy=1"])
 
 

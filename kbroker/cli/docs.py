@@ -1,0 +1,118 @@
+"""`kbroker docs`: the pages of docs/, which are part of the package: what an error text or a page names can be read wherever kbroker runs.
+
+In the checkout kbroker/docs is a link to docs/; a wheel has the pages in its place.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Container, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+import kbroker
+from kbroker.cli.exits import CommandFailed
+from kbroker.cli.output import print_json, print_table
+from kbroker.cli.params import json_option
+from kbroker.cli.suggesting import similar
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FOLDER = Path(kbroker.__file__).parent / "docs"
+_INDEX = "README"
+_WIDEST = 110
+_LINK = re.compile(r"\[([^]]*)]\((?!https?://)([^)#\s]*)(?:#[^)\s]*)?\)")
+_PAGER_STYLE = "FRX"
+"""Of less, where the person has set none: colours, and what fits on the screen is only printed."""
+
+
+@click.command()
+@click.argument("page", required=False)
+@json_option
+def docs(page: str | None, as_json: bool) -> None:
+    """Read the documents: list the pages, or print one.
+
+    On a terminal PAGE is shown through a pager; elsewhere its text is printed as it is, in Markdown. `kbroker docs settings | grep lock`
+    finds a setting.
+
+    \b
+    Examples:
+      kbroker docs
+      kbroker docs durability
+    """
+    pages = _pages()
+    if page is not None:
+        if as_json:
+            raise click.UsageError("--json is for the list of pages, without PAGE")
+        _show(_chosen(page, pages).read_text("utf-8"), pages)
+        return
+    rows = [(name, _title(path)) for name, path in pages.items()]
+    if as_json:
+        print_json([{"page": name, "title": title} for name, title in rows])
+    else:
+        print_table(("PAGE", "TITLE"), rows)
+
+
+def _pages() -> dict[str, Path]:
+    """Files by the names of their pages; those of subfolders come last, with the folder before them. Raises CommandFailed."""
+    root = FOLDER.resolve()  # rglob() does not follow a link
+    names = {_name(path.relative_to(root)): path for path in root.rglob("*.md")}
+    if not names:
+        raise CommandFailed(f"this installation of kbroker has no pages in {FOLDER}; install it again")
+    return {name: names[name] for name in sorted(names, key=lambda name: (name.count("/"), name))}
+
+
+def _name(path: Path) -> str:
+    """A folder's own page has the name of the folder."""
+    return str(path.parent if path.stem == _INDEX else path.with_suffix(""))
+
+
+def _title(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        return file.readline().removeprefix("#").strip()
+
+
+def _chosen(page: str, pages: dict[str, Path]) -> Path:
+    """`page` may be written as a link has it: docs/cli.md#kbroker-start. Raises UsageError."""
+    name = page.partition("#")[0].removeprefix("./").removeprefix("docs/").removesuffix(".md").strip("/").lower().removesuffix("/readme")
+    if name in pages:
+        return pages[name]
+    ends = [each for each in pages if each.rpartition("/")[2] == name]
+    if len(ends) == 1:
+        return pages[ends[0]]
+    meant = similar(name, list(pages))
+    raise click.UsageError(f"there is no page {page!r}; {_hint(meant)}")
+
+
+def _hint(meant: Sequence[str]) -> str:
+    return f"did you mean {' or '.join(meant[:3])}?" if meant else "`kbroker docs` lists the pages"
+
+
+def _show(text: str, pages: Container[str]) -> None:
+    if not sys.stdout.isatty():
+        click.echo(text, nl=False)
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    console = Console()
+    with console.capture() as captured:
+        console.print(Markdown(_LINK.sub(partial(_without_link, pages), text), hyperlinks=False), width=_width(console))
+    os.environ.setdefault("LESS", _PAGER_STYLE)
+    click.echo_via_pager(captured.get(), color=console.is_terminal and not console.no_color)
+
+
+def _without_link(pages: Container[str], found: re.Match[str]) -> str:
+    """A link to a page says its name; one to a file that the package does not have is its words alone."""
+    words, name = found[1], found[2].removesuffix(".md")
+    return f"{words} (page {name})" if name in pages and name not in words else words
+
+
+def _width(console: Console) -> int:
+    return min(console.width, _WIDEST)
