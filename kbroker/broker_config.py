@@ -16,8 +16,12 @@ from typing import Any, Final, NamedTuple
 from kbroker.config_def import INT_MAX, LONG_MAX, ConfigDef, ConfigType, Source, Value, by_name
 from kbroker.consumer_group_configs import CONSUMER_GROUP_CONFIGS, GROUP_CONSUMER_TRIPLES
 from kbroker.errors import OperatorError
+from kbroker.share_group_configs import GROUP_SHARE_TRIPLES, SHARE_GROUP_CONFIGS
 
 _BOOLEAN, _STRING, _INT, _LONG, _LIST = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.LIST
+
+NODE_ID: Final = 1
+"""Of the only broker there is."""
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 """How many partitions one request may create, as in Kafka: a slip of the finger must not fill the disk with logs."""
@@ -150,130 +154,7 @@ BROKER_CONFIGS: Final = by_name(
         minimum=0,
         doc="Fetch sessions kept at one time; other consumers name their partitions in every request.",
     ),
-    # Share groups. A group's own setting share.X overrides group.share.X, within group.share.min.X and group.share.max.X.
-    ConfigDef(
-        name="group.share.delivery.count.limit",
-        type=_INT,
-        default="5",
-        minimum=2,
-        maximum=10,
-        doc="How often a record is delivered before it is given up.",
-    ),
-    ConfigDef(
-        name="group.share.min.delivery.count.limit", type=_INT, default="2", minimum=2, maximum=5, doc="Least value a group may set for it."
-    ),
-    ConfigDef(
-        name="group.share.max.delivery.count.limit",
-        type=_INT,
-        default="10",
-        minimum=5,
-        maximum=25,
-        doc="Greatest value a group may set for it.",
-    ),
-    ConfigDef(
-        name="group.share.record.lock.duration.ms",
-        type=_INT,
-        default="30000",
-        minimum=1000,
-        maximum=3_600_000,
-        doc="How long a delivered record belongs to its consumer before it is delivered again.",
-    ),
-    ConfigDef(
-        name="group.share.min.record.lock.duration.ms",
-        type=_INT,
-        default="15000",
-        minimum=1000,
-        maximum=30_000,
-        doc="Least value a group may set for it.",
-    ),
-    ConfigDef(
-        name="group.share.max.record.lock.duration.ms",
-        type=_INT,
-        default="60000",
-        minimum=30_000,
-        maximum=3_600_000,
-        doc="Greatest value a group may set for it.",
-    ),
-    ConfigDef(
-        name="group.share.partition.max.record.locks",
-        type=_INT,
-        default="2000",
-        minimum=100,
-        maximum=10_000,
-        doc="Records of one share-partition that may be in flight at one time.",
-    ),
-    ConfigDef(
-        name="group.share.min.partition.max.record.locks",
-        type=_INT,
-        default="100",
-        minimum=100,
-        maximum=2000,
-        doc="Least value a group may set for it.",
-    ),
-    ConfigDef(
-        name="group.share.max.partition.max.record.locks",
-        type=_INT,
-        default="4000",
-        minimum=2000,
-        maximum=10_000,
-        doc="Greatest value a group may set for it.",
-    ),
-    ConfigDef(
-        name="group.share.session.timeout.ms",
-        type=_INT,
-        default="45000",
-        minimum=1,
-        doc="How long a member may be silent before it is removed from its group.",
-    ),
-    ConfigDef(name="group.share.min.session.timeout.ms", type=_INT, default="45000", minimum=1, doc="Least value a group may set for it."),
-    ConfigDef(
-        name="group.share.max.session.timeout.ms", type=_INT, default="60000", minimum=1, doc="Greatest value a group may set for it."
-    ),
-    ConfigDef(
-        name="group.share.heartbeat.interval.ms",
-        type=_INT,
-        default="5000",
-        minimum=1,
-        doc="How often members are told to send a heartbeat.",
-    ),
-    ConfigDef(
-        name="group.share.min.heartbeat.interval.ms", type=_INT, default="5000", minimum=1, doc="Least value a group may set for it."
-    ),
-    ConfigDef(
-        name="group.share.max.heartbeat.interval.ms", type=_INT, default="15000", minimum=1, doc="Greatest value a group may set for it."
-    ),
-    ConfigDef(
-        name="group.share.assignment.interval.ms",
-        type=_INT,
-        default="1000",
-        minimum=0,
-        dynamic=True,
-        doc="Least time between two assignments of a group; a member that joins does not wait for it.",
-    ),
-    ConfigDef(
-        name="group.share.initialize.retry.interval.ms",
-        type=_INT,
-        default="30000",
-        minimum=1,
-        hidden=True,
-        doc="After how long without an answer the persister is asked again to initialise a share-partition.",
-    ),
-    ConfigDef(name="group.share.min.assignment.interval.ms", type=_INT, default="0", minimum=0, doc="Least value a group may set for it."),
-    ConfigDef(
-        name="group.share.max.assignment.interval.ms", type=_INT, default="15000", minimum=0, doc="Greatest value a group may set for it."
-    ),
-    ConfigDef(name="group.share.max.size", type=_INT, default="200", minimum=1, maximum=1000, doc="Members of one share group."),
-    ConfigDef(
-        name="group.share.max.share.sessions", type=_INT, default="2000", minimum=1, doc="Share sessions kept at one time, over all groups."
-    ),
-    ConfigDef(
-        name="group.share.assignors",
-        type=_LIST,
-        default="simple",
-        only=("simple",),
-        reason="it is the only assignor there is",
-        doc="How partitions are given to members.",
-    ),
+    *SHARE_GROUP_CONFIGS,
     ConfigDef(
         name="share.coordinator.snapshot.update.records.per.snapshot",
         type=_INT,
@@ -328,16 +209,7 @@ BROKER_CONFIGS: Final = by_name(
     ),
 )
 
-GROUP_SHARE_TRIPLES: Final = (
-    "delivery.count.limit",
-    "record.lock.duration.ms",
-    "partition.max.record.locks",
-    "session.timeout.ms",
-    "heartbeat.interval.ms",
-    "assignment.interval.ms",
-)
-"""X of which there are group.share.X, group.share.min.X and group.share.max.X (and a group's own share.X)."""
-
+_TOGETHER: Final = "raise the one or lower the other, both in one request where both are altered"
 STARTED_WITH: Final = {
     "listeners": "use --listen, or a line listen=HOST:PORT of the file",
     "advertised.listeners": "use --advertise, or a line advertise=HOST:PORT of the file",
@@ -424,20 +296,49 @@ class BrokerConfig:
                 return max(-1, value * factor) if isinstance(value, int) and factor != 1 else value
         raise AssertionError("the last synonym has a default")
 
+    def set_dynamic_where_it_fits(self, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]) -> list[str]:
+        """As set_dynamic, for what was altered in an earlier life and may not fit the static settings of this one. What does not is left
+        out, and nothing else: a retention time must not fall back to a shorter one for a bound's sake. Gives a line for each of them."""
+        layers = [dict(dynamic_default), dict(dynamic)]
+        left_out = []
+        for layer in layers:
+            for name, text in list(layer.items()):
+                try:
+                    BROKER_CONFIGS[name].parse(text)
+                except KeyError:
+                    left_out.append(f"{name}={layer.pop(name)}: there is no such setting any more")
+                except ValueError as error:
+                    del layer[name]
+                    left_out.append(f"{name}={text}: {error}")
+        while (contradiction := next(_contradictions(self._merged(*layers)), None)) is not None:
+            found = [(layer, name) for layer in layers for name in contradiction.names if name in layer]
+            left_out += [f"{name}={layer.pop(name)}: {contradiction.message}" for layer, name in found]
+        self.set_dynamic(*layers)
+        return left_out
+
     def _effective(self, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]) -> dict[str, Any]:
+        values = self._merged(dynamic_default, dynamic)
+        for contradiction in _contradictions(values):
+            raise ValueError(contradiction.message)
+        return values
+
+    def _merged(self, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]) -> dict[str, Any]:
         values: dict[str, Any] = {name: each.default_value() for name, each in BROKER_CONFIGS.items()}
         for layer in (self.static, dynamic_default, dynamic):
             values.update({name: BROKER_CONFIGS[name].parse(text) for name, text in layer.items()})
-        for contradiction in _contradictions(values):
-            raise ValueError(contradiction)
         return values
 
 
-def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
+class _Contradiction(NamedTuple):
+    message: str
+    names: tuple[str, ...]
+
+
+def _contradictions(values: Mapping[str, Any]) -> Iterator[_Contradiction]:
     """What is wrong between settings that are each within their bounds (checks of share and consumer groups at Kafka's start)."""
     for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
         if values[name] is not None and (values[name] == 0 or values[name] < -1):
-            yield f"{name} must be unlimited (-1) or, equal or greater than 1"
+            yield _Contradiction(f"{name} must be unlimited (-1) or, equal or greater than 1", (name,))
     pairs = []
     for kind, triples in (("share", GROUP_SHARE_TRIPLES), ("consumer", GROUP_CONSUMER_TRIPLES)):
         for triple in triples:
@@ -446,11 +347,13 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
     pairs.append(("group.share.max.share.sessions", "group.share.max.size"))
     for greater, lesser in pairs:
         if values[greater] < values[lesser]:
-            yield f"{greater} ({values[greater]}) must be greater than or equal to {lesser} ({values[lesser]})"
+            message = f"{greater} ({values[greater]}) must be greater than or equal to {lesser} ({values[lesser]}): {_TOGETHER}"
+            yield _Contradiction(message, (greater, lesser))
     for kind in ("share", "consumer"):
         timeout, heartbeat = f"group.{kind}.session.timeout.ms", f"group.{kind}.heartbeat.interval.ms"
         if values[timeout] <= values[heartbeat]:
-            yield f"{timeout} ({values[timeout]}) must be greater than {heartbeat} ({values[heartbeat]})"
+            message = f"{timeout} ({values[timeout]}) must be greater than {heartbeat} ({values[heartbeat]}): {_TOGETHER}"
+            yield _Contradiction(message, (timeout, heartbeat))
 
 
 def file_settings(lines: Iterable[str], file: str = "configuration file") -> Iterator[Setting]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple
 
-from kbroker.broker_config import BROKER_CONFIGS, STARTED_WITH, BrokerConfig, Setting, file_settings
+from kbroker.broker_config import BROKER_CONFIGS, NODE_ID, STARTED_WITH, BrokerConfig, Setting, file_settings
 from kbroker.config_def import ConfigDef, ConfigType, Source, to_text
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group_config import GROUP_CONFIGS, GroupConfig, check_group_values, reset_duration_ms
@@ -20,6 +20,7 @@ from kbroker.topic_config import TOPIC_CONFIGS, TopicConfig
 
 __all__ = [
     "CONFIGS",
+    "NODE_ID",
     "BrokerConfig",
     "ConfigChange",
     "ConfigRow",

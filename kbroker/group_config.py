@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from kbroker.broker_config import GROUP_SHARE_TRIPLES, BrokerConfig
+from kbroker.broker_config import BROKER_CONFIGS, NODE_ID, BrokerConfig
 from kbroker.config_def import LONG_MAX, ConfigDef, ConfigType, by_name
 from kbroker.consumer_group_configs import GROUP_CONSUMER_TRIPLES
+from kbroker.share_group_configs import GROUP_SHARE_TRIPLES
 
 _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
 _RESET = "share.auto.offset.reset"
@@ -171,6 +172,13 @@ class GroupConfig:
             return max(self._broker[least], min(self._broker[most], value))
         return value
 
+    def timeouts_too_short(self) -> Iterator[str]:
+        """Session timeouts that end between two heartbeats: a line for each kind of group."""
+        for kind in ("consumer", "share"):
+            timeout, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
+            if self[timeout] <= self[heartbeat]:
+                yield f"{timeout} ({self[timeout]}) must be greater than {heartbeat} ({self[heartbeat]}); raise the one or lower the other"
+
     def clamped(self) -> dict[str, int]:
         """Own settings that the broker's bounds do not allow any more, with the values that hold instead: worth a warning."""
         return {name: self[name] for name in self._own if name in _BOUNDS and self[name] != self._own[name]}
@@ -191,13 +199,23 @@ def _contradictions(stored: Mapping[str, str], broker: BrokerConfig) -> Iterator
         if name in stored:
             value = int(stored[name])
             if value < broker[least]:
-                yield f"{name} must be greater than or equal to {least}"
+                yield f"{name} must be greater than or equal to {least}, which is {broker[least]}; {_how_to_move(least, 'lower', value)}"
             if value > broker[most]:
-                yield f"{name} must be less than or equal to {most}"
-    effective = GroupConfig(stored, broker)
-    for kind in ("consumer", "share"):
-        if effective[f"{kind}.session.timeout.ms"] <= effective[f"{kind}.heartbeat.interval.ms"]:
-            yield f"{kind}.session.timeout.ms must be greater than {kind}.heartbeat.interval.ms"
+                yield f"{name} must be less than or equal to {most}, which is {broker[most]}; {_how_to_move(most, 'raise', value)}"
+    yield from GroupConfig(stored, broker).timeouts_too_short()
+
+
+def _how_to_move(bound: str, verb: str, value: int) -> str:
+    """What an operator runs so that `value` is within the broker's bound."""
+    each = BROKER_CONFIGS[bound]
+    try:
+        each.parse(str(value))
+    except ValueError:
+        limit = each.minimum if verb == "lower" else each.maximum
+        return f"that cannot be {'lowered below' if verb == 'lower' else 'raised above'} {limit}"
+    if each.dynamic:
+        return f"to {verb} that first: kbroker configs set --broker {NODE_ID} {bound}={value}"
+    return f"to {verb} that, start the broker with --config {bound}={value}"
 
 
 def reset_duration_ms(policy: str) -> int:

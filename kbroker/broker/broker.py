@@ -46,7 +46,7 @@ from kbroker.broker.space_reserve import SpaceReserve
 from kbroker.broker.state_housekeeping import StateHousekeeping, StateHousekeepingStatistics
 from kbroker.broker.topics import Topics, TopicsStatistics
 from kbroker.clock import wall_clock_ms
-from kbroker.config import BrokerConfig
+from kbroker.config import NODE_ID, BrokerConfig
 from kbroker.coordinator import classic_group, consumer_group
 from kbroker.coordinator.group_ids import GroupIds
 from kbroker.coordinator.groups import Groups
@@ -62,7 +62,6 @@ from kbroker.storage.spi import Change, LogStore, StampedBatch, StateStore, writ
 
 logger = logging.getLogger(__name__)
 
-NODE_ID = 1
 _SWITCH_INTERVAL_S = 0.0005
 _PRODUCER_CHECK_S = 10.0
 _PRODUCER_CHECKS_PER_SNAPSHOT = 60

@@ -58,20 +58,28 @@ class Configs:
     def load(self) -> None:
         """Take in what is stored, at start."""
         dynamic: dict[bool, Mapping[str, str]] = {True: {}, False: {}}
+        groups: dict[str, Mapping[str, str]] = {}
         for key, value in read_entries(self._store.scan(ConfigKey.namespace)):
             assert isinstance(key, ConfigKey)
             assert isinstance(value, Config)
             if key.resource_type is ResourceType.GROUP:
-                self._put_group(key.name, value.entries)
+                groups[key.name] = value.entries
             elif key.resource_type is ResourceType.BROKER:
                 dynamic[not key.name] = value.entries
         self._load_dynamic(dynamic_default=dynamic[True], dynamic=dynamic[False])
+        for group_id, entries in groups.items():  # Now that the bounds hold.
+            self._put_group(group_id, entries)
 
     def _load_dynamic(self, *, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]) -> None:
-        try:
-            self._broker.set_dynamic(dynamic_default, dynamic)
-        except (ValueError, KeyError) as error:
-            logger.warning("altered broker settings do not apply, since they do not fit the other settings any more: %s", error)
+        for left_out in self._broker.set_dynamic_where_it_fits(dynamic_default, dynamic):
+            logger.warning("an altered broker setting does not apply, since it does not fit the others any more: %s", left_out)
+        altered = {**self._broker.dynamic_default, **self._broker.dynamic}
+        for name in sorted(self._broker.static.keys() & altered.keys()):
+            if altered[name] != self._broker.static[name]:
+                logger.info(
+                    "%s=%s was altered while running and wins over the %s of this start; kbroker configs delete ends that",
+                    name, altered[name], self._broker.static[name],
+                )  # fmt: skip
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
@@ -108,9 +116,20 @@ class Configs:
             self._groups.pop(group_id, None)
             return
         self._stored[group_id] = dict(entries)
-        self._groups[group_id] = config = GroupConfig(entries, self._broker)
-        for name, value in config.clamped().items():
-            logger.warning("group %s: %s=%s is out of the broker's bounds, %d holds", group_id, name, entries[name], value)
+        self._groups[group_id] = GroupConfig(entries, self._broker)
+        for line in self._doubts(group_id):
+            logger.warning(*line)
+
+    def _doubts(self, group_id: str) -> list[tuple[str, ...]]:
+        """What the broker's bounds make of a group's own settings: log lines with their arguments."""
+        config, entries = self._groups[group_id], self._stored[group_id]
+        lines: list[tuple[str, ...]] = [
+            ("group %s: %s=%s is out of the broker's bounds, %s holds", group_id, name, entries[name], str(value))
+            for name, value in config.clamped().items()
+        ]
+        for contradiction in config.timeouts_too_short():
+            lines.append(("group %s: members are taken for gone between two heartbeats: %s", group_id, contradiction))
+        return lines
 
     def share_settings(self, group_id: str) -> ShareSettings:
         config = self.group(group_id)
@@ -182,11 +201,16 @@ class Configs:
     async def set_broker(self, name: str, entries: Mapping[str, str]) -> None:
         """Replace what is altered for this broker or, with `name` "", for all; as set_group otherwise."""
         await self._save(ConfigKey(ResourceType.BROKER, name), entries)
+        before = {group_id: self._doubts(group_id) for group_id in self._groups}
         if name:
             self._broker.set_dynamic(self._broker.dynamic_default, entries)
         else:
             self._broker.set_dynamic(entries, self._broker.dynamic)
         self._share_settings.clear()
+        for group_id, known in before.items():
+            for line in self._doubts(group_id):
+                if line not in known:
+                    logger.warning(*line)
         self.on_group_changed(None)
 
     async def _save(self, key: ConfigKey, entries: Mapping[str, str]) -> None:

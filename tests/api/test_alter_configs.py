@@ -89,12 +89,14 @@ REFUSED = [
     (
         resource(GROUP, "g", ("share.record.lock.duration.ms", "1000")),
         ErrorCode.invalid_config,
-        "share.record.lock.duration.ms must be greater than or equal to group.share.min.record.lock.duration.ms",
+        "share.record.lock.duration.ms must be greater than or equal to group.share.min.record.lock.duration.ms, which is 15000; "
+        "to lower that first: kbroker configs set --broker 1 group.share.min.record.lock.duration.ms=1000",
     ),
     (
         resource(GROUP, "g", ("share.record.lock.duration.ms", "60001")),
         ErrorCode.invalid_config,
-        "share.record.lock.duration.ms must be less than or equal to group.share.max.record.lock.duration.ms",
+        "share.record.lock.duration.ms must be less than or equal to group.share.max.record.lock.duration.ms, which is 60000; "
+        "to raise that first: kbroker configs set --broker 1 group.share.max.record.lock.duration.ms=60001",
     ),
     (resource(GROUP, "g", ("share.record.lock.duration.ms", SET, None)), ErrorCode.invalid_request, None),
     (resource(GROUP, "g", ("share.record.lock.duration.ms", APPEND, "1")), ErrorCode.invalid_config, None),
@@ -248,8 +250,16 @@ async def test_bounds_that_were_lowered_clamp_what_a_group_has(connect: Connect,
 
 
 async def test_an_altered_broker_setting_that_fits_no_more_is_left_out(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    async with connect() as client:
-        assert await alter(client, resource(BROKER, "", (ASSIGNMENT_INTERVAL, "7"))) == [OK]
-    async with connect(config={"group.share.min.assignment.interval.ms": "100"}) as client:
-        assert client.broker.config[ASSIGNMENT_INTERVAL] == 1000
-        assert "altered broker settings do not apply" in caplog.text
+    """And no other one: what was altered beside it holds, such as a retention time."""
+    async with connect("segment") as client:
+        kept = {"log.retention.ms": "-1", "group.share.max.record.lock.duration.ms": "300000"}
+        change = resource(BROKER, "", (ASSIGNMENT_INTERVAL, "7"), *kept.items())
+        assert await alter(client, change, resource(BROKER, "1", (ASSIGNMENT_INTERVAL, "8"))) == [OK, OK]
+    async with connect("segment", config={"group.share.min.assignment.interval.ms": "100"}) as client:
+        config = client.broker.config
+        assert (config[ASSIGNMENT_INTERVAL], config["log.retention.ms"]) == (1000, -1)
+        assert config["group.share.max.record.lock.duration.ms"] == 300_000
+        assert (config.dynamic, config.dynamic_default) == ({}, kept)
+        left_out = "an altered broker setting does not apply, since it does not fit the others any more"
+        for value in (7, 8):
+            assert f"{left_out}: {ASSIGNMENT_INTERVAL}={value}: " in caplog.text

@@ -12,8 +12,8 @@ SETTINGS_DOC = Path(__file__).parents[2] / "docs" / "settings.md"
 
 HEAD = """# Settings
 
-Made from the tables in `kbroker/broker_config.py`, `consumer_group_configs.py`, `topic_config.py` and `group_config.py` by `make docs`;
-do not edit.
+Made from the tables in `kbroker/broker_config.py`, `share_group_configs.py`, `consumer_group_configs.py`, `topic_config.py` and
+`group_config.py` by `make docs`; do not edit.
 
 Names, defaults and bounds are Kafka's; what begins with `kbroker.` is kbroker's own. A setting works or is refused: unknown
 names and values out of bounds stop the start of a broker, and are answered with INVALID_CONFIG for topics and groups.
@@ -25,11 +25,15 @@ SECTIONS = {
 Given with `kbroker start --config name=value` (may be repeated), in the environment variable `KBROKER_START_CONFIG`, or in a file of
 `name=value` lines (`--config-file FILE`; lines that begin with `#` or `!` are comments). The command line wins over the environment, and
 that over the file ([more](cli.md#kbroker-start)). Settings marked *dynamic* can be altered on the running broker
-(`kbroker configs`, or any Kafka tool), for this broker or for all; such a change survives restarts and wins over all three.
+(`kbroker configs set --broker 1 NAME=VALUE`, or any Kafka tool), for this broker or for all (`--broker ""`). Such a change holds at once,
+survives restarts and, as in Kafka, wins over all three: for this broker, for all, command line, environment, file, default. What
+was given at the start holds again after `kbroker configs delete --broker 1 NAME`.
 
 The value of `group.share.X` lies between `group.share.min.X` and `group.share.max.X`, the session timeout is greater than the
 heartbeat interval (the same with `group.consumer.X`), and there may be at least as many share sessions as members of one group;
-otherwise the broker does not start.
+otherwise the broker does not start, and an alteration is refused. To move a bound past the default, alter both in one command. A group's
+value that a moved bound does not allow stays stored, and the nearest allowed one holds. An altered setting that contradicts the
+command line or the file of a later start is left out with a warning, and no other one is.
 """,
     Scope.TOPIC: """## Topics
 

@@ -11,7 +11,7 @@ from kbroker.config_def import ConfigDef
 from tests.checks.settings_doc import SETTINGS_DOC, render
 
 PACKAGE = Path(__file__).parents[2] / "kbroker"
-TABLES = {"broker_config.py", "topic_config.py", "group_config.py", "consumer_group_configs.py"}
+TABLES = {"broker_config.py", "topic_config.py", "group_config.py", "consumer_group_configs.py", "share_group_configs.py"}
 CODE = "\n".join(path.read_text() for path in sorted(PACKAGE.rglob("*.py")) if path.name not in TABLES)
 BOUNDED = ("group.share.", "group.consumer.")
 READ_IN_TABLES = {

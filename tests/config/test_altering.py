@@ -97,7 +97,7 @@ AT_START = "It is read at start only: set it with `kbroker start --config {0}=VA
 @pytest.mark.parametrize(
     ("name", "instead"),
     [
-        ("group.share.session.timeout.ms", AT_START),
+        ("group.share.max.size", AT_START),
         ("num.partitions", AT_START),
         ("listeners", "It is no setting of the running broker: at its start use --listen, or a line listen=HOST:PORT of the file"),
         ("retention.ms", "The broker setting of that meaning is log.retention.ms"),
@@ -108,8 +108,8 @@ AT_START = "It is read at start only: set it with `kbroker start --config {0}=VA
         ("no.such.name", ""),
     ],
 )
-def test_what_cannot_be_altered_on_a_running_broker(name: str, instead: str) -> None:
-    """CFG-11; what to do instead is said behind Kafka's words."""
+def test_what_cannot_be_altered_on_a_running_broker(name: str, instead: str) -> None:  # CFG-11
+    """What to do instead is said behind Kafka's words."""
     code, message = refused(Scope.BROKER, (name, SET, "1"))
     words = f"Cannot update these configs dynamically: [{name}]"
     assert (code, message and message[: len(words)]) == (ErrorCode.invalid_request, words)

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.broker_config import BROKER_CONFIGS, GROUP_SHARE_TRIPLES
+from kbroker.broker_config import BROKER_CONFIGS
 from kbroker.config import BrokerConfig, GroupConfig, Scope, Source, Synonym, describe, replace_all, reset_duration_ms
 from kbroker.consumer_group_configs import GROUP_CONSUMER_TRIPLES
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group_config import GROUP_CONFIGS
+from kbroker.share_group_configs import GROUP_SHARE_TRIPLES
 
 DEFAULTS = BrokerConfig.load()
 RESET = "share.auto.offset.reset"
@@ -38,14 +39,34 @@ def test_the_broker_gives_defaults_and_bounds(kind: str, triple: str) -> None:  
         own = stored(**{name.replace(".", "_"): str(value)})
         assert GroupConfig(own, DEFAULTS)[name] == value
         assert GroupConfig(own, DEFAULTS).clamped() == {}
-    assert refused(name, str(DEFAULTS[most] + 1)).message == f"{name} must be less than or equal to {most}"
+    over = DEFAULTS[most] + 1
+    assert refused(name, str(over)).message == (
+        f"{name} must be less than or equal to {most}, which is {DEFAULTS[most]}; {_to_move('raise', kind, most, over)}"
+    )
     below = DEFAULTS[least] - 1
     if below >= int(GROUP_CONFIGS[name].minimum or 0):
-        assert refused(name, str(below)).message == f"{name} must be greater than or equal to {least}"
+        assert refused(name, str(below)).message == (
+            f"{name} must be greater than or equal to {least}, which is {DEFAULTS[least]}; {_to_move('lower', kind, least, below)}"
+        )
     else:
         assert refused(name, str(below)).message == (
             f"Invalid value {below} for configuration {name}: Value must be at least {GROUP_CONFIGS[name].minimum}"
         )
+
+
+def _to_move(verb: str, kind: str, bound: str, value: int) -> str:
+    """Bounds of share groups are altered, those of consumer groups are given at the start."""
+    if kind == "share":
+        return f"to {verb} that first: kbroker configs set --broker 1 {bound}={value}"
+    return f"to {verb} that, start the broker with --config {bound}={value}"
+
+
+def test_a_bound_that_cannot_be_moved_so_far_says_where_it_ends() -> None:  # CFG-27
+    name = "share.record.lock.duration.ms"
+    assert refused(name, "3600001").message == (
+        f"{name} must be less than or equal to group.{name.replace('record', 'max.record')}, which is 60000; "
+        "that cannot be raised above 3600000"
+    )
 
 
 @pytest.mark.parametrize(("kind", "triple"), TRIPLES)
@@ -63,7 +84,9 @@ def test_narrowed_bounds_hold_for_what_was_set_before(kind: str, triple: str) ->
 @pytest.mark.parametrize("kind", ["share", "consumer"])
 def test_session_timeout_is_checked_against_the_effective_heartbeat(kind: str) -> None:  # CFG-28
     broker = BrokerConfig.load([f"group.{kind}.min.session.timeout.ms=1000"])
-    message = f"{kind}.session.timeout.ms must be greater than {kind}.heartbeat.interval.ms"
+    message = (
+        f"{kind}.session.timeout.ms (5000) must be greater than {kind}.heartbeat.interval.ms (5000); raise the one or lower the other"
+    )
     assert refused(f"{kind}.session.timeout.ms", "5000", broker).message == message
     assert replace_all(Scope.GROUP, [(f"{kind}.session.timeout.ms", "5001")], broker) == {f"{kind}.session.timeout.ms": "5001"}
 

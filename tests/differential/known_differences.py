@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from kbroker.share_group_configs import GROUP_SHARE_TRIPLES
 from tests.differential.running import Found
 from tests.differential.transcript import Json
 
@@ -87,6 +88,14 @@ def _settings_of_dead_letters_besides(theirs: Json, ours: Json) -> bool:
     return bool(more) and theirs == [row for row in ours if row not in more]
 
 
+def _share_groups_settings_may_be_altered(theirs: Json, ours: Json) -> bool:
+    """The same rows, beside those of dead letters, but that a default or bound of groups' settings is not read-only."""
+    moved = {f"group.share.{end}{triple}" for end in ("", "min.", "max.") for triple in GROUP_SHARE_TRIPLES}
+    rows = [row for row in ours if not row["name"].startswith("errors.deadletterqueue.")]
+    fixed_there = {row["name"] for row in theirs if row["read_only"]} & moved
+    return bool(fixed_there) and theirs == [{**row, "read_only": True} if row["name"] in fixed_there else row for row in rows]
+
+
 def _without_the_group_s_own(theirs: Json, ours: Json) -> bool:
     return isinstance(theirs, list) and ours == [row for row in theirs if row["source"] != _GROUP_SOURCE] != theirs
 
@@ -158,7 +167,7 @@ KNOWN: Sequence[Difference] = (
         "DIF-11",
         r"\.describe_configs\.results\[0\]\.configs$|\.incremental_alter_configs\.responses\[0\]\.error_(code|message)$",
         any_of(values("invalid_config", "none"), values("text", None), _settings_of_dead_letters_besides),
-        "group_configs.dead_letter_queue group_configs.defaults group_configs.broker_settings base_other.a_topic_as_dead_letter_queue",
+        "group_configs.dead_letter_queue group_configs.defaults base_other.a_topic_as_dead_letter_queue",
     ),
     Difference(
         "DIF-12",
@@ -367,6 +376,18 @@ KNOWN: Sequence[Difference] = (
         r"^(0\.incremental_alter_configs\.responses|1\.describe_configs\.results)\[0\]\.",
         any_of(values("none", "invalid_request"), values(None, "text"), _only_there),
         "telemetry.settings_of_client_metrics",
+    ),
+    Difference(
+        "DIF-98",
+        r"^[02]\.incremental_alter_configs\.responses\[0\]\.error_(code|message)$",
+        any_of(values("invalid_request", "none"), values("text", None)),
+        "group_configs.broker_settings_that_cannot_be_altered",
+    ),
+    Difference(
+        "DIF-98",
+        r"^0\.describe_configs\.results\[0\]\.configs$",
+        _share_groups_settings_may_be_altered,
+        "group_configs.broker_settings",
     ),
     Difference(
         "DIF-74",
