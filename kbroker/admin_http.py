@@ -25,6 +25,9 @@ from urllib.parse import parse_qsl, unquote
 import h11
 import trio
 
+from kbroker.seldom import Seldom
+from kbroker.strangers import INTERVAL_S, at_the_admin_port, warn_seldom
+
 logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 16 << 10
@@ -78,9 +81,11 @@ def json_answer(value: object, status: int = 200) -> HttpAnswer:
 
 class AdminHttp:
     """Serves `view` on a bound socket, which is closed with it. `names`: what it may be called beside the loopback's names and the
-    address that a connection came in on."""
+    address that a connection came in on. `kafka`: where clients of the Kafka protocol belong."""
 
-    def __init__(self, listener: socket.socket, view: View, names: Sequence[str] = ()) -> None:
+    def __init__(self, listener: socket.socket, view: View, names: Sequence[str] = (), *, kafka: str = "HOST:PORT of --listen") -> None:
+        self._kafka = kafka
+        self._seldom = Seldom(INTERVAL_S)
         self._listener = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
         self._view = view
         self._names = _OUR_NAMES | {name.lower().rstrip(".") for name in names}
@@ -162,6 +167,11 @@ class AdminHttp:
         name = name.lower().rstrip(".")
         return name != "" and (name in self._names or name == local_address)
 
+    def report_stranger(self, host: str, first_bytes: bytes) -> None:
+        """Somebody sent something that is no HTTP."""
+        if (what := at_the_admin_port(first_bytes, self._kafka)) is not None:
+            warn_seldom(self._seldom, logger, host, f"closing admin connection of {host}", what, trio.current_time())
+
     def may_close(self, scope: trio.CancelScope) -> None:
         """`scope` is of a connection that waits for a request."""
         self._waiting.add(scope)
@@ -177,6 +187,7 @@ class _Connection:
         self._server = server
         self._stream = stream
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
+        self._first_bytes = b""
         self._local_address = str(stream.socket.getsockname()[0]).removeprefix("::ffff:")
 
     async def run(self) -> None:
@@ -207,6 +218,7 @@ class _Connection:
                         return None
                     data = await self._stream.receive_some(_RECEIVE_BYTES)
                     received = received or bool(data)
+                    self._first_bytes = self._first_bytes or bytes(data[:16])
                     self._http.receive_data(data)
             finally:
                 self._server.must_not_close(scope)
@@ -259,6 +271,7 @@ class _Connection:
 
     async def _refuse_malformed(self, error: h11.RemoteProtocolError) -> None:
         logger.debug("admin HTTP: malformed request: %s", error)
+        self._server.report_stranger(str(self._stream.socket.getpeername()[0]).removeprefix("::ffff:"), self._first_bytes)
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             with trio.move_on_after(_LEAVE_S):
                 await self._send(json_answer({"error": str(error)}, error.error_status_hint), is_head=False)

@@ -43,6 +43,7 @@ from kbroker.protocol.frames import BadFrame, FrameReader
 from kbroker.protocol.messages import build_response, encode, read_request, read_request_head, response_header
 from kbroker.records import Buffer
 from kbroker.storage.files import after
+from kbroker.strangers import Strangers
 
 if TYPE_CHECKING:
     from kbroker.admin_http import AdminHttp
@@ -110,9 +111,11 @@ class ServerStatistics:
 
 
 class Server:
-    """Serves one broker on one listening socket. `shared_buffer` is valid between a receive and the next wait of any task."""
+    """Serves one broker on one listening socket. `shared_buffer` is valid between a receive and the next wait of any task. `admin`: the
+    address of the broker's HTTP, for those who come here with that."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, admin: tuple[str, int] | None = None) -> None:
+        self._strangers = Strangers(admin)
         self._broker = broker
         config = broker.config
         self._max_frame_bytes: int = config["socket.request.max.bytes"]
@@ -167,7 +170,8 @@ class Server:
     def _admit(self, nursery: trio.Nursery, sock: socket.socket, host: str) -> None:
         if len(self._open) >= self._max_connections:
             self.metrics.refused += 1
-            logger.warning("connection from %s refused: max.connections=%d are open", host, self._max_connections)
+            full = f"max.connections={self._max_connections} are open"
+            self._strangers.warn(host, f"connection from {host} refused", full, trio.current_time())
             sock.close()
             return
         sock.setblocking(False)
@@ -202,7 +206,8 @@ class Server:
         except PeerGone:
             logger.debug("%s hung up while a request was waiting", peer.name)
         except (BadFrame, CloseConnection) as error:
-            logger.warning("closing connection of %s: %s", peer.name, error)
+            if farewell := self._strangers.closing(peer.name, peer.connection.client_host, error, trio.current_time()):
+                peer.send_if_there_is_room(farewell)
             return True
         except OSError as error:
             logger.info("connection of %s lost: %s", peer.name, error)
@@ -410,6 +415,12 @@ class _Peer:
         self._metrics.sent_bytes += sent
         return sent
 
+    def send_if_there_is_room(self, data: bytes) -> None:
+        try:
+            self._send_some((data,))
+        except OSError as error:
+            logger.debug("sending to %s: %s", self.name, error)
+
     async def take_leave(self, shared_buffer: memoryview) -> None:
         """Send the end of the stream and read to the peer's, for a moment: to close a socket in which unread bytes lie resets the
         connection, and answers that are still on their way would be lost."""
@@ -484,13 +495,14 @@ async def serve(options: StartOptions, stop: trio.Event) -> None:
         host, port = listener.getsockname()[:2]
         bound = replace(options, listen=(options.listen[0] or host, port))
         async with open_broker(bound) as broker:
-            server = Server(broker)
+            admin_address = admin_listener.getsockname()[:2] if admin_listener else None
+            server = Server(broker, admin_address)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(server.serve, listener)
                 admin = _open_admin(broker, admin_listener)
                 if admin is not None:
                     nursery.start_soon(admin.serve)
-                options.on_ready(ReadyInfo(host, port, admin_listener.getsockname()[:2] if admin_listener else None))
+                options.on_ready(ReadyInfo(host, port, admin_address))
                 _notify_ready()
                 await stop.wait()
                 await server.stop(_GRACE_S)
@@ -506,7 +518,8 @@ def _open_admin(broker: Broker, listener: socket.socket | None) -> AdminHttp | N
     from kbroker.admin_http import AdminHttp
     from kbroker.admin_views import AdminViews
 
-    return AdminHttp(listener, AdminViews(broker), (broker.options.admin[0], *broker.options.admin_names))
+    names = (broker.options.admin[0], *broker.options.admin_names)
+    return AdminHttp(listener, AdminViews(broker), names, kafka=f"{broker.host}:{broker.port}")
 
 
 def run(options: StartOptions) -> int:

@@ -15,7 +15,12 @@ _SIZE_BYTES = _SIZE.size
 
 
 class BadFrame(ValueError):
-    """The size is negative, zero or above the limit: nothing after it can be understood."""
+    """The size is negative, zero or above the limit: nothing after it can be understood. `head`: the four bytes that the size is made
+    of, which may be the beginning of something else."""
+
+    def __init__(self, frame_size: int, max_frame_bytes: int) -> None:
+        super().__init__(f"frame size {frame_size} is not between 1 and {max_frame_bytes}")
+        self.head = _SIZE.pack(frame_size)
 
 
 class FrameReader:
@@ -73,4 +78,4 @@ class FrameReader:
         return position
 
     def _bad_frame(self, frame_size: int) -> BadFrame:
-        return BadFrame(f"frame size {frame_size} is not between 1 and {self._max_frame_bytes}")
+        return BadFrame(frame_size, self._max_frame_bytes)

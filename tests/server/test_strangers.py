@@ -1,0 +1,96 @@
+"""Clients at the wrong port: the log says what they speak and where they belong, once, and curl shows a sentence."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+import struct
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from kbroker.testing.broker import RunningBroker, open_test_broker
+from tests.server.test_admin_http import admin_of
+from tests.server.test_garbage import API_VERSIONS, BAD_FRAMES, assert_serving, frame, is_closed
+
+
+@pytest.fixture
+def broker() -> Iterator[RunningBroker]:
+    with open_test_broker(extra_args=["--admin", "0"]) as running:
+        yield running
+
+
+def warnings_of(broker: RunningBroker) -> list[str]:
+    return [line.partition(" WARNING ")[2] for line in broker.logs().splitlines() if " WARNING " in line]
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE"])
+def test_http_at_the_kafka_port_is_told_where_it_belongs(broker: RunningBroker, method: str) -> None:
+    host, port = admin_of(broker)
+    with closing(http.client.HTTPConnection(broker.host, broker.port, timeout=30)) as client:
+        client.request(method, "/metrics")
+        answer = client.getresponse()
+        text = answer.read().decode()
+    assert (answer.status, answer.getheader("content-type"), answer.will_close) == (400, "text/plain; charset=utf-8", True)
+    said = (
+        "his port speaks the Kafka protocol, not HTTP; metrics and records in flight are served "
+        f"over HTTP at http://{host}:{port}/ (--admin)"
+    )
+    assert text == ("" if method == "HEAD" else f"T{said}.\n")
+    assert [line for line in warnings_of(broker) if f"it sent an HTTP request; t{said}" in line]
+    assert_serving(broker)
+
+
+def test_http_without_an_admin_port_is_told_how_to_have_one() -> None:
+    with open_test_broker() as broker, closing(http.client.HTTPConnection(broker.host, broker.port, timeout=30)) as client:
+        client.request("GET", "/")
+        assert b"with kbroker start --admin PORT." in client.getresponse().read()
+
+
+@pytest.mark.parametrize("at_admin", [False, True])
+def test_tls_is_recognised(broker: RunningBroker, at_admin: bool) -> None:
+    address = admin_of(broker) if at_admin else (broker.host, broker.port)
+    context = ssl.create_default_context()
+    with socket.create_connection(address, timeout=30) as sock, pytest.raises(ssl.SSLError):
+        context.wrap_socket(sock, server_hostname="localhost")
+    (line,) = warnings_of(broker)
+    assert "it began a TLS handshake, and there is no TLS here" in line
+    assert ("use http://" if at_admin else "set security.protocol=PLAINTEXT") in line
+    assert_serving(broker)
+
+
+def test_a_kafka_client_at_the_admin_port_is_told_where_it_belongs(broker: RunningBroker) -> None:
+    for _ in range(2):
+        with socket.create_connection(admin_of(broker), timeout=30) as sock:
+            sock.sendall(frame(API_VERSIONS, 0, b""))
+            assert is_closed(sock)
+    (line,) = warnings_of(broker)
+    assert line.endswith(
+        "it speaks the Kafka protocol, and this is the admin port (HTTP): "
+        f"set bootstrap.servers={broker.host}:{broker.port} in this client"
+    )
+
+
+def test_what_is_no_protocol_at_the_admin_port_is_no_warning(broker: RunningBroker) -> None:
+    with socket.create_connection(admin_of(broker), timeout=30) as sock:
+        sock.sendall(b"\x00\x00\x00\x09\x7f\xff nonsense\r\n\r\n")
+        assert is_closed(sock)
+    assert warnings_of(broker) == []
+
+
+def test_those_who_come_again_and_again_do_not_fill_the_log(broker: RunningBroker) -> None:
+    """Of each kind one line; a kind is a reason, so that another one is seen at once."""
+    for _ in range(30):
+        for bad in (BAD_FRAMES["http"], BAD_FRAMES["size 0"], b"\x16\x03\x01\x02\x00\x01"):
+            with socket.create_connection((broker.host, broker.port), timeout=30) as sock:
+                sock.sendall(bad)
+                assert is_closed(sock)
+    assert len(warnings_of(broker)) == 3
+    for size in range(300):
+        with socket.create_connection((broker.host, broker.port), timeout=30) as sock:
+            sock.sendall(struct.pack(">i", -size - 1))
+            assert is_closed(sock)
+    assert len(warnings_of(broker)) == 100
+    assert_serving(broker)
