@@ -17,6 +17,7 @@ from typing import Protocol, TypeAlias
 import trio
 
 from kbroker.broker.deadlines import Deadlines, now_ms
+from kbroker.broker.lock_reports import LockReports
 from kbroker.broker.partition import Partition
 from kbroker.broker.share_loading import load_share_partition
 from kbroker.broker.share_records import TakenRecords
@@ -125,6 +126,7 @@ class ShareGroups:
         self._deadlines = deadlines
         self.settings = settings
         self._reset_policy = reset_policy
+        self._lock_reports = LockReports(settings)
         self._loaded: dict[Key, LoadedSharePartition] = {}
         self._groups: dict[str, dict[TopicPartition, LoadedSharePartition]] = {}
         self._nursery: trio.Nursery | None = None
@@ -141,6 +143,7 @@ class ShareGroups:
     def work_in(self, nursery: trio.Nursery) -> None:
         """Where to start the tasks that load and save behind the clients' backs. Nothing may be asked before."""
         self._nursery = nursery
+        nursery.start_soon(self._lock_reports.run)
 
     # -- share-partitions ---------------------------------------------------------------------------------------------
 
@@ -407,7 +410,10 @@ class ShareGroups:
         if loaded.gone or loaded.engine is None or deadline_ms != loaded.scheduled_ms:
             return  # A nearer deadline took the place of this one: to schedule the next one again would double it for good.
         loaded.scheduled_ms = float("inf")
+        timeouts, exhausted = loaded.engine.ran_out
         persist = loaded.engine.expire(now_ms())
+        if (records := loaded.engine.ran_out[0] - timeouts) > 0:
+            self._lock_reports.ran_out(loaded.key[0], records, loaded.engine.ran_out[1] - exhausted)
         self.save_later(loaded, persist)
         if persist is not None:
             loaded.waiters.wake_all()

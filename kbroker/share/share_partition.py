@@ -160,6 +160,11 @@ class SharePartition:
         return by_deadline[0].deadline_ms if by_deadline else None
 
     @property
+    def ran_out(self) -> tuple[int, int]:
+        """Records whose locks ran out since it was loaded, and all that reached the delivery limit."""
+        return self._lock_timeouts, self._window.exhausted
+
+    @property
     def is_settled(self) -> bool:
         """Nobody holds a record, nobody has or waits for a dead letter, nothing is being saved or waits to be: loaded again from
         the Persister it would be the same."""

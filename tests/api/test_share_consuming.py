@@ -471,3 +471,25 @@ async def test_a_session_of_many_partitions(connect: Connect) -> None:
                 more = set(rows(await member.fetch(wait_ms=5)))
                 assert not told & more, "once for each"
                 told |= more
+
+
+async def test_locks_that_run_out_are_in_the_log_with_their_number(
+    connect: Connect, jump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lines() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "ran out" in record.getMessage()]
+
+    async with connect(config=FAST) as client:
+        key = await prepare(client, 30)
+        await set_up_group(client, {"share.delivery.count.limit": "2"})
+        for given_up in (False, True):
+            member = Member(client, "m")
+            assert acquired(await member.fetch([key], wait_ms=5000)) == [(0, 29, 1 + given_up)]
+            await member.acknowledge({key: [(0, 9, [RENEW])]}, renew=True)
+            for seconds in (1.1, 1.1, 61):
+                jump_clock.jump(seconds)
+                await trio.testing.wait_all_tasks_blocked(0.02)
+        assert len(lines()) == 2
+        assert "group g1: the locks of 30 records ran out in the last " in lines()[0]
+        assert "they are delivered again" in lines()[0]
+        assert "30 of them were given up at share.delivery.count.limit; " in lines()[1]
