@@ -147,16 +147,18 @@ _NOTHING = (0,) * len(ENGINE_COUNTERS)
 
 
 class ShareGroupMetrics:
-    """One share group, from its first share-partition in memory until it is deleted. `acknowledged` records by acknowledge type, gaps
-    too; `unloaded` is what share-partitions counted that have left the memory since, in the order of ENGINE_COUNTERS."""
+    """One share group, from its first share-partition in memory, or the first record that it loses, until it is deleted. `acknowledged`
+    records by acknowledge type, gaps too; `removed_records` those that retention or DeleteRecords took before the group was done with
+    them; `unloaded` is what share-partitions counted that have left the memory since, in the order of ENGINE_COUNTERS."""
 
-    __slots__ = ("acknowledged", "acquired_ranges", "fetch_ratio", "load_seconds", "unloaded")
+    __slots__ = ("acknowledged", "acquired_ranges", "fetch_ratio", "load_seconds", "removed_records", "unloaded")
 
     def __init__(self) -> None:
         self.acknowledged = [0] * len(ACK_TYPES)
         self.acquired_ranges = Histogram(RECORDS)
         self.fetch_ratio = Histogram(PERCENT)
         self.load_seconds = Histogram(SECONDS)
+        self.removed_records = 0
         self.unloaded: dict[tuple[UUID, int], tuple[int, ...]] = {}
 
     def count_acknowledged(self, batches: Sequence[tuple[int, int, Sequence[int]]]) -> None:

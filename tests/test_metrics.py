@@ -175,6 +175,9 @@ async def consuming(world: World) -> None:
     for other in others:
         await other.fetch([key])
     another.disconnect()
+    await client.append("orders", 1)
+    rows = [{"partition_index": 0, "offset": -1}]
+    await client.call("delete_records", 2, topics=[{"name": "orders", "partitions": rows}])
     await world.scrape()
 
 

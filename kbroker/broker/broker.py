@@ -39,6 +39,7 @@ from kbroker.broker.options import StartOptions
 from kbroker.broker.producer_ids import ProducerIds, ProducerIdsStatistics
 from kbroker.broker.producer_recovery import SNAPSHOT_BYTES, snapshot_changes
 from kbroker.broker.recovery import load_topics, note_persister, raise_generation
+from kbroker.broker.removed_records import RemovedRecords
 from kbroker.broker.retention import run_retention
 from kbroker.broker.session_clock import SessionClock
 from kbroker.broker.share_groups import ShareGroups, ShareGroupsStatistics
@@ -142,6 +143,8 @@ class Broker:
         self.group_coordinator = GroupCoordinator(
             share_coordinator, self.topics, persister, self.share_groups, self.configs, state_store, self.state, clock
         )
+        removed = RemovedRecords(persister, self.share_groups, share_coordinator.groups_of)
+        self.topics.count_unfinished = removed.before_removal
         self.consumer_groups = self._consumer_groups(clock)
         self.client_telemetry = ClientTelemetry(now_ms)
         self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])

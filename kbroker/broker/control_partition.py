@@ -187,6 +187,17 @@ class ControlPartition:
                 forgotten = offsets_now(self.partition, end, self._offsets.known_from)  # meanwhile
                 self._offsets.learn(start, [*found, *forgotten])
 
+    async def count_between(self, first: int, end: int) -> int:
+        """How many of the offsets `first` to `end` - 1 are those of control records. What is not known is looked for in that range only.
+        Raises KafkaError."""
+        await self.load()
+        assert self._offsets is not None
+        first = max(first, self.partition.log_start_offset)
+        known_from = max(first, min(end, self._offsets.known_from))
+        found = await scan_offsets(self.partition, first, known_from) if first < known_from and self.chains.groups else []
+        own = sum(last + 1 - start for start, last in found)
+        return own + self.count_offsets(known_from) - self.count_offsets(end) if known_from < end else own
+
     def count_offsets(self, start: int) -> int:
         """How many offsets from `start` on are those of control records, as far as that is known."""
         return 0 if self._offsets is None else self._offsets.count(start)

@@ -331,6 +331,20 @@ class ControlRecordsPersister:
         control = self._controls.get(key)
         return 0 if control is None else control.count_offsets(start_offset)
 
+    async def count_unfinished(self, group_id: str, key: TopicPartition, first: int, end: int) -> int:
+        if refused := await self._prepare(group_id, [key]):
+            raise refused[key]
+        if not self._coordinator.unfinished(group_id, key, first, end):
+            return 0
+        # Only what is left of the removed range is looked through, which may be far back.
+        (row,) = self._coordinator.read_summary(group_id, [ReadRequest(key, 0)]).results
+        own = await self.count_own(key, max(first, row.start_offset), end)
+        return max(0, self._coordinator.unfinished(group_id, key, first, end) - own)
+
+    async def count_own(self, key: TopicPartition, first: int, end: int) -> int:
+        partition = self._partition(key)
+        return 0 if partition is None else await self._control(partition).count_between(first, end)
+
     # -- retention and housekeeping -----------------------------------------------------------------------------------
 
     async def before_log_start_moves(self, partition: Partition, offset: int) -> None:

@@ -84,6 +84,12 @@ class LocalPersister:
     async def read_summary(self, group_id: str, requests: Sequence[ReadRequest]) -> list[SummaryResult]:
         return await self._save(self.coordinator.read_summary(group_id, requests))
 
+    async def count_unfinished(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
+        return self.coordinator.unfinished(group_id, partition, first, end)
+
+    async def count_own(self, partition: TopicPartition, first: int, end: int) -> int:
+        return 0
+
     async def topic_deleted(self, topic_id: UUID) -> None:
         """The share-partitions of all groups on a topic that is gone are forgotten."""
         await self._save(self.coordinator.topic_deleted(topic_id))

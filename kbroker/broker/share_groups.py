@@ -132,7 +132,7 @@ class ShareGroups:
         self._nursery: trio.Nursery | None = None
         self.dead_letters: DeadLetterHooks = _NoDeadLetters()
         self.metrics: dict[str, ShareGroupMetrics] = {}
-        """Of groups that had a share-partition in memory; nobody else can make an entry."""
+        """Of groups that had a share-partition in memory, or lost records; nobody else can make an entry."""
         self.sessions = ShareSessions(max_sessions, lambda group_id, partition: (group_id, partition) in self._loaded)
 
     def statistics(self) -> ShareGroupsStatistics:
@@ -201,6 +201,10 @@ class ShareGroups:
         if not loaded.gone:  # Else whoever waited for it loads it anew, and hears what comes of that.
             loaded.error = error
             self._forget(loaded)
+
+    def groups_of(self, partition: TopicPartition) -> list[str]:
+        """Groups that have it in memory."""
+        return [group_id for group_id, partitions in self._groups.items() if partition in partitions]
 
     async def load(self, group_id: str, partition: TopicPartition) -> LoadedSharePartition:
         """As find_or_load, waiting until it is loaded. Raises KafkaError where it cannot be, or is forgotten meanwhile."""

@@ -119,6 +119,8 @@ class Topics:
         self.reserve = reserve
         self.before_log_start_moves: Callable[[Partition, int], Awaitable[None]] | None = None
         """Whoever keeps something of the broker's own in the logs: told before it would go; raises NoSpace or StoreFailed to stop that."""
+        self.count_unfinished: Callable[[Partition, int, str], Awaitable[Callable[[], None]]] | None = None
+        """Whoever reports what share groups lose (removed_records.py): asked before it goes, and the answer called when it is gone."""
         self.version = 0
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
@@ -320,6 +322,8 @@ class Topics:
                 return
             if self.before_log_start_moves is not None and not partition.deleted:
                 await self.before_log_start_moves(partition, offset)
+            cause = "retention" if to_free_space else "DeleteRecords"
+            removed = await self.count_unfinished(partition, offset, cause) if self.count_unfinished else None
             log = partition.log
             changes: list[Change] = [(LogStartKey(log.topic_id, log.partition).encode(), LogStart(offset).encode())]
             changes += await self._producers_without(partition, offset)
@@ -333,6 +337,8 @@ class Topics:
                 if not to_free_space:
                     raise
             partition.log_start_offset = offset
+            if removed is not None:
+                removed()
             if not partition.deleted:
                 await self._logs.perform(lambda: self._log_store.trim(log, offset))
 

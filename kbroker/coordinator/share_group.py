@@ -296,6 +296,14 @@ class ShareGroupCoordinator:
         """All topics that some group has share state for, so that at start those that exist no more can be told to be deleted."""
         return {topic_id for group in self._groups.values() for topic_id in (*group.initializing, *group.initialized, *group.deleting)}
 
+    def groups_of(self, partition: tuple[UUID, int]) -> list[str]:
+        """The groups that have share state of it."""
+        return [
+            group.group_id
+            for group in self._groups.values()
+            if (part := group.initialized.get(partition[0])) is not None and partition[1] in part.partitions
+        ]
+
     def statistics(self) -> ShareGroupStatistics:
         groups = self._groups.values()
         return ShareGroupStatistics(

@@ -256,6 +256,10 @@ SHARE_GROUPS = Section(
             "Records that were handed out together, one batch of an answer each. Kafka tells by partition.",
         ),
         _counter(
+            "share_group_removed_records", "group", "",
+            "Records that retention or DeleteRecords removed before the group was done with them: lost for it, without a dead letter.",
+        ),
+        _counter(
             "share_group_dead_letters", "group", "ShareGroupMetrics DeadLetterQueueRecordCount",
             "Records written to the dead letter topic.",
         ),

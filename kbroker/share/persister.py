@@ -99,6 +99,19 @@ class Persister(Protocol):
 
 
 @runtime_checkable
+class CountsUnfinished(Protocol):
+    """A persister that says what a group has yet to do, without the write that `read` may be. Both raise KafkaError for what cannot be
+    read."""
+
+    async def count_unfinished(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
+        """How many of the offsets `first` to `end` - 1 hold records that the group is not done with. None where its start offset is not
+        decided yet, or where it has no state."""
+
+    async def count_own(self, partition: TopicPartition, first: int, end: int) -> int:
+        """How many of these offsets are the persister's own (see KeepsRecordsInLogs)."""
+
+
+@runtime_checkable
 class KeepsRecordsInLogs(Protocol):
     """A persister that puts records of its own into the topic partitions. They have offsets, and are nobody's lag."""
 

@@ -36,12 +36,14 @@ from kbroker.share.in_flight import MAX_SPAN, InFlightWindow
 from kbroker.share.in_flight_view import InFlightView, batch_count, in_flight_view
 from kbroker.share.record_state import (
     ARCHIVING_CODES,
+    CONTROL,
     DEAD_LETTER_CODES,
     HOLE,
     MAX_DELIVERY_COUNT,
     PENDING_ARCHIVING_CODES,
     PENDING_CODES,
     STATE,
+    TERMINAL_OR_PENDING,
     UNSAVED_ARCHIVING,
     RecordState,
     given_back,
@@ -143,6 +145,21 @@ class SharePartition:
     def delivery_complete_count(self) -> int:
         """KIP-1226: offsets from the SPSO on that are acknowledged or archived, those being persisted included."""
         return self._window.complete
+
+    def unfinished(self, first: int, end: int) -> int:
+        """Offsets from `first` to `end` - 1 that are neither done with, or about to be once that is saved, nor known to be no records."""
+        window = self._window
+        first = max(first, window.start_offset)
+        if first >= end:
+            return 0
+        last = min(end - 1, window.end_offset)
+        done = window.count_of((*TERMINAL_OR_PENDING, CONTROL), first, last) if window.states and first <= last else 0
+        return end - first - done
+
+    @property
+    def unread_from(self) -> int:
+        """The first offset that was not read for anybody yet."""
+        return self._window.end_offset + 1 if self._window.states else self._window.start_offset
 
     def next_fetch_offset(self) -> int:
         """Where to read for the next acquire()."""

@@ -1,0 +1,120 @@
+"""Counts what retention and DeleteRecords take from share groups before they are done with it: a WARNING, and a metric for each group.
+
+For the group those records are lost, without a dead letter, and nothing else would say so. It is asked of the groups that have share
+state of a topic partition whose log start moves, and of no other partition. A share-partition in memory is asked itself. For one that
+is not, the persister says how far it is: nothing is loaded, and with the persisters here nothing is written.
+
+Counted is before the removal, and told after it: what is acknowledged in between counts as lost. A persister that does not answer
+cannot keep a full disk from getting room: after some seconds the removal goes on, and its records are not counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Callable, Iterable
+
+import trio
+
+from kbroker.broker.partition import Partition
+from kbroker.broker.share_groups import ShareGroups
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.metrics import ShareGroupMetrics
+from kbroker.share.persister import CountsUnfinished, Persister, ReadRequest, Result, TopicPartition
+from kbroker.share.record_state import TERMINAL
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_S = 5.0
+"""How long a removal waits for the persister, for all groups together."""
+_WHAT_TO_DO = {
+    "retention": (
+        ": it needs more consumers, or the topic a greater retention.ms or retention.bytes; kbroker share-groups describe {group} shows "
+        "whether anybody works in it"
+    )
+}
+_NO_LEADER_EPOCH = -1
+_UNDECIDED = -1
+
+
+class RemovedRecords:
+    """`groups_of(partition)`: the groups that have share state of it."""
+
+    def __init__(
+        self, persister: Persister, share_groups: ShareGroups, groups_of: Callable[[TopicPartition], Iterable[str]]
+    ) -> None:
+        self._persister = persister
+        self._share_groups = share_groups
+        self._groups_of = groups_of
+
+    async def before_removal(self, partition: Partition, offset: int, cause: str) -> Callable[[], None]:
+        """Everything below `offset` is about to go. Gives what is to be called when it is gone. Raises nothing."""
+        key = TopicPartition(*partition.log)
+        found: dict[str, int] = {}
+        groups = dict.fromkeys([*self._groups_of(key), *self._share_groups.groups_of(key)])
+        with trio.move_on_after(PATIENCE_S) as scope:
+            for group_id in groups:
+                try:
+                    found[group_id] = await self._count(group_id, key, partition, offset)
+                except KafkaError as error:
+                    _not_counted(partition, group_id, cause, str(error))
+                except Exception:
+                    # The persister may be a plugin; raised from here it would keep the disk full.
+                    logger.exception("the persister failed on a share-partition of group %s", group_id)
+                    _not_counted(partition, group_id, cause, "the persister failed")
+        if scope.cancelled_caught:
+            _not_counted(partition, group_id, cause, f"the persister did not answer within {PATIENCE_S:.0f} s")
+        return lambda: self._removed(partition, cause, found)
+
+    def _removed(self, partition: Partition, cause: str, found: dict[str, int]) -> None:
+        for group_id, records in found.items():
+            if not records:
+                continue
+            metrics = self._share_groups.metrics.setdefault(group_id, ShareGroupMetrics())
+            metrics.removed_records += records
+            logger.warning(
+                "%s removed %d records of %s-%d that share group %s was not done with%s", cause, records, partition.topic_name,
+                partition.log.partition, group_id, _WHAT_TO_DO.get(cause, "").format(group=shlex.quote(group_id)),
+            )  # fmt: skip
+
+    async def _count(self, group_id: str, key: TopicPartition, partition: Partition, end: int) -> int:
+        """Of the offsets from the log's start to `end` - 1, those that the group has neither behind it nor done with."""
+        first, persister = partition.log_start_offset, self._persister
+        counts = persister if isinstance(persister, CountsUnfinished) else None
+        loaded = self._share_groups.find(group_id, key)
+        if loaded is not None and loaded.engine is not None:
+            unfinished = loaded.engine.unfinished(first, end)
+            behind = max(first, loaded.engine.unread_from)
+            if unfinished and counts is not None and behind < end:  # What it has read, it knows for what it is.
+                unfinished -= await counts.count_own(key, behind, end)
+            return max(0, unfinished)
+        if counts is not None:
+            return await counts.count_unfinished(group_id, key, first, end)
+        return await self._ask(group_id, key, partition, end)
+
+    async def _ask(self, group_id: str, key: TopicPartition, partition: Partition, end: int) -> int:
+        """By the five verbs alone. `read` may cost a write, so that it comes last."""
+        (summary,) = await self._persister.read_summary(group_id, [ReadRequest(key, _NO_LEADER_EPOCH)])
+        _check(summary)
+        first = max(partition.log_start_offset, summary.start_offset)
+        if summary.start_offset == _UNDECIDED or first >= end:
+            return 0
+        if summary.delivery_complete_count == 0:
+            return end - first
+        (state,) = await self._persister.read(group_id, [ReadRequest(key, partition.leader_epoch)])
+        _check(state)
+        first = max(first, state.start_offset)
+        done = [(batch.first_offset, batch.last_offset + 1) for batch in state.batches if batch.state in TERMINAL]
+        return max(0, end - first - sum(max(0, min(end, stop) - max(first, start)) for start, stop in done))
+
+
+def _check(result: Result) -> None:
+    if result.code is not ErrorCode.none:
+        raise KafkaError(result.code, result.message)
+
+
+def _not_counted(partition: Partition, group_id: str, cause: str, why: str) -> None:
+    logger.warning(
+        "%s of %s-%d: what share group %s is not done with could not be counted: %s", cause, partition.topic_name, partition.log.partition,
+        group_id, why,
+    )  # fmt: skip
