@@ -12,6 +12,9 @@ from kbroker.coordinator.share_group_api import HeartbeatReply, HeartbeatRequest
 async def handle(request: Request) -> HeartbeatReply:
     body = request.body
     names = body.subscribed_topic_names
+    if names:
+        missing = request.broker.missing_topics
+        missing.subscribed(names, body.group_id, request.client_id or "", request.connection.client_host)
     return await request.broker.group_coordinator.heartbeat(
         HeartbeatRequest(
             group_id=body.group_id,

@@ -35,6 +35,7 @@ from kbroker.broker.deadlines import Deadlines, DeadlinesStatistics, now_ms
 from kbroker.broker.fetch_sessions import FetchSessions, FetchSessionsStatistics
 from kbroker.broker.group_commit import GroupCommit, GroupCommitStatistics
 from kbroker.broker.local_persister import CountsShareState, LocalPersister, PersisterContext
+from kbroker.broker.missing_topics import MissingTopics
 from kbroker.broker.options import StartOptions
 from kbroker.broker.producer_ids import ProducerIds, ProducerIdsStatistics
 from kbroker.broker.producer_recovery import SNAPSHOT_BYTES, snapshot_changes
@@ -109,6 +110,7 @@ class Broker:
         self.state: GroupCommit[Change] = self._commits("state", state_store.write, state_store)
         reserve = SpaceReserve(options.data_dir)
         self.topics = Topics(self.config, log_store, state_store, self.logs, self.state, leader_epoch=generation, reserve=reserve)
+        self.missing_topics = MissingTopics(self.topics)
         self.configs = Configs(self.config, state_store, self.state)
         self.producer_ids = ProducerIds(state_store, self.state)
         self.deadlines = Deadlines()
