@@ -83,7 +83,14 @@ class AdminHttp:
     """Serves `view` on a bound socket, which is closed with it. `names`: what it may be called beside the loopback's names and the
     address that a connection came in on. `kafka`: where clients of the Kafka protocol belong."""
 
-    def __init__(self, listener: socket.socket, view: View, names: Sequence[str] = (), *, kafka: str = "HOST:PORT of --listen") -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        view: View,
+        names: Sequence[str] = (),
+        *,
+        kafka: str = "HOST:PORT of --listen",
+    ) -> None:
         self._kafka = kafka
         self._seldom = Seldom(INTERVAL_S)
         self._listener = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
@@ -168,9 +175,10 @@ class AdminHttp:
         return name != "" and (name in self._names or name == local_address)
 
     def report_stranger(self, host: str, first_bytes: bytes) -> None:
-        """Somebody sent something that is no HTTP."""
+        """A peer at `host` sent something that is not HTTP."""
         if (what := at_the_admin_port(first_bytes, self._kafka)) is not None:
-            warn_seldom(self._seldom, logger, host, f"closing admin connection of {host}", what, trio.current_time())
+            closing = f"closing admin connection of {host}"
+            warn_seldom(self._seldom, logger, host, closing, what, trio.current_time())
 
     def may_close(self, scope: trio.CancelScope) -> None:
         """`scope` is of a connection that waits for a request."""
@@ -271,7 +279,8 @@ class _Connection:
 
     async def _refuse_malformed(self, error: h11.RemoteProtocolError) -> None:
         logger.debug("admin HTTP: malformed request: %s", error)
-        self._server.report_stranger(str(self._stream.socket.getpeername()[0]).removeprefix("::ffff:"), self._first_bytes)
+        host = str(self._stream.socket.getpeername()[0]).removeprefix("::ffff:")
+        self._server.report_stranger(host, self._first_bytes)
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             with trio.move_on_after(_LEAVE_S):
                 await self._send(json_answer({"error": str(error)}, error.error_status_hint), is_head=False)

@@ -296,9 +296,13 @@ class BrokerConfig:
                 return max(-1, value * factor) if isinstance(value, int) and factor != 1 else value
         raise AssertionError("the last synonym has a default")
 
-    def set_dynamic_where_it_fits(self, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]) -> list[str]:
-        """As set_dynamic, for what was altered in an earlier life and may not fit the static settings of this one. What does not is left
-        out, and nothing else: a retention time must not fall back to a shorter one for a bound's sake. Gives a line for each of them."""
+    def set_dynamic_where_it_fits(
+        self, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]
+    ) -> list[str]:
+        """As set_dynamic, for settings of an earlier life, which may not fit the static ones of this life.
+
+        Those that do not fit are left out, and no other: a retention time must not fall back to a shorter one
+        because of a bound. Gives a line for each that is left out."""
         layers = [dict(dynamic_default), dict(dynamic)]
         left_out = []
         for layer in layers:
@@ -347,13 +351,13 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[_Contradiction]:
     pairs.append(("group.share.max.share.sessions", "group.share.max.size"))
     for greater, lesser in pairs:
         if values[greater] < values[lesser]:
-            message = f"{greater} ({values[greater]}) must be greater than or equal to {lesser} ({values[lesser]}): {_TOGETHER}"
-            yield _Contradiction(message, (greater, lesser))
+            they = f"must be greater than or equal to {lesser} ({values[lesser]})"
+            yield _Contradiction(f"{greater} ({values[greater]}) {they}: {_TOGETHER}", (greater, lesser))
     for kind in ("share", "consumer"):
         timeout, heartbeat = f"group.{kind}.session.timeout.ms", f"group.{kind}.heartbeat.interval.ms"
         if values[timeout] <= values[heartbeat]:
-            message = f"{timeout} ({values[timeout]}) must be greater than {heartbeat} ({values[heartbeat]}): {_TOGETHER}"
-            yield _Contradiction(message, (timeout, heartbeat))
+            they = f"{timeout} ({values[timeout]}) must be greater than {heartbeat} ({values[heartbeat]})"
+            yield _Contradiction(f"{they}: {_TOGETHER}", (timeout, heartbeat))
 
 
 def file_settings(lines: Iterable[str], file: str = "configuration file") -> Iterator[Setting]:

@@ -173,11 +173,12 @@ class GroupConfig:
         return value
 
     def timeouts_too_short(self) -> Iterator[str]:
-        """Session timeouts that end between two heartbeats: a line for each kind of group."""
+        """A line for each kind of group whose session timeout ends between two heartbeats."""
         for kind in ("consumer", "share"):
             timeout, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
             if self[timeout] <= self[heartbeat]:
-                yield f"{timeout} ({self[timeout]}) must be greater than {heartbeat} ({self[heartbeat]}); raise the one or lower the other"
+                they = f"{timeout} ({self[timeout]}) must be greater than {heartbeat} ({self[heartbeat]})"
+                yield f"{they}; raise the one or lower the other"
 
     def clamped(self) -> dict[str, int]:
         """Own settings that the broker's bounds do not allow any more, with the values that hold instead: worth a warning."""
@@ -199,14 +200,16 @@ def _contradictions(stored: Mapping[str, str], broker: BrokerConfig) -> Iterator
         if name in stored:
             value = int(stored[name])
             if value < broker[least]:
-                yield f"{name} must be greater than or equal to {least}, which is {broker[least]}; {_how_to_move(least, 'lower', value)}"
+                bound = f"{name} must be greater than or equal to {least}, which is {broker[least]}"
+                yield f"{bound}; {_how_to_move(least, 'lower', value)}"
             if value > broker[most]:
-                yield f"{name} must be less than or equal to {most}, which is {broker[most]}; {_how_to_move(most, 'raise', value)}"
+                bound = f"{name} must be less than or equal to {most}, which is {broker[most]}"
+                yield f"{bound}; {_how_to_move(most, 'raise', value)}"
     yield from GroupConfig(stored, broker).timeouts_too_short()
 
 
 def _how_to_move(bound: str, verb: str, value: int) -> str:
-    """What an operator runs so that `value` is within the broker's bound."""
+    """The command that an operator runs to have `value` within the broker's bound."""
     each = BROKER_CONFIGS[bound]
     try:
         each.parse(str(value))

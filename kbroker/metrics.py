@@ -147,11 +147,15 @@ _NOTHING = (0,) * len(ENGINE_COUNTERS)
 
 
 class ShareGroupMetrics:
-    """One share group, from its first share-partition in memory, or the first record that it loses, until it is deleted. `acknowledged`
-    records by acknowledge type, gaps too; `removed_records` those that retention or DeleteRecords took before the group was done with
-    them; `unloaded` is what share-partitions counted that have left the memory since, in the order of ENGINE_COUNTERS."""
+    """One share group, from its first share-partition in memory or first lost record, until it is deleted.
 
-    __slots__ = ("acknowledged", "acquired_ranges", "fetch_ratio", "load_seconds", "removed_records", "unloaded")
+    `acknowledged`: records by acknowledge type, gaps too. `removed_records`: records that retention or
+    DeleteRecords took before the group was done with them. `unloaded`: the counts of share-partitions that
+    have left the memory since, in the order of ENGINE_COUNTERS."""
+
+    __slots__ = (
+        "acknowledged", "acquired_ranges", "fetch_ratio", "load_seconds", "removed_records", "unloaded",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.acknowledged = [0] * len(ACK_TYPES)

@@ -1,6 +1,7 @@
-"""Which of many equal events are worth a log line: each kind once in a while, with the number of those that got none.
+"""Chooses the few of many equal events that get a log line, and counts the others.
 
-Clients decide what happens how often, and under how many names: a log must not grow by that. Time is an argument.
+Clients decide how often an event happens, and under how many names. The log must not grow by that.
+Time is an argument.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from collections.abc import Hashable
 
 
 class Seldom:
-    """At most one line per kind and `interval_s`, and at most `most` lines for all kinds in that time; so many are remembered."""
+    """Gives each kind one line in `interval_s`, and all kinds together at most `most` lines in that
+    time. It remembers at most `most` kinds."""
 
     __slots__ = ("_interval_s", "_most", "_said")
 
@@ -17,10 +19,11 @@ class Seldom:
         self._interval_s = interval_s
         self._most = most
         self._said: dict[Hashable, list[float]] = {}
-        """When a kind was said, and how often it happened since; the longest ago first."""
+        """For each kind the time of its last line, and the events since. The oldest line is first."""
 
     def times(self, kind: Hashable, now_s: float) -> int:
-        """Of an event: 0 for one that gets no line; otherwise how often its kind has happened since its last line, this one included."""
+        """Take in one event at `now_s`. Gives 0 if it gets no line. Otherwise the event gets one: the
+        result is the number of events of its kind since the last line, this one included."""
         said = self._said.get(kind)
         if said is None:
             if len(self._said) >= self._most and not self._forget_one(now_s):

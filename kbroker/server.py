@@ -111,8 +111,10 @@ class ServerStatistics:
 
 
 class Server:
-    """Serves one broker on one listening socket. `shared_buffer` is valid between a receive and the next wait of any task. `admin`: the
-    address of the broker's HTTP, for those who come here with that."""
+    """Serves one broker on one listening socket. `admin`: the address of the broker's HTTP, to name it to
+    clients that send HTTP here.
+
+    `shared_buffer` is valid between a receive and the next wait of any task."""
 
     def __init__(self, broker: Broker, admin: tuple[str, int] | None = None) -> None:
         self._strangers = Strangers(admin)
@@ -206,7 +208,8 @@ class Server:
         except PeerGone:
             logger.debug("%s hung up while a request was waiting", peer.name)
         except (BadFrame, CloseConnection) as error:
-            if farewell := self._strangers.closing(peer.name, peer.connection.client_host, error, trio.current_time()):
+            host = peer.connection.client_host
+            if farewell := self._strangers.closing(peer.name, host, error, trio.current_time()):
                 peer.send_if_there_is_room(farewell)
             return True
         except OSError as error:

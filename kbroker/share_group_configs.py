@@ -1,7 +1,8 @@
 """The broker's settings for share groups: a part of the table of broker_config.py.
 
-A group's own setting share.X overrides group.share.X, within group.share.min.X and group.share.max.X. All three may be altered while the
-broker runs (in Kafka only at its start): a bound that is too narrow is found when a queue is at work, and a default has to move with it.
+A group's own setting share.X overrides group.share.X, within group.share.min.X and group.share.max.X.
+All three may be altered while the broker runs; Kafka reads them at its start only. An operator finds
+that a bound is too narrow when a queue is at work. The default is altered with it, as it lies between.
 """
 
 from __future__ import annotations
@@ -30,7 +31,13 @@ def _triple(x: str, doc: str, value: _Limits, least: _Limits, most: _Limits) -> 
         (f"group.share.max.{x}", most, "Greatest value a group may set for it."),
     ):
         yield ConfigDef(
-            name=name, type=_INT, default=str(limits.default), minimum=limits.minimum, maximum=limits.maximum, dynamic=True, doc=meaning
+            name=name,
+            type=_INT,
+            default=str(limits.default),
+            minimum=limits.minimum,
+            maximum=limits.maximum,
+            dynamic=True,
+            doc=meaning,
         )
 
 
@@ -85,9 +92,20 @@ SHARE_GROUP_CONFIGS: Final = (
         hidden=True,
         doc="After how long without an answer the persister is asked again to initialise a share-partition.",
     ),
-    ConfigDef(name="group.share.max.size", type=_INT, default="200", minimum=1, maximum=1000, doc="Members of one share group."),
     ConfigDef(
-        name="group.share.max.share.sessions", type=_INT, default="2000", minimum=1, doc="Share sessions kept at one time, over all groups."
+        name="group.share.max.size",
+        type=_INT,
+        default="200",
+        minimum=1,
+        maximum=1000,
+        doc="Members of one share group.",
+    ),
+    ConfigDef(
+        name="group.share.max.share.sessions",
+        type=_INT,
+        default="2000",
+        minimum=1,
+        doc="Share sessions kept at one time, over all groups.",
     ),
     ConfigDef(
         name="group.share.assignors",

@@ -18,9 +18,9 @@ from kbroker.protocol.messages import milliseconds
 async def handle(request: Request) -> HeartbeatReply:
     wanted = _wanted(request)
     groups = request.broker.consumer_groups
-    if wanted.subscribed_topic_names:
+    if names := wanted.subscribed_topic_names:
         missing = request.broker.missing_topics
-        missing.subscribed(wanted.subscribed_topic_names, wanted.group_id, wanted.client_id, request.connection.client_host)
+        missing.subscribed(names, wanted.group_id, wanted.client_id, request.connection.client_host)
     try:
         return await groups.ask(lambda _, now_ms: groups.groups.consumer.heartbeat(wanted, now_ms=now_ms))
     except KafkaError as error:

@@ -82,7 +82,8 @@ async def _row_by_name(request: Request, name: str | None, new_topics: int) -> M
     try:
         check_name(name)
         if not _may_create(request) or name in INTERNAL_TOPICS:
-            request.broker.missing_topics.asked_for(name, request.client_id or "", request.connection.client_host)
+            missing = request.broker.missing_topics
+            missing.asked_for(name, request.client_id or "", request.connection.client_host)
             return _error_row(name, None, ErrorCode.unknown_topic_or_partition)
         partitions: int = request.broker.config["num.partitions"]
         check_batch_size(partitions * new_topics)

@@ -26,6 +26,9 @@ from kbroker.storage.spi import Change, StateStore
 
 logger = logging.getLogger(__name__)
 
+OUT_OF_BOUNDS = "group %s: %s=%s is out of the broker's bounds, %s holds"
+TOO_SHORT = "group %s: members are taken for gone between two heartbeats: %s"
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigsStatistics:
@@ -72,12 +75,16 @@ class Configs:
 
     def _load_dynamic(self, *, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]) -> None:
         for left_out in self._broker.set_dynamic_where_it_fits(dynamic_default, dynamic):
-            logger.warning("an altered broker setting does not apply, since it does not fit the others any more: %s", left_out)
+            logger.warning(
+                "an altered broker setting does not apply, since it does not fit the others any more: %s",
+                left_out,
+            )
         altered = {**self._broker.dynamic_default, **self._broker.dynamic}
         for name in sorted(self._broker.static.keys() & altered.keys()):
             if altered[name] != self._broker.static[name]:
                 logger.info(
-                    "%s=%s was altered while running and wins over the %s of this start; kbroker configs delete ends that",
+                    "%s=%s was altered while running and wins over the %s of this start; "
+                    "kbroker configs delete ends that",
                     name, altered[name], self._broker.static[name],
                 )  # fmt: skip
 
@@ -121,14 +128,14 @@ class Configs:
             logger.warning(*line)
 
     def _doubts(self, group_id: str) -> list[tuple[str, ...]]:
-        """What the broker's bounds make of a group's own settings: log lines with their arguments."""
+        """The group's own settings that the broker's bounds change: log lines with their arguments."""
         config, entries = self._groups[group_id], self._stored[group_id]
         lines: list[tuple[str, ...]] = [
-            ("group %s: %s=%s is out of the broker's bounds, %s holds", group_id, name, entries[name], str(value))
+            (OUT_OF_BOUNDS, group_id, name, entries[name], str(value))
             for name, value in config.clamped().items()
         ]
         for contradiction in config.timeouts_too_short():
-            lines.append(("group %s: members are taken for gone between two heartbeats: %s", group_id, contradiction))
+            lines.append((TOO_SHORT, group_id, contradiction))
         return lines
 
     def share_settings(self, group_id: str) -> ShareSettings:

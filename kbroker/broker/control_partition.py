@@ -188,13 +188,15 @@ class ControlPartition:
                 self._offsets.learn(start, [*found, *forgotten])
 
     async def count_between(self, first: int, end: int) -> int:
-        """How many of the offsets `first` to `end` - 1 are those of control records. What is not known is looked for in that range only.
-        Raises KafkaError."""
+        """How many of the offsets `first` to `end` - 1 are those of control records. Only that range is
+        scanned, and only where it is not known. Raises KafkaError."""
         await self.load()
         assert self._offsets is not None
         first = max(first, self.partition.log_start_offset)
         known_from = max(first, min(end, self._offsets.known_from))
-        found = await scan_offsets(self.partition, first, known_from) if first < known_from and self.chains.groups else []
+        found = []
+        if first < known_from and self.chains.groups:
+            found = await scan_offsets(self.partition, first, known_from)
         own = sum(last + 1 - start for start, last in found)
         return own + self.count_offsets(known_from) - self.count_offsets(end) if known_from < end else own
 

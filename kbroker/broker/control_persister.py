@@ -336,7 +336,7 @@ class ControlRecordsPersister:
             raise refused[key]
         if not self._coordinator.unfinished(group_id, key, first, end):
             return 0
-        # Only what is left of the removed range is looked through, which may be far back.
+        # From the start offset on: the rest of the range may be long, and lie on a slow disk.
         (row,) = self._coordinator.read_summary(group_id, [ReadRequest(key, 0)]).results
         own = await self.count_own(key, max(first, row.start_offset), end)
         return max(0, self._coordinator.unfinished(group_id, key, first, end) - own)

@@ -1,7 +1,8 @@
-"""Says in the log that locks of a share group run out: at most one line a minute for each group, nothing for a record.
+"""Logs that locks of a share group run out: at most one line a minute for each group, none for a record.
 
-A WARNING, since each of these records is delivered twice although nothing may have failed, and is given up when that happens often: the
-consumers take longer than the lock lasts, or have gone. Both are mended by an operator, who has to hear of it.
+It is a WARNING. Each of these records is delivered twice although no consumer may have failed, and is
+given up when that happens often. Either the consumers take longer than the lock lasts, or they have
+gone; an operator can mend both.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_S = 60.0
 _GATHERING_S = 1.0
-"""After the first lock: those of the same fetches run out one after another."""
+"""How long a report waits after the first lock: those of the same fetches run out soon after it."""
 
 
 @dataclass(slots=True)
@@ -31,7 +32,7 @@ class _RanOut:
 
 
 class LockReports:
-    """`settings(group_id)`: what applies to the group now."""
+    """`settings(group_id)`: the group's settings that are in force."""
 
     def __init__(self, settings: Callable[[str], ShareSettings]) -> None:
         self._settings = settings
@@ -39,7 +40,7 @@ class LockReports:
         self._something = trio.Event()
 
     def ran_out(self, group_id: str, records: int, given_up: int) -> None:
-        """Locks of so many records ran out just now; `given_up` of them had been delivered often enough."""
+        """Locks of so many records ran out now. `given_up` of them have reached the delivery limit."""
         found = self._groups.get(group_id)
         if found is None:
             found = self._groups[group_id] = _RanOut(trio.current_time())
@@ -48,7 +49,7 @@ class LockReports:
         found.given_up += given_up
 
     async def run(self) -> None:
-        """Until cancelled: then what was not reported yet is."""
+        """Report until cancelled, and once more then."""
         try:
             while True:
                 await self._something.wait()
@@ -63,10 +64,12 @@ class LockReports:
         for group_id, found in self._groups.items():
             lock_ms = self._settings(group_id).lock_duration_ms
             logger.warning(
-                "group %s: the locks of %d records ran out in the last %d s: %s; if its consumers are at work they need longer: kbroker "
-                "configs set --group %s share.record.lock.duration.ms=%d (now %d), or fewer records a poll (max.poll.records)",
-                group_id, found.records, max(1, math.ceil(now_s - found.since_s)), _outcome(found), shlex.quote(group_id), 2 * lock_ms,
-                lock_ms,
+                "group %s: the locks of %d records ran out in the last %d s: %s; "
+                "if its consumers are at work they need longer: kbroker configs set "
+                "--group %s share.record.lock.duration.ms=%d (now %d), "
+                "or fewer records a poll (max.poll.records)",
+                group_id, found.records, max(1, math.ceil(now_s - found.since_s)), _outcome(found),
+                shlex.quote(group_id), 2 * lock_ms, lock_ms,
             )  # fmt: skip
         self._groups.clear()
         self._something = trio.Event()

@@ -1,7 +1,8 @@
-"""Says in the log that somebody asks for a topic that does not exist: such a consumer waits without an error, for ever.
+"""Logs that a client asks for a topic that does not exist: such a consumer waits for ever, without an error.
 
-One line for each topic in ten minutes, however often it is asked for, and for so many topics at most. Nobody can tell here whether the
-client waits or only looks: that a line is too much where an administrator has mistyped a name does no harm.
+Each topic gets one line in ten minutes, however often clients ask, and all topics together at most a
+hundred. The broker cannot tell whether a client waits or only looks. A line too much, where an
+administrator has mistyped a name, does no harm.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class MissingTopics:
         self._seldom = Seldom(INTERVAL_S)
 
     def asked_for(self, name: str, client_id: str, host: str) -> None:
-        """A client asked for a topic that does not exist, and that it does not make by asking."""
+        """A client asked for a topic that does not exist, and its question does not create it."""
         self._warn(name, f"client {client_id[:_SHOWN]!r} at {host}")
 
     def subscribed(self, names: Iterable[str], group_id: str, client_id: str, host: str) -> None:
@@ -44,9 +45,11 @@ class MissingTopics:
         try:
             check_name(name)
         except KafkaError:
-            logger.warning("%s asks for %r, and gets nothing: no topic can have that name", who, name[:_SHOWN])
+            shown = name[:_SHOWN]
+            logger.warning("%s asks for %r, and gets nothing: no topic can have that name", who, shown)
             return
         logger.warning(
-            "%s asks for topic %s, which does not exist; it gets nothing until somebody runs: kbroker topics create %s",
+            "%s asks for topic %s, which does not exist; it gets nothing until there is one: "
+            "kbroker topics create %s",
             who, name, shlex.quote(name),
         )  # fmt: skip

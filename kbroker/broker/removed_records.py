@@ -1,11 +1,13 @@
-"""Counts what retention and DeleteRecords take from share groups before they are done with it: a WARNING, and a metric for each group.
+"""Counts the records that retention and DeleteRecords take from share groups before they are done.
 
-For the group those records are lost, without a dead letter, and nothing else would say so. It is asked of the groups that have share
-state of a topic partition whose log start moves, and of no other partition. A share-partition in memory is asked itself. For one that
-is not, the persister says how far it is: nothing is loaded, and with the persisters here nothing is written.
+For the group those records are lost, without a dead letter. A WARNING and a metric for each group
+say so. The count asks the groups that have share state of a topic partition whose log start moves.
+No other partition is looked at. A share-partition in memory is asked itself. For the others the
+persister says how far they are: none is loaded, and the persisters here write nothing for it.
 
-Counted is before the removal, and told after it: what is acknowledged in between counts as lost. A persister that does not answer
-cannot keep a full disk from getting room: after some seconds the removal goes on, and its records are not counted.
+The count is made before the removal and reported after it, so that a record acknowledged in between
+counts as lost. A persister that does not answer must not keep a full disk from getting room: the
+removal goes on after some seconds, and its records are not counted.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ PATIENCE_S = 5.0
 """How long a removal waits for the persister, for all groups together."""
 _WHAT_TO_DO = {
     "retention": (
-        ": it needs more consumers, or the topic a greater retention.ms or retention.bytes; kbroker share-groups describe {group} shows "
-        "whether anybody works in it"
+        ": it needs more consumers, or the topic a greater retention.ms or retention.bytes; "
+        "kbroker share-groups describe {group} shows whether anybody works in it"
     )
 }
 _NO_LEADER_EPOCH = -1
@@ -41,14 +43,18 @@ class RemovedRecords:
     """`groups_of(partition)`: the groups that have share state of it."""
 
     def __init__(
-        self, persister: Persister, share_groups: ShareGroups, groups_of: Callable[[TopicPartition], Iterable[str]]
+        self,
+        persister: Persister,
+        share_groups: ShareGroups,
+        groups_of: Callable[[TopicPartition], Iterable[str]],
     ) -> None:
         self._persister = persister
         self._share_groups = share_groups
         self._groups_of = groups_of
 
     async def before_removal(self, partition: Partition, offset: int, cause: str) -> Callable[[], None]:
-        """Everything below `offset` is about to go. Gives what is to be called when it is gone. Raises nothing."""
+        """Count what `cause` is about to remove: all below `offset`. The caller calls the result when
+        it is gone. Raises nothing."""
         key = TopicPartition(*partition.log)
         found: dict[str, int] = {}
         groups = dict.fromkeys([*self._groups_of(key), *self._share_groups.groups_of(key)])
@@ -63,7 +69,8 @@ class RemovedRecords:
                     logger.exception("the persister failed on a share-partition of group %s", group_id)
                     _not_counted(partition, group_id, cause, "the persister failed")
         if scope.cancelled_caught:
-            _not_counted(partition, group_id, cause, f"the persister did not answer within {PATIENCE_S:.0f} s")
+            why = f"the persister did not answer within {PATIENCE_S:.0f} s"
+            _not_counted(partition, group_id, cause, why)
         return lambda: self._removed(partition, cause, found)
 
     def _removed(self, partition: Partition, cause: str, found: dict[str, int]) -> None:
@@ -72,20 +79,23 @@ class RemovedRecords:
                 continue
             metrics = self._share_groups.metrics.setdefault(group_id, ShareGroupMetrics())
             metrics.removed_records += records
+            what_to_do = _WHAT_TO_DO.get(cause, "").format(group=shlex.quote(group_id))
             logger.warning(
-                "%s removed %d records of %s-%d that share group %s was not done with%s", cause, records, partition.topic_name,
-                partition.log.partition, group_id, _WHAT_TO_DO.get(cause, "").format(group=shlex.quote(group_id)),
+                "%s removed %d records of %s-%d that share group %s was not done with%s",
+                cause, records, partition.topic_name, partition.log.partition, group_id, what_to_do,
             )  # fmt: skip
 
     async def _count(self, group_id: str, key: TopicPartition, partition: Partition, end: int) -> int:
-        """Of the offsets from the log's start to `end` - 1, those that the group has neither behind it nor done with."""
+        """How many of the offsets from the log's start to `end` - 1 the group is not done with."""
         first, persister = partition.log_start_offset, self._persister
         counts = persister if isinstance(persister, CountsUnfinished) else None
         loaded = self._share_groups.find(group_id, key)
         if loaded is not None and loaded.engine is not None:
             unfinished = loaded.engine.unfinished(first, end)
             behind = max(first, loaded.engine.unread_from)
-            if unfinished and counts is not None and behind < end:  # What it has read, it knows for what it is.
+            if (
+                unfinished and counts is not None and behind < end
+            ):  # Of what it has read, it knows what it is.
                 unfinished -= await counts.count_own(key, behind, end)
             return max(0, unfinished)
         if counts is not None:
@@ -93,7 +103,7 @@ class RemovedRecords:
         return await self._ask(group_id, key, partition, end)
 
     async def _ask(self, group_id: str, key: TopicPartition, partition: Partition, end: int) -> int:
-        """By the five verbs alone. `read` may cost a write, so that it comes last."""
+        """The same by the five verbs alone. `read` may cost a write, so that it comes last."""
         (summary,) = await self._persister.read_summary(group_id, [ReadRequest(key, _NO_LEADER_EPOCH)])
         _check(summary)
         first = max(partition.log_start_offset, summary.start_offset)
@@ -104,7 +114,9 @@ class RemovedRecords:
         (state,) = await self._persister.read(group_id, [ReadRequest(key, partition.leader_epoch)])
         _check(state)
         first = max(first, state.start_offset)
-        done = [(batch.first_offset, batch.last_offset + 1) for batch in state.batches if batch.state in TERMINAL]
+        done = [
+            (batch.first_offset, batch.last_offset + 1) for batch in state.batches if batch.state in TERMINAL
+        ]
         return max(0, end - first - sum(max(0, min(end, stop) - max(first, start)) for start, stop in done))
 
 
@@ -115,6 +127,6 @@ def _check(result: Result) -> None:
 
 def _not_counted(partition: Partition, group_id: str, cause: str, why: str) -> None:
     logger.warning(
-        "%s of %s-%d: what share group %s is not done with could not be counted: %s", cause, partition.topic_name, partition.log.partition,
-        group_id, why,
+        "%s of %s-%d: what share group %s is not done with could not be counted: %s",
+        cause, partition.topic_name, partition.log.partition, group_id, why,
     )  # fmt: skip

@@ -120,7 +120,8 @@ class Topics:
         self.before_log_start_moves: Callable[[Partition, int], Awaitable[None]] | None = None
         """Whoever keeps something of the broker's own in the logs: told before it would go; raises NoSpace or StoreFailed to stop that."""
         self.count_unfinished: Callable[[Partition, int, str], Awaitable[Callable[[], None]]] | None = None
-        """Whoever reports what share groups lose (removed_records.py): asked before it goes, and the answer called when it is gone."""
+        """Counts what share groups lose (removed_records.py): called before a log start moves; its result is
+        called after that."""
         self.version = 0
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}

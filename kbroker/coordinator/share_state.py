@@ -172,15 +172,16 @@ class ShareStateCoordinator:
         return sum(batch.last_offset + 1 - batch.first_offset for batch in batches if batch.state in TERMINAL)
 
     def unfinished(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
-        """How many of the offsets `first` to `end` - 1 the state neither has behind it nor says to be done with, unsaved or not. Raises
-        KafkaError for state that cannot be read."""
+        """How many of the offsets `first` to `end` - 1 the group is not done with, by unsaved decisions
+        as well. 0 without a decided start offset. Raises KafkaError for state that cannot be read."""
         state = self._entry(group_id, partition).state
         if state is None or state.start_offset == UNCHANGED_OFFSET:
             return 0
         first = max(first, state.start_offset)
         if first >= end:
             return 0
-        return end - first - self.done_from(group_id, partition, first) + self.done_from(group_id, partition, end)
+        done = self.done_from(group_id, partition, first) - self.done_from(group_id, partition, end)
+        return end - first - done
 
     def topic_deleted(self, topic_id: UUID) -> ShareStateOutcome[Result]:
         """Forget the share-partitions of all groups on that topic, with one result for each that there was."""

@@ -257,7 +257,8 @@ SHARE_GROUPS = Section(
         ),
         _counter(
             "share_group_removed_records", "group", "",
-            "Records that retention or DeleteRecords removed before the group was done with them: lost for it, without a dead letter.",
+            "Records that retention or DeleteRecords removed before the group was done with them: "
+            "lost for it, without a dead letter.",
         ),
         _counter(
             "share_group_dead_letters", "group", "ShareGroupMetrics DeadLetterQueueRecordCount",

@@ -15,8 +15,9 @@ _SIZE_BYTES = _SIZE.size
 
 
 class BadFrame(ValueError):
-    """The size is negative, zero or above the limit: nothing after it can be understood. `head`: the four bytes that the size is made
-    of, which may be the beginning of something else."""
+    """The size is negative, zero or above the limit: nothing after it can be understood.
+
+    `head`: the four bytes of the size, which may be the beginning of another protocol."""
 
     def __init__(self, frame_size: int, max_frame_bytes: int) -> None:
         super().__init__(f"frame size {frame_size} is not between 1 and {max_frame_bytes}")

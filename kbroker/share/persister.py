@@ -100,12 +100,12 @@ class Persister(Protocol):
 
 @runtime_checkable
 class CountsUnfinished(Protocol):
-    """A persister that says what a group has yet to do, without the write that `read` may be. Both raise KafkaError for what cannot be
-    read."""
+    """A persister that counts a group's unfinished records without the write that `read` may cost. Both
+    methods raise KafkaError for state or a log that cannot be read."""
 
     async def count_unfinished(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
-        """How many of the offsets `first` to `end` - 1 hold records that the group is not done with. None where its start offset is not
-        decided yet, or where it has no state."""
+        """How many of the offsets `first` to `end` - 1 hold records that the group is not done with. 0
+        where the group has no state, or no decided start offset."""
 
     async def count_own(self, partition: TopicPartition, first: int, end: int) -> int:
         """How many of these offsets are the persister's own (see KeepsRecordsInLogs)."""

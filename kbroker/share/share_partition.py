@@ -147,18 +147,20 @@ class SharePartition:
         return self._window.complete
 
     def unfinished(self, first: int, end: int) -> int:
-        """Offsets from `first` to `end` - 1 that are neither done with, or about to be once that is saved, nor known to be no records."""
+        """How many offsets from `first` to `end` - 1 are not done with. Those that will be done once that
+        is saved do not count, nor do control batches."""
         window = self._window
         first = max(first, window.start_offset)
         if first >= end:
             return 0
         last = min(end - 1, window.end_offset)
-        done = window.count_of((*TERMINAL_OR_PENDING, CONTROL), first, last) if window.states and first <= last else 0
-        return end - first - done
+        if not window.states or first > last:
+            return end - first
+        return end - first - window.count_of((*TERMINAL_OR_PENDING, CONTROL), first, last)
 
     @property
     def unread_from(self) -> int:
-        """The first offset that was not read for anybody yet."""
+        """The first offset that was not read for a member yet."""
         return self._window.end_offset + 1 if self._window.states else self._window.start_offset
 
     def next_fetch_offset(self) -> int:
@@ -178,7 +180,7 @@ class SharePartition:
 
     @property
     def ran_out(self) -> tuple[int, int]:
-        """Records whose locks ran out since it was loaded, and all that reached the delivery limit."""
+        """Since it was loaded: records whose locks ran out, and records that reached the delivery limit."""
         return self._lock_timeouts, self._window.exhausted
 
     @property

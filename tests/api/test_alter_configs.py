@@ -89,14 +89,16 @@ REFUSED = [
     (
         resource(GROUP, "g", ("share.record.lock.duration.ms", "1000")),
         ErrorCode.invalid_config,
-        "share.record.lock.duration.ms must be greater than or equal to group.share.min.record.lock.duration.ms, which is 15000; "
-        "to lower that first: kbroker configs set --broker 1 group.share.min.record.lock.duration.ms=1000",
+        "share.record.lock.duration.ms must be greater than or equal to "
+        "group.share.min.record.lock.duration.ms, which is 15000; to lower that first: "
+        "kbroker configs set --broker 1 group.share.min.record.lock.duration.ms=1000",
     ),
     (
         resource(GROUP, "g", ("share.record.lock.duration.ms", "60001")),
         ErrorCode.invalid_config,
-        "share.record.lock.duration.ms must be less than or equal to group.share.max.record.lock.duration.ms, which is 60000; "
-        "to raise that first: kbroker configs set --broker 1 group.share.max.record.lock.duration.ms=60001",
+        "share.record.lock.duration.ms must be less than or equal to "
+        "group.share.max.record.lock.duration.ms, which is 60000; to raise that first: "
+        "kbroker configs set --broker 1 group.share.max.record.lock.duration.ms=60001",
     ),
     (resource(GROUP, "g", ("share.record.lock.duration.ms", SET, None)), ErrorCode.invalid_request, None),
     (resource(GROUP, "g", ("share.record.lock.duration.ms", APPEND, "1")), ErrorCode.invalid_config, None),

@@ -1,4 +1,4 @@
-"""The bounds and defaults that the broker has for share groups, altered while it runs: in force at once, kept, and never contradicting."""
+"""Bounds and defaults of share groups, altered on a running broker: in force at once, kept, never at odds."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ MOST, DEFAULT = (f"group.share.{end}record.lock.duration.ms" for end in ("max.",
 LOCK = "share.record.lock.duration.ms"
 
 
-async def test_bounds_of_share_groups_are_altered_at_once_and_for_good(connect: Connect, every_engine: str) -> None:  # CFG-11, CFG-23
+async def test_bounds_of_share_groups_are_altered_at_once_and_for_good(
+    connect: Connect, every_engine: str
+) -> None:  # CFG-11, CFG-23
     async with connect(every_engine, config={MOST: "50000"}) as client:
         assert (await alter(client, resource(GROUP, "g", (LOCK, "300000"))))[0][0] is ErrorCode.invalid_config
         assert await alter(client, resource(BROKER, "1", (MOST, "300000"))) == [OK]
         assert await alter(client, resource(GROUP, "g", (LOCK, "300000"))) == [OK]
         assert client.broker.configs.share_settings("g").lock_duration_ms == 300_000
     async with connect(every_engine, config={MOST: "50000"}) as client:
-        assert client.broker.configs.share_settings("g").lock_duration_ms == 300_000, "what was altered wins over what is given"
+        assert client.broker.configs.share_settings("g").lock_duration_ms == 300_000, (
+            "what was altered wins over what is given"
+        )
         rows = (await describe(client, BROKER, "1", (MOST,))).configs
         assert [(row.value, row.config_source, row.read_only) for row in rows] == [("300000", 2, False)]
         assert await alter(client, resource(BROKER, "1", (MOST, DELETE, None))) == [OK]
@@ -28,13 +32,25 @@ async def test_bounds_of_share_groups_are_altered_at_once_and_for_good(connect: 
         assert client.broker.configs.stored_group("g") == {LOCK: "300000"}
 
 
-async def test_a_lowered_bound_clamps_groups_that_are_at_work(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:  # CFG-24
+async def test_a_lowered_bound_clamps_groups_that_are_at_work(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:  # CFG-24
     async with connect() as client:
-        assert await alter(client, resource(GROUP, "g", (LOCK, "60000")), resource(GROUP, "within", (LOCK, "20000"))) == [OK, OK]
+        assert await alter(
+            client, resource(GROUP, "g", (LOCK, "60000")), resource(GROUP, "within", (LOCK, "20000"))
+        ) == [OK, OK]
         assert await alter(client, resource(BROKER, "", (MOST, "40000"))) == [OK]
         settings = client.broker.configs.share_settings
-        assert [settings(group).lock_duration_ms for group in ("g", "within", "other")] == [40_000, 20_000, 30_000]
-        clamped = [record.getMessage() for record in caplog.records if "out of the broker's bounds" in record.getMessage()]
+        assert [settings(group).lock_duration_ms for group in ("g", "within", "other")] == [
+            40_000,
+            20_000,
+            30_000,
+        ]
+        clamped = [
+            record.getMessage()
+            for record in caplog.records
+            if "out of the broker's bounds" in record.getMessage()
+        ]
         assert clamped == [f"group g: {LOCK}=60000 is out of the broker's bounds, 40000 holds"]
         (row,) = (await describe(client, GROUP, "g", (LOCK,))).configs
         assert (row.value, row.synonyms[0].value) == ("40000", "60000")
@@ -44,7 +60,9 @@ async def test_a_lowered_bound_clamps_groups_that_are_at_work(connect: Connect, 
         assert settings("g").lock_duration_ms == 60_000
 
 
-async def test_bounds_that_make_a_timeout_too_short_are_reported(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+async def test_bounds_that_make_a_timeout_too_short_are_reported(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
     session, beat = "session.timeout.ms", "heartbeat.interval.ms"
     async with connect() as client:
         assert await alter(client, resource(GROUP, "g", (f"share.{session}", "45000"))) == [OK]
@@ -72,4 +90,6 @@ async def test_broker_settings_that_contradict_each_other_are_refused(connect: C
         assert message is not None
         assert f"{DEFAULT} (70000)" in message
         for value in ("29999", "3600001"):
-            assert [code for code, _ in await alter(client, resource(BROKER, "1", (MOST, value)))] == [ErrorCode.invalid_request]
+            assert [code for code, _ in await alter(client, resource(BROKER, "1", (MOST, value)))] == [
+                ErrorCode.invalid_request
+            ]

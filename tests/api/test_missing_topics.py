@@ -13,14 +13,18 @@ from tests.api.conftest import Client, Connect
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     """The lines since the last time."""
     lines = [
-        f"{record.levelname} {record.getMessage()}" for record in caplog.records if record.name.endswith("missing_topics")
+        f"{record.levelname} {record.getMessage()}"
+        for record in caplog.records
+        if record.name.endswith("missing_topics")
     ]
     caplog.clear()
     return lines
 
 
 async def metadata(client: Client, *names: str, create: bool = False) -> None:
-    operations = dict.fromkeys(("include_topic_authorized_operations", "include_cluster_authorized_operations"), False)
+    operations = dict.fromkeys(
+        ("include_topic_authorized_operations", "include_cluster_authorized_operations"), False
+    )
     topics = [{"name": name, "topic_id": None} for name in names]
     await client.call("metadata", 12, topics=topics, allow_auto_topic_creation=create, **operations)
 
@@ -30,18 +34,25 @@ async def join(client: Client, kind: str, *names: str, epoch: int = 0) -> Any:
     fields["subscribed_topic_names"] = names or None
     if kind == "share":
         return await client.call("share_group_heartbeat", 1, **fields)
-    more = {"instance_id": None, "rebalance_timeout": 1000, "subscribed_topic_regex": None, "server_assignor": None}
+    more = {
+        "instance_id": None,
+        "rebalance_timeout": 1000,
+        "subscribed_topic_regex": None,
+        "server_assignor": None,
+    }
     return await client.call("consumer_group_heartbeat", 1, **fields, **more, topic_partitions=())
 
 
 def line(name: str, group: str = "") -> str:
     return (
-        f"WARNING client 'test' at 127.0.0.1{group} asks for topic {name}, which does not exist; it gets nothing until somebody runs: "
-        f"kbroker topics create {name}"
+        f"WARNING client 'test' at 127.0.0.1{group} asks for topic {name}, which does not exist; "
+        f"it gets nothing until there is one: kbroker topics create {name}"
     )
 
 
-async def test_a_question_about_a_topic_that_does_not_exist(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_question_about_a_topic_that_does_not_exist(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
     async with connect() as client:
         await client.create_topic("orders")
         await metadata(client, "orders", "__consumer_offsets")
@@ -52,13 +63,16 @@ async def test_a_question_about_a_topic_that_does_not_exist(connect: Connect, ca
 
 
 @pytest.mark.parametrize("kind", ["share", "consumer"])
-async def test_a_member_of_a_group_subscribes_to_it(connect: Connect, caplog: pytest.LogCaptureFixture, kind: str) -> None:
+async def test_a_member_of_a_group_subscribes_to_it(
+    connect: Connect, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
     async with connect() as client:
         await client.create_topic("orders")
         joined = await join(client, kind, "orders", "missing", "no\ntopic")
         assert said(caplog) == [
             line("missing", ", in group 'g 1',"),
-            "WARNING client 'test' at 127.0.0.1, in group 'g 1', asks for 'no\\ntopic', and gets nothing: no topic can have that name",
+            "WARNING client 'test' at 127.0.0.1, in group 'g 1', asks for 'no\\ntopic', and gets nothing: "
+            "no topic can have that name",
         ]
         await join(client, kind, epoch=joined.member_epoch)
         assert said(caplog) == []

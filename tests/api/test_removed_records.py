@@ -1,6 +1,7 @@
-"""What retention and DeleteRecords take from a share group is in the log and in the metrics: the right number, nothing for what is done.
+"""Records that retention and DeleteRecords take from a share group are in the log and the metrics.
 
-The expected number comes from the log and from what the test acknowledged, by offset; control records in the log are nobody's.
+The expected number comes from the log and from what the test acknowledged, offset by offset. Control
+records in the log do not count.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ METRIC = "kbroker_share_group_removed_records_total"
 
 
 @asynccontextmanager
-async def opened(directory: Path, engine: str = "memory", persister: str = "default") -> AsyncIterator[Client]:
+async def opened(
+    directory: Path, engine: str = "memory", persister: str = "default"
+) -> AsyncIterator[Client]:
     config = BrokerConfig({"kbroker.persister": persister, "log.segment.bytes": "1048576"})
     options = StartOptions(data_dir=directory, storage=engine, state_storage=engine, config=config)
     async with open_broker(options) as broker:
@@ -47,15 +50,21 @@ async def join(client: Client, group_id: str = GROUP, topic: str = TOPIC, reset:
     await set_up_group(client, {"share.auto.offset.reset": reset}, group_id)
     fields = {"group_id": group_id, "member_id": "m", "rack_id": None, "subscribed_topic_names": [topic]}
     assert (await client.call("share_group_heartbeat", 1, member_epoch=0, **fields)).error_code == 0
-    await client.call("share_group_heartbeat", 1, **{**fields, "member_epoch": -1, "subscribed_topic_names": None})
+    await client.call(
+        "share_group_heartbeat", 1, **{**fields, "member_epoch": -1, "subscribed_topic_names": None}
+    )
 
 
 async def work(client: Client, key: Key, group_id: str = GROUP) -> tuple[Member, set[int]]:
-    """Take 20 records, accept the first 5 and some in between, reject one, give one back, hold the rest. Gives what is done."""
+    """Take 20 records: accept the first 5 and two in between, reject one, give one back, hold the rest.
+
+    Gives the member and the offsets that are done with."""
     member = Member(client.another(2), "m", group_id)
     taken: list[int] = []
     while len(taken) < 20:
-        found = acquired(await member.fetch([key], max_records=20 - len(taken), share_acquire_mode=1, wait_ms=5000))
+        found = acquired(
+            await member.fetch([key], max_records=20 - len(taken), share_acquire_mode=1, wait_ms=5000)
+        )
         taken += [offset for first, last, _ in found for offset in range(first, last + 1)]
     for places, answer in ((range(5), ACCEPT), ((7, 8), ACCEPT), ((9,), REJECT), ((10,), RELEASE)):
         for place in places:
@@ -71,7 +80,12 @@ def data_offsets(client: Client, key: Key) -> list[int]:
         partition.log, partition.log_start_offset, max_bytes=1 << 30, end_offset=partition.high_watermark
     )
     headers = [header for view in views for _, header in iter_headers(view)]
-    found = [offset for header in headers if not header.is_control for offset in range(header.base_offset, header.last_offset + 1)]
+    found = [
+        offset
+        for header in headers
+        if not header.is_control
+        for offset in range(header.base_offset, header.last_offset + 1)
+    ]
     return [offset for offset in found if offset >= partition.log_start_offset]
 
 
@@ -89,7 +103,8 @@ async def counted(client: Client) -> dict[str, float]:
 
 
 def line(records: int, index: int = 0, group_id: str = GROUP) -> str:
-    return f"DeleteRecords removed {records} records of {TOPIC}-{index} that share group {group_id} was not done with"
+    removed = f"DeleteRecords removed {records} records of {TOPIC}-{index}"
+    return f"{removed} that share group {group_id} was not done with"
 
 
 @pytest.mark.parametrize("persister", ["default", "control-records"])
@@ -169,7 +184,9 @@ async def test_each_group_has_its_own_number(tmp_path: Path, caplog: pytest.LogC
 
 
 @pytest.mark.parametrize("persister", ["noop"])
-async def test_a_persister_that_keeps_nothing(tmp_path: Path, persister: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_persister_that_keeps_nothing(
+    tmp_path: Path, persister: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with opened(tmp_path / "data", persister=persister) as client:
         topic = await client.create_topic(TOPIC)
         await join(client)
@@ -201,15 +218,19 @@ async def test_retention_says_what_to_do(tmp_path: Path, caplog: pytest.LogCaptu
         await apply_retention(client.broker.topics, partition, topic.config)
         assert partition.log_start_offset > 1
         assert said(caplog) == [
-            f"retention removed {partition.log_start_offset - 1} records of orders-0 that share group a b was not done with: it needs more "
-            "consumers, or the topic a greater retention.ms or retention.bytes; kbroker share-groups describe 'a b' shows whether "
-            "anybody works in it"
+            f"retention removed {partition.log_start_offset - 1} records of orders-0 that share group a b "
+            "was not done with: it needs more consumers, or the topic a greater retention.ms or "
+            "retention.bytes; kbroker share-groups describe 'a b' shows whether anybody works in it"
         ]
 
 
-async def test_a_round_of_retention_asks_only_for_what_moves(tmp_path: Path, jump_clock: trio.testing.MockClock) -> None:
+async def test_a_round_of_retention_asks_only_for_what_moves(
+    tmp_path: Path, jump_clock: trio.testing.MockClock
+) -> None:
     async with opened(tmp_path / "data", "segment") as client:
-        topic = await client.create_topic(TOPIC, 50, {"internal.segment.bytes": "400", "retention.bytes": "900"})
+        topic = await client.create_topic(
+            TOPIC, 50, {"internal.segment.bytes": "400", "retention.bytes": "900"}
+        )
         await join(client)
         member = Member(client, "m")
         for index in range(50):
@@ -219,7 +240,9 @@ async def test_a_round_of_retention_asks_only_for_what_moves(tmp_path: Path, jum
     async with opened(tmp_path / "data", "segment") as client:
         before = client.broker.share_state.statistics().loads
         for index in range(20):
-            await client.append_raw(TOPIC, build_batch([Record(0, wall_clock_ms(), None, b"%100d" % index)]), 7)
+            await client.append_raw(
+                TOPIC, build_batch([Record(0, wall_clock_ms(), None, b"%100d" % index)]), 7
+            )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run_retention, client.broker.topics, 1000)
             while not client.partition(TOPIC, 7).log_start_offset:
@@ -263,7 +286,9 @@ def use(client: Client) -> FiveVerbs:
     def groups_of(key: Any) -> Iterable[str]:
         return groups(key)
 
-    client.broker.topics.count_unfinished = RemovedRecords(verbs, client.broker.share_groups, groups_of).before_removal
+    client.broker.topics.count_unfinished = RemovedRecords(
+        verbs, client.broker.share_groups, groups_of
+    ).before_removal
     return verbs
 
 

@@ -17,7 +17,11 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def settings(group_id: str) -> ShareSettings:
     return ShareSettings(
-        delivery_count_limit=5, lock_duration_ms=30_000, max_record_locks=2000, renew_enabled=True, dead_letter_queue=False
+        delivery_count_limit=5,
+        lock_duration_ms=30_000,
+        max_record_locks=2000,
+        renew_enabled=True,
+        dead_letter_queue=False,
     )
 
 
@@ -35,19 +39,23 @@ async def test_one_line_a_minute_for_each_group(
             await trio.sleep(0.1)
         await trio.sleep(1)
         assert lines(caplog) == [
-            "WARNING group a: the locks of 500 records ran out in the last 1 s: they are delivered again; if its consumers are at work "
-            "they need longer: kbroker configs set --group a share.record.lock.duration.ms=60000 (now 30000), or fewer records a poll "
-            "(max.poll.records)",
-            "WARNING group b c: the locks of 35 records ran out in the last 1 s: 35 of them were given up at share.delivery.count.limit; "
-            "if its consumers are at work they need longer: kbroker configs set --group 'b c' share.record.lock.duration.ms=60000 "
-            "(now 30000), or fewer records a poll (max.poll.records)",
+            "WARNING group a: the locks of 500 records ran out in the last 1 s: they are delivered again; "
+            "if its consumers are at work they need longer: kbroker configs set --group a "
+            "share.record.lock.duration.ms=60000 (now 30000), or fewer records a poll (max.poll.records)",
+            "WARNING group b c: the locks of 35 records ran out in the last 1 s: 35 of them were given up at "
+            "share.delivery.count.limit; if its consumers are at work they need longer: kbroker configs set "
+            "--group 'b c' share.record.lock.duration.ms=60000 (now 30000), "
+            "or fewer records a poll (max.poll.records)",
         ]
         for _ in range(580):
             reports.ran_out("a", 10, 1)
             await trio.sleep(0.1)
         assert len(lines(caplog)) == 2, "not yet"
         await trio.sleep(4)
-        assert "group a: the locks of 5800 records ran out in the last 60 s: 580 of them were given up at" in lines(caplog)[2]
+        assert (
+            "group a: the locks of 5800 records ran out in the last 60 s: 580 of them were given up at"
+            in lines(caplog)[2]
+        )
         reports.ran_out("a", 100, 0)
         assert "limit, the others are delivered again;" in lines(caplog)[2]
         nursery.cancel_scope.cancel()

@@ -31,9 +31,10 @@ was given at the start holds again after `kbroker configs delete --broker 1 NAME
 
 The value of `group.share.X` lies between `group.share.min.X` and `group.share.max.X`, the session timeout is greater than the
 heartbeat interval (the same with `group.consumer.X`), and there may be at least as many share sessions as members of one group;
-otherwise the broker does not start, and an alteration is refused. To move a bound past the default, alter both in one command. A group's
-value that a moved bound does not allow stays stored, and the nearest allowed one holds. An altered setting that contradicts the
-command line or the file of a later start is left out with a warning, and no other one is.
+otherwise the broker does not start, and an alteration is refused. To move a bound past the default,
+alter both in one command. A group's value that a moved bound does not allow stays stored, and the
+nearest allowed one holds. If an altered setting contradicts the command line or the file of a later
+start, it alone is left out, with a warning.
 """,
     Scope.TOPIC: """## Topics
 

@@ -41,12 +41,14 @@ def test_the_broker_gives_defaults_and_bounds(kind: str, triple: str) -> None:  
         assert GroupConfig(own, DEFAULTS).clamped() == {}
     over = DEFAULTS[most] + 1
     assert refused(name, str(over)).message == (
-        f"{name} must be less than or equal to {most}, which is {DEFAULTS[most]}; {_to_move('raise', kind, most, over)}"
+        f"{name} must be less than or equal to {most}, which is {DEFAULTS[most]}; "
+        f"{_to_move('raise', kind, most, over)}"
     )
     below = DEFAULTS[least] - 1
     if below >= int(GROUP_CONFIGS[name].minimum or 0):
         assert refused(name, str(below)).message == (
-            f"{name} must be greater than or equal to {least}, which is {DEFAULTS[least]}; {_to_move('lower', kind, least, below)}"
+            f"{name} must be greater than or equal to {least}, which is {DEFAULTS[least]}; "
+            f"{_to_move('lower', kind, least, below)}"
         )
     else:
         assert refused(name, str(below)).message == (
@@ -85,7 +87,8 @@ def test_narrowed_bounds_hold_for_what_was_set_before(kind: str, triple: str) ->
 def test_session_timeout_is_checked_against_the_effective_heartbeat(kind: str) -> None:  # CFG-28
     broker = BrokerConfig.load([f"group.{kind}.min.session.timeout.ms=1000"])
     message = (
-        f"{kind}.session.timeout.ms (5000) must be greater than {kind}.heartbeat.interval.ms (5000); raise the one or lower the other"
+        f"{kind}.session.timeout.ms (5000) must be greater than {kind}.heartbeat.interval.ms (5000); "
+        "raise the one or lower the other"
     )
     assert refused(f"{kind}.session.timeout.ms", "5000", broker).message == message
     assert replace_all(Scope.GROUP, [(f"{kind}.session.timeout.ms", "5001")], broker) == {f"{kind}.session.timeout.ms": "5001"}

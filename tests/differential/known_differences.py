@@ -89,11 +89,12 @@ def _settings_of_dead_letters_besides(theirs: Json, ours: Json) -> bool:
 
 
 def _share_groups_settings_may_be_altered(theirs: Json, ours: Json) -> bool:
-    """The same rows, beside those of dead letters, but that a default or bound of groups' settings is not read-only."""
+    """The same rows, but that groups' defaults and bounds are not read-only; beside rows of dead letters."""
     moved = {f"group.share.{end}{triple}" for end in ("", "min.", "max.") for triple in GROUP_SHARE_TRIPLES}
     rows = [row for row in ours if not row["name"].startswith("errors.deadletterqueue.")]
     fixed_there = {row["name"] for row in theirs if row["read_only"]} & moved
-    return bool(fixed_there) and theirs == [{**row, "read_only": True} if row["name"] in fixed_there else row for row in rows]
+    rows = [{**row, "read_only": True} if row["name"] in fixed_there else row for row in rows]
+    return bool(fixed_there) and theirs == rows
 
 
 def _without_the_group_s_own(theirs: Json, ours: Json) -> bool:

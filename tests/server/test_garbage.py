@@ -104,7 +104,7 @@ def test_a_bad_frame_ends_its_connection_only(broker: RunningBroker, name: str) 
 def test_one_log_line_for_a_bad_frame(broker: RunningBroker) -> None:
     before = len(broker.logs().splitlines())
     with connect(broker) as sock:
-        sock.sendall(struct.pack(">i", -12345))  # Of its own: what has been logged already is logged again only later.
+        sock.sendall(struct.pack(">i", -12345))  # Of its own: the same reason gets one line a minute.
         assert is_closed(sock)
     assert_serving(broker)
     new = broker.logs().splitlines()[before:]

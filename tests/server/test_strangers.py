@@ -1,4 +1,4 @@
-"""Clients at the wrong port: the log says what they speak and where they belong, once, and curl shows a sentence."""
+"""Clients at the wrong port: the log names their protocol and their port, once; curl shows a sentence."""
 
 from __future__ import annotations
 
@@ -26,14 +26,20 @@ def warnings_of(broker: RunningBroker) -> list[str]:
     return [line.partition(" WARNING ")[2] for line in broker.logs().splitlines() if " WARNING " in line]
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE"])
+@pytest.mark.parametrize(
+    "method", ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE"]
+)
 def test_http_at_the_kafka_port_is_told_where_it_belongs(broker: RunningBroker, method: str) -> None:
     host, port = admin_of(broker)
     with closing(http.client.HTTPConnection(broker.host, broker.port, timeout=30)) as client:
         client.request(method, "/metrics")
         answer = client.getresponse()
         text = answer.read().decode()
-    assert (answer.status, answer.getheader("content-type"), answer.will_close) == (400, "text/plain; charset=utf-8", True)
+    assert (answer.status, answer.getheader("content-type"), answer.will_close) == (
+        400,
+        "text/plain; charset=utf-8",
+        True,
+    )
     said = (
         "his port speaks the Kafka protocol, not HTTP; metrics and records in flight are served "
         f"over HTTP at http://{host}:{port}/ (--admin)"
@@ -44,7 +50,10 @@ def test_http_at_the_kafka_port_is_told_where_it_belongs(broker: RunningBroker, 
 
 
 def test_http_without_an_admin_port_is_told_how_to_have_one() -> None:
-    with open_test_broker() as broker, closing(http.client.HTTPConnection(broker.host, broker.port, timeout=30)) as client:
+    with (
+        open_test_broker() as broker,
+        closing(http.client.HTTPConnection(broker.host, broker.port, timeout=30)) as client,
+    ):
         client.request("GET", "/")
         assert b"with kbroker start --admin PORT." in client.getresponse().read()
 
