@@ -21,6 +21,10 @@ class Seldom:
         self._said: dict[Hashable, list[float]] = {}
         """For each kind the time of its last line, and the events since. The oldest line is first."""
 
+    def __len__(self) -> int:
+        """Kinds that are remembered."""
+        return len(self._said)
+
     def times(self, kind: Hashable, now_s: float) -> int:
         """Take in one event at `now_s`. Gives 0 if it gets no line. Otherwise the event gets one: the
         result is the number of events of its kind since the last line, this one included."""

@@ -35,7 +35,7 @@ from kbroker.broker.deadlines import Deadlines, DeadlinesStatistics, now_ms
 from kbroker.broker.fetch_sessions import FetchSessions, FetchSessionsStatistics
 from kbroker.broker.group_commit import GroupCommit, GroupCommitStatistics
 from kbroker.broker.local_persister import CountsShareState, LocalPersister, PersisterContext
-from kbroker.broker.missing_topics import MissingTopics
+from kbroker.broker.missing_topics import MissingTopics, MissingTopicsStatistics
 from kbroker.broker.options import StartOptions
 from kbroker.broker.producer_ids import ProducerIds, ProducerIdsStatistics
 from kbroker.broker.producer_recovery import SNAPSHOT_BYTES, snapshot_changes
@@ -75,6 +75,7 @@ class BrokerStatistics:
     """What every part says that holds something; each partition has its own `statistics()`, and so have the engines."""
 
     topics: TopicsStatistics
+    missing_topics: MissingTopicsStatistics
     log_commits: GroupCommitStatistics
     state_commits: GroupCommitStatistics
     configs: ConfigsStatistics
@@ -178,6 +179,7 @@ class Broker:
     def statistics(self) -> BrokerStatistics:
         return BrokerStatistics(
             topics=self.topics.statistics(),
+            missing_topics=self.missing_topics.statistics(),
             log_commits=self.logs.statistics(),
             state_commits=self.state.statistics(),
             configs=self.configs.statistics(),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import trio
 
@@ -24,10 +25,19 @@ _SHOWN = 249
 """Characters of a name, which need not be one that a topic can have."""
 
 
+class MissingTopicsStatistics(NamedTuple):
+    """`remembered`: topics that got a line, most of them lately."""
+
+    remembered: int
+
+
 class MissingTopics:
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
         self._seldom = Seldom(INTERVAL_S)
+
+    def statistics(self) -> MissingTopicsStatistics:
+        return MissingTopicsStatistics(len(self._seldom))
 
     def asked_for(self, name: str, client_id: str, host: str) -> None:
         """A client asked for a topic that does not exist, and its question does not create it."""

@@ -96,6 +96,7 @@ async def test_once_in_a_while_and_never_many(
         for number in range(1000):
             await metadata(client, f"no-{number}")
         assert len(said(caplog)) == 99
+        assert client.broker.statistics().missing_topics.remembered == 100
         await client.create_topic("missing")
         jump_clock.jump(601)
         await metadata(client, "missing", "no-999")
