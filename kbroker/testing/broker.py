@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from kbroker.client.broker_process import BrokerStartFailed, RunningBroker, free_port
+from kbroker.testing.broker_logs import LOGS
 
 __all__ = ["FAST_CONFIG", "BrokerStartFailed", "RunningBroker", "free_port", "open_test_broker"]
 
@@ -29,17 +30,25 @@ def open_test_broker(**options: Option) -> Iterator[RunningBroker]:
     `config` goes on top of FAST_CONFIG.
 
     On leaving the block a running broker is stopped with SIGTERM and must end with exit code 0; where the block raised, it is
-    killed, and the error gets a note with the end of its log. A given `data_dir` is left in place.
+    killed, and the error gets a note with the end of its log. A fixture's block never raises for a failing test: there the
+    pytest plugin adds the log to the test's report. A given `data_dir` is left in place.
     """
     with tempfile.TemporaryDirectory(prefix="kbroker-test-") as home:
         config = {**FAST_CONFIG, **(options.pop("config", None) or {})}
         broker = RunningBroker(Path(home), config=config, **options)
         broker.start()
+        LOGS.opened(broker.bootstrap, broker.log_file)
+        ended_well = False
         try:
             yield broker
+            if broker.is_running:
+                broker.stop()
+            ended_well = True
         except BaseException as error:
             broker.kill()
-            error.add_note(f"the broker's log ends:\n{broker.log_tail()}")
+            tail = broker.log_tail()
+            if tail not in str(error):
+                error.add_note(f"the broker's log ends:\n{tail}")
             raise
-        if broker.is_running:
-            broker.stop()
+        finally:
+            LOGS.closed(broker.log_file, keep=ended_well)

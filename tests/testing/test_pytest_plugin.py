@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -47,11 +48,93 @@ def test_shared(kbroker, number):
 """
 
 
-def run_suite(directory: Path, suite: str, *arguments: str) -> str:
+FAILING = """
+import pytest
+
+from kbroker.testing.broker import open_test_broker
+
+
+@pytest.fixture
+def ready(kbroker):
+    kbroker.create_topic("made-by-setup")
+    raise RuntimeError("setup fails")
+
+
+@pytest.fixture
+def leaving(kbroker):
+    yield
+    kbroker.create_topic("made-by-teardown")
+    raise RuntimeError("teardown fails")
+
+
+@pytest.fixture
+def own():
+    with open_test_broker() as broker:
+        yield broker
+
+
+def test_passes(kbroker):
+    kbroker.create_topic("of-one-that-passes")
+
+
+def test_call(kbroker):
+    kbroker.create_topic("made-by-call")
+    assert kbroker.bootstrap == "elsewhere"
+
+
+def test_setup(ready):
+    pass
+
+
+def test_teardown(leaving):
+    pass
+
+
+def test_own_fixture(own):
+    own.create_topic("made-by-own")
+    raise RuntimeError("call fails")
+
+
+def test_without_a_broker():
+    raise RuntimeError("call fails")
+
+
+def test_broker_that_died(kbroker):
+    kbroker.create_topic("made-before-death")
+    kbroker.kill()
+    raise RuntimeError("call fails")
+"""
+SHOWN = {
+    "test_call": {"made-by-call"},
+    "ERROR at setup of test_setup": {"made-by-setup"},
+    "ERROR at teardown of test_teardown": {"made-by-teardown"},
+    "test_own_fixture": {"made-by-own"},
+    "test_without_a_broker": set(),
+    "test_broker_that_died": {"made-before-death"},
+}
+"""Which topics the log shows of whose creation it tells, by the heading of the report."""
+
+FAILING_SHARED = """
+def test_passes(kbroker):
+    kbroker.create_topic("of-one-that-passes")
+
+
+def test_fails(kbroker):
+    kbroker.create_topic("of-the-failing")
+    raise RuntimeError("call fails")
+
+
+def test_fails_at_run_time(request):
+    request.getfixturevalue("kbroker").create_topic("asked-for-late")
+    raise RuntimeError("call fails")
+"""
+
+
+def run_suite(directory: Path, suite: str, *arguments: str, code: int = 0) -> str:
     (directory / "test_suite.py").write_text(suite)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments, "test_suite.py"]
     ended = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False, timeout=300)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.returncode == code, ended.stdout + ended.stderr
     return ended.stdout
 
 
@@ -66,3 +149,32 @@ def test_one_broker_for_the_session(tmp_path: Path) -> None:
     pids = [line.rpartition("PID ")[2] for line in output.splitlines() if "PID " in line]
     assert len(pids) == 2
     assert len(set(pids)) == 1
+
+
+def test_a_failing_test_shows_the_log_of_its_broker(tmp_path: Path) -> None:
+    """In every phase, with brokers of the fixture and of the suite's own ones; a test that passes shows nothing."""
+    output = run_suite(tmp_path, FAILING, code=1)
+    assert {heading: topics_logged(report) for heading, report in reports(output).items()} == SHOWN
+    assert "of-one-that-passes" not in output
+
+
+def test_with_xdist_the_log_comes_along(tmp_path: Path) -> None:
+    output = run_suite(tmp_path, FAILING, "-n", "1", "-k", "test_call", code=1)
+    assert {heading: topics_logged(report) for heading, report in reports(output).items()} == {"test_call": {"made-by-call"}}
+
+
+def test_a_shared_broker_shows_what_it_logged_during_the_failing_test(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nkbroker_scope = session\n")
+    found = {heading: topics_logged(report) for heading, report in reports(run_suite(tmp_path, FAILING_SHARED, code=1)).items()}
+    assert found == {"test_fails": {"of-the-failing"}, "test_fails_at_run_time": {"asked-for-late"}}
+
+
+def reports(output: str) -> dict[str, str]:
+    """What pytest prints of each failure, by its heading."""
+    parts = re.split(r"^_{3,} (.+) _{3,}$", output.partition("short test summary")[0], flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def topics_logged(report: str) -> set[str]:
+    """From the section with the broker's log; the rest of a report quotes the test."""
+    return set(re.findall(r"topic (\S+) created", report.partition("- log of the broker 127.0.0.1:")[2]))
