@@ -32,20 +32,23 @@ help:
 	@sed -n 's/^#   //p' Makefile
 
 # Three environments: users of the demo need not wait for test tools, nor who works on the broker for Spark (1 GB, Java included).
-.venv-run/.ready: pyproject.toml constraints.txt
-	test -x .venv-run/bin/python || $(PYTHON) -m venv .venv-run
-	.venv-run/bin/python -m pip install $(PIP_FLAGS) -e .
-	@touch $@
+# .ci/environment.py makes each, says what it does, and makes a half-made one anew.
+ENVIRONMENT = $(PYTHON) .ci/environment.py
+# A prerequisite that is never there, for an environment that has been made and is of no use any more: Python has gone, the checkout was moved.
+unless_usable = $(if $(wildcard $(1)/.ready),$(shell $(1)/bin/python -I .ci/environment.py >/dev/null 2>&1 || echo unusable))
 
-.venv/.ready: pyproject.toml constraints.txt $(PLUGINS)
-	test -x $(PY) || $(PYTHON) -m venv .venv
-	$(PY) -m pip install $(PIP_FLAGS) -e '.[test]' $(foreach plugin,$(PLUGINS),-e $(dir $(plugin)))
-	@touch $@
+.PHONY: unusable
 
-.venv-spark/.ready: pyproject.toml constraints.txt spark/pyproject.toml $(PLUGINS)
-	test -x $(SPARK_PY) || $(PYTHON) -m venv .venv-spark
-	$(SPARK_PY) -m pip install $(PIP_FLAGS) -e '.[test]' $(foreach plugin,$(PLUGINS),-e $(dir $(plugin))) -e './spark[java,pipeline]'
-	@touch $@
+.venv-run/.ready: pyproject.toml constraints.txt $(call unless_usable,.venv-run)
+	@$(ENVIRONMENT) .venv-run 'kbroker and what it needs (60 MB, about half a minute)' $(PIP_FLAGS) -e .
+
+.venv/.ready: pyproject.toml constraints.txt $(PLUGINS) $(call unless_usable,.venv)
+	@$(ENVIRONMENT) .venv 'kbroker and the test tools (200 MB, about a minute)' $(PIP_FLAGS) \
+		-e '.[test]' $(foreach plugin,$(PLUGINS),-e $(dir $(plugin)))
+
+.venv-spark/.ready: pyproject.toml constraints.txt spark/pyproject.toml $(PLUGINS) $(call unless_usable,.venv-spark)
+	@$(ENVIRONMENT) .venv-spark 'kbroker, the test tools, Spark and Java (1 GB, some minutes)' $(PIP_FLAGS) \
+		-e '.[test]' $(foreach plugin,$(PLUGINS),-e $(dir $(plugin))) -e './spark[java,pipeline]'
 
 recorder:
 	@if test -f tests/powercut/Makefile; then $(MAKE) --no-print-directory -s -C tests/powercut; fi
@@ -149,7 +152,8 @@ docs: .venv/.ready
 	$(PY) -m tests.checks.metrics_doc
 
 clean:
-	rm -rf .venv .venv-run .venv-spark build dist *.egg-info spark/build spark/src/*.egg-info demo-data
+	rm -rf .venv .venv-run .venv-spark demo-data
+	rm -rf build dist *.egg-info plugins/*/build plugins/*/*.egg-info spark/build spark/src/*.egg-info
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@if test -f tests/powercut/Makefile; then $(MAKE) --no-print-directory -s -C tests/powercut clean; fi
