@@ -65,9 +65,9 @@ def make(directory: Path, what: str, pip_arguments: "list[str]") -> int:
         print(f"{directory}: bringing {what} up to date", flush=True)
     else:
         refuse_unsuitable_python()
-        again = " anew, as it was not complete or does not run" if directory.exists() else ""
+        again = " anew, as it was not complete or did not run" if directory.exists() else ""
         version = "{}.{}.{}".format(*sys.version_info[:3])
-        print(f"{directory}: making it{again} with Python {version}; downloading and installing {what}", flush=True)
+        print(f"{directory}: making it{again}; Python {version}; downloading and installing {what}", flush=True)
         if directory.exists():
             shutil.rmtree(directory)
         made = subprocess.run([sys.executable, "-m", "venv", str(directory)], check=False)

@@ -37,7 +37,10 @@ def old_pythons() -> list[str]:
     return [path for path in found if path and run(path, "-c", "").returncode == 0]
 
 
-@pytest.mark.parametrize("command", [[sys.executable, "-c", PRETEND.format(script=str(SCRIPT))], *([path, SCRIPT] for path in old_pythons())])
+PRETENDED = [sys.executable, "-c", PRETEND.format(script=str(SCRIPT))]
+
+
+@pytest.mark.parametrize("command", [PRETENDED, *([path, SCRIPT] for path in old_pythons())])
 def test_a_python_that_is_too_old_is_refused_before_anything_is_made(tmp_path: Path, command: list[str | Path]) -> None:
     ended = run(*command, tmp_path / "venv", "nothing", *NOTHING_NEW)
     assert ended.returncode == 1
@@ -61,7 +64,7 @@ def test_what_is_half_made_or_broken_is_made_anew(tmp_path: Path) -> None:
     made = make_environment(venv, *NOTHING_NEW)
     assert (made.returncode, made.stderr) == (0, "")
     first, last = made.stdout.splitlines()
-    assert first.startswith(f"{venv}: making it anew, as it was not complete or does not run with Python {sys.version.split()[0]}; downloading")
+    assert first.startswith(f"{venv}: making it anew, as it was not complete or did not run; Python {sys.version.split()[0]}; downloading")
     assert last.startswith(f"{venv}: ready after ")
     assert (venv / ".ready").exists()
     assert not left.exists()

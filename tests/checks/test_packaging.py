@@ -86,18 +86,18 @@ def test_a_wheel_has_the_pages_and_shows_them(tmp_path: Path) -> None:
         assert ran.stdout == f"{installed}/kbroker/__init__.py\n" + (ROOT / "docs" / f"{page}.md").read_text()
 
 
-DISTRIBUTIONS = {"kbroker": (".", "kbroker"), "kbroker_sqlite": ("plugins/kbroker-sqlite", "kbroker_sqlite"), "pyspark_kbroker": ("spark", "src")}
+DISTRIBUTIONS = {
+    "kbroker": (".", "kbroker"),
+    "kbroker_sqlite": ("plugins/kbroker-sqlite", "kbroker_sqlite"),
+    "pyspark_kbroker": ("spark", "src"),
+}
 """By the name that their wheels begin with: the folder, and what lies in it beside the files for the build."""
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_a_wheel_has_what_the_checkout_has_and_leaves_nothing_there(tmp_path: Path, name: str) -> None:
     folder, package = DISTRIBUTIONS[name]
-    checkout = tmp_path / "checkout"
-    shutil.copytree(ROOT / folder / package, checkout / package, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so"))
-    for path in (ROOT / folder).iterdir():
-        if path.is_file():
-            shutil.copy(path, checkout)
+    checkout = copy_for_the_build(folder, package, tmp_path / "checkout")
     first = build_wheel(checkout, tmp_path / "first")
     module = next(path for path in sorted((checkout / package).rglob("*.py")) if not path.name.startswith("__"))
     module.rename(module.with_name("renamed.py"))
@@ -113,6 +113,44 @@ def test_a_wheel_has_what_the_checkout_has_and_leaves_nothing_there(tmp_path: Pa
     assert isinstance(description, str)
     assert description.startswith("# ")
     assert re.findall(r"\]\((?!https://)[^)]*\)", description) == [], "links to files that a package does not have"
+
+
+AS_PYTHON_3_10 = """
+import platform, runpy, sys
+platform.python_version = lambda: "3.10.13"
+sys.argv = ["setup.py", "--quiet", "dist_info", "--output-dir", sys.argv[1]]
+runpy.run_path("setup.py", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_for_an_old_python_nothing_is_required_but_another_one(tmp_path: Path, name: str) -> None:
+    """Where a requirement is not there for the old Python, most versions of pip report that instead."""
+    folder, package = DISTRIBUTIONS[name]
+    checkout, target = copy_for_the_build(folder, package, tmp_path / "checkout"), tmp_path / "metadata"
+    target.mkdir()
+    ended = subprocess.run([sys.executable, "-c", AS_PYTHON_3_10, target], cwd=checkout, check=False, timeout=300)
+    assert ended.returncode == 0
+    (file,) = target.glob("*.dist-info/METADATA")
+    metadata = Parser().parsestr(file.read_text())
+    assert metadata.get_all("Requires-Dist", []) == []
+    assert metadata["Requires-Python"] == PROJECT["requires-python"]
+
+
+def test_for_an_old_python_a_wheel_requires_nothing_that_is_not_there() -> None:
+    """What has no release at all for Python 3.10; a wheel's requirements are those of every Python."""
+    (kio,) = (each for each in map(Requirement, PROJECT["dependencies"]) if each.name == "kio")
+    assert kio.marker is not None
+    assert not kio.marker.evaluate({"python_version": "3.10"})
+    assert kio.marker.evaluate({"python_version": "3.11"})
+
+
+def copy_for_the_build(folder: str, package: str, checkout: Path) -> Path:
+    shutil.copytree(ROOT / folder / package, checkout / package, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so"))
+    for path in (ROOT / folder).iterdir():
+        if path.is_file():
+            shutil.copy(path, checkout)
+    return checkout
 
 
 def build_wheel(checkout: Path, target: Path) -> zipfile.ZipFile:
