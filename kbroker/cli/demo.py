@@ -1,19 +1,15 @@
 """`kbroker demo`: a durable queue at work in under a minute, with the parts that a user has: a broker and Kafka's own clients.
 
-Producing waits for acks=all, and then the broker is killed and started again. Consumers are processes of their own in one
-share group on one partition, failures come back until the delivery limit, and the lag at the end is read from the broker's
-directory on disk.
+Producing waits for acks=all. Consumers are processes of their own in one share group on one partition. In the middle of their
+work a consumer is killed, and then the broker, each while it has orders in flight. Failures come back until the delivery
+limit. The tally is kept order by order, and the lag at the end is read from the broker's directory on disk.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
@@ -21,20 +17,21 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from kbroker.cli.demo_orders import orders
-from kbroker.cli.demo_view import Tally, View, open_view
-from kbroker.cli.demo_worker import Progress, work
+from kbroker.cli.demo_summary import Summary, next_steps
+from kbroker.cli.demo_tally import FinishedTwice, Tally
+from kbroker.cli.demo_team import Team
+from kbroker.cli.demo_view import View, open_view
+from kbroker.cli.demo_worker import Taken
 from kbroker.cli.exits import USAGE, CommandFailed
-from kbroker.cli.output import human_bytes
 
 if TYPE_CHECKING:
-    from multiprocessing.context import SpawnContext
-    from multiprocessing.queues import SimpleQueue
-
     from kbroker.client.broker_process import RunningBroker
 
 TOPIC, GROUP = "orders", "order-workers"
 DELIVERY_LIMIT = 5
+_BATCH_ORDERS = 250  # a poll brings whole batches: small ones, so that every consumer gets some
 _STALLED_S = 30.0
+_ALL_HOLD_S = 1.0
 _TICK_S = 0.1
 
 
@@ -45,7 +42,8 @@ _TICK_S = 0.1
 def demo(storage: str, count: int, consumers: int) -> None:
     """Show a durable queue at work: a broker, 50 000 orders, four share consumers.
 
-    Everything happens in a temporary directory and on a free port, and is gone at the end.
+    A consumer and the broker are killed in the middle. Everything happens in a temporary directory and on a free port, and
+    is gone at the end.
     """
     from kbroker import plugins
     from kbroker.client.broker_process import BrokerStartFailed, RunningBroker
@@ -64,17 +62,17 @@ def demo(storage: str, count: int, consumers: int) -> None:
         broker = RunningBroker(Path(home), storage=storage)
         try:
             broker.start()
-        except BrokerStartFailed as error:
-            raise CommandFailed(str(error), error.exit_code or 1) from error
-        try:
-            click.echo(broker.ready_line)
+            click.echo(f"broker ready on {broker.bootstrap}, data in {broker.data_dir}")
             _run(broker, count, consumers)
             code = broker.terminate()
+        except BrokerStartFailed as error:
+            raise CommandFailed(str(error), error.exit_code or 1) from error
         finally:
             broker.kill()
     if code != 0:
         raise CommandFailed(f"the broker ended with exit code {code}")
-    click.echo("the broker was stopped and ended cleanly")
+    click.echo("the broker was stopped and ended cleanly; its directory is removed")
+    click.echo(next_steps())
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
@@ -85,49 +83,86 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
 def _run(broker: RunningBroker, count: int, consumers: int) -> None:
     broker.create_topic(TOPIC)
     broker.set_group_config(GROUP, {"share.auto.offset.reset": "earliest", "share.delivery.count.limit": str(DELIVERY_LIMIT)})
+    tally = Tally(count, DELIVERY_LIMIT)
     with open_view(count, consumers) as view:
         produce_s = _produce(broker.bootstrap, count, view)
-        view.say(_kill_and_restart(broker))
-        tally = Tally(count, consumers)
-        with _workers(broker.bootstrap, consumers) as reports:
-            _watch(reports, tally, view)
-            summary = Summary(tally, produce_s, broker.anonymous_memory_bytes(), lag_on_disk(broker.data_dir))
-    summary.show()
+        with Team(broker.bootstrap, TOPIC, GROUP) as team:
+            for _ in range(consumers):
+                team.hire()
+            started_s = time.monotonic()
+            try:
+                Work(broker, team, tally, view).until_all_is_done()
+            except FinishedTwice as error:
+                raise CommandFailed(str(error)) from error
+            work_s = time.monotonic() - started_s
+            summary = Summary(tally, produce_s, work_s, broker.anonymous_memory_bytes(), lag_on_disk(broker.data_dir))
+    click.echo()
+    for line in summary.lines():
+        click.echo(line)
 
 
-def _kill_and_restart(broker: RunningBroker) -> str:
-    broker.kill()
-    started_s = time.monotonic()
-    broker.start()
-    return f"the broker was killed with kill -9 and is ready again after {time.monotonic() - started_s:.1f} s"
+class Work:
+    """The consumers' work, and the two kills: at a quarter of the orders a consumer, at half of them the broker."""
 
+    def __init__(self, broker: RunningBroker, team: Team, tally: Tally, view: View) -> None:
+        self._broker, self._team, self._tally, self._view = broker, team, tally, view
+        self._strikes = [(tally.count // 4, self._kill_a_consumer), (tally.count // 2, self._kill_the_broker)]
+        self._waiting: list[int] = []
+        """Consumers that hold orders and wait for leave to acknowledge, in the order in which they reported."""
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    tally: Tally
-    produce_s: float
-    broker_bytes: int
-    lag: int
+    def until_all_is_done(self) -> None:
+        """Raises FinishedTwice, and CommandFailed when nothing moves any more."""
+        tally, moved_s = self._tally, time.monotonic()
+        while tally.finished < tally.count:
+            if self._take_reports(_TICK_S):
+                moved_s = time.monotonic()
+            elif time.monotonic() - moved_s > _STALLED_S:
+                raise CommandFailed(f"no order was delivered for {_STALLED_S:.0f} s; {tally.count - tally.finished} are left")
+            elif tally.open and tally.finished + len(tally.open) == tally.count and lag_on_disk(self._broker.data_dir) == 0:
+                tally.nothing_is_left()
+            if self._waiting and self._strikes and len(tally.seen) >= self._strikes[0][0]:
+                self._wait_until_all_hold_orders()
+                self._strikes.pop(0)[1]()
+            self._give_leave()
+            self._view.consumed(tally)
 
-    def show(self) -> None:
-        total, tally = self.tally.total, self.tally
-        seconds = max(tally.last_s - (tally.first_s or tally.last_s), 1e-9)
-        rows = (
-            ("orders produced (acks=all)", f"{tally.count:,} in {self.produce_s:.1f} s"),
-            ("delivered to consumers", f"{total['delivered']:,} by {len(tally.by_worker)} consumers on one partition"),
-            ("  consumer by consumer", " ".join(f"{tally.by_worker[n]:,}" for n in sorted(tally.by_worker))),
-            ("  of these again, after a failure", f"{total['redelivered']:,}"),
-            ("accepted", f"{total['accepted']:,}"),
-            ("rejected (poison)", f"{total['rejected']:,}"),
-            (f"archived after {DELIVERY_LIMIT} deliveries", f"{total['gave_up']:,}"),
-            ("lag, read from disk", f"{self.lag:,}"),
-            ("rate", f"{tally.finished / seconds:,.0f} orders/s"),
-            ("memory of the broker", f"{human_bytes(self.broker_bytes)} anonymous"),
-        )
-        width = max(len(name) for name, _ in rows)
-        click.echo()
-        for name, text in rows:
-            click.echo(f"{name.ljust(width)}  {text}")
+    def _take_reports(self, timeout_s: float) -> bool:
+        found = False
+        for number, report in self._team.reports(timeout_s):
+            found = True
+            if isinstance(report, Taken):
+                self._tally.taken(number, report.orders)
+                self._waiting.append(number)
+            else:
+                self._tally.answered(number, confirmed=report.confirmed)
+        return found
+
+    def _wait_until_all_hold_orders(self) -> None:
+        """Or for a second: near the end there may not be enough orders for all."""
+        deadline_s = time.monotonic() + _ALL_HOLD_S
+        while len(self._waiting) < len(self._team.numbers) and (left_s := deadline_s - time.monotonic()) > 0:
+            self._take_reports(left_s)
+
+    def _give_leave(self) -> None:
+        for number in self._waiting:
+            self._team.give_leave(number)
+        self._waiting.clear()
+
+    def _kill_a_consumer(self) -> None:
+        victim = self._waiting.pop(0)
+        self._team.kill(victim)
+        held = len(self._tally.struck(victim).held)
+        self._tally.in_hand.pop(victim)
+        self._view.say(f"consumer {victim} killed with kill -9, {held:,} orders in its hands; consumer {self._team.hire()} comes")
+
+    def _kill_the_broker(self) -> None:
+        self._broker.kill()
+        strike = self._tally.struck(*self._team.numbers)
+        self._view.say(f"broker killed with kill -9, {len(strike.held):,} orders in flight to {len(self._waiting)} consumers")
+        self._give_leave()
+        started_s = time.monotonic()
+        self._broker.start()
+        self._view.say(f"broker ready again after {time.monotonic() - started_s:.1f} s, on the directory that the first one left")
 
 
 def _produce(bootstrap: str, count: int, view: View) -> float:
@@ -136,7 +171,8 @@ def _produce(bootstrap: str, count: int, view: View) -> float:
 
     from kbroker.cli.produce import Outcome
 
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "log_level": 0})
+    settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "batch.num.messages": _BATCH_ORDERS}
+    producer = Producer({**settings, "log_level": 0})
     outcome, started_s, shown_s = Outcome(), time.monotonic(), 0.0
     for order in orders(count):
         producer.produce(TOPIC, order, on_delivery=outcome)
@@ -152,39 +188,6 @@ def _produce(bootstrap: str, count: int, view: View) -> float:
     if outcome.failed:
         raise CommandFailed(f"{outcome.failed} orders were not confirmed: {outcome.first_error}")
     return time.monotonic() - started_s
-
-
-@contextmanager
-def _workers(bootstrap: str, consumers: int) -> Iterator[SimpleQueue[Progress]]:
-    """Consumer processes, started afresh: a forked child could not use the producer's library any more."""
-    context: SpawnContext = multiprocessing.get_context("spawn")
-    reports, stop = context.SimpleQueue(), context.Event()
-    arguments = (bootstrap, TOPIC, GROUP, DELIVERY_LIMIT, reports, stop)
-    processes = [context.Process(target=work, args=(number, *arguments), daemon=True) for number in range(1, consumers + 1)]
-    for process in processes:
-        process.start()
-    try:
-        yield reports
-    finally:
-        stop.set()
-        for process in processes:
-            process.join(_STALLED_S)
-            process.kill()
-
-
-def _watch(reports: SimpleQueue[Progress], tally: Tally, view: View) -> None:
-    """Until every order is finished. Raises CommandFailed when nothing moves any more."""
-    moved_s = time.monotonic()
-    while tally.finished < tally.count:
-        if reports.empty():
-            if time.monotonic() - moved_s > _STALLED_S:
-                raise CommandFailed(f"no order was delivered for {_STALLED_S:.0f} s; {tally.count - tally.finished} are left")
-            time.sleep(_TICK_S)
-            view.consumed(tally)
-            continue
-        tally.add(reports.get())
-        moved_s = time.monotonic()
-    view.consumed(tally)
 
 
 def lag_on_disk(data_dir: Path) -> int:

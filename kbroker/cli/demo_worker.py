@@ -1,12 +1,15 @@
-"""One share consumer of the demo, in a process of its own: polls, works, acknowledges, and reports what the broker confirmed."""
+"""One share consumer of the demo, in a process of its own: polls, works, acknowledges, and reports each step to the demo.
+
+It reports what it holds before it acknowledges, and waits for the demo's leave. So the demo knows, when it kills a consumer or
+the broker, which orders were in hand; and an acknowledgement whose answer is lost belongs to orders that the demo knows.
+"""
 
 from __future__ import annotations
 
 import signal
-from collections import Counter, defaultdict
-from multiprocessing.queues import SimpleQueue
-from multiprocessing.synchronize import Event
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from kbroker.cli.demo_orders import Verdict, handle
 
@@ -16,20 +19,31 @@ if TYPE_CHECKING:
 _POLL_S = 0.2
 
 
-class Progress(NamedTuple):
-    """What one poll of one consumer came to. `gave_up`: released at the delivery limit, so that the broker archives it."""
+class Order(NamedTuple):
+    """One delivery of an order, and what the consumer will say of it."""
 
-    worker: int
-    delivered: int
-    redelivered: int
-    accepted: int
-    released: int
-    rejected: int
-    gave_up: int
+    offset: int
+    delivery_count: int
+    verdict: Verdict
 
 
-def work(worker: int, bootstrap: str, topic: str, group: str, delivery_limit: int, reports: SimpleQueue[Progress], stop: Event) -> None:
-    """Runs until `stop` is set; Ctrl-C is the parent's business."""
+class Taken(NamedTuple):
+    """The consumer holds these orders and has acknowledged none of them. It goes on when the demo answers."""
+
+    orders: Sequence[Order]
+
+
+class Answered(NamedTuple):
+    """What became of the acknowledgements of the orders taken last. Not confirmed means unknown: the broker may have done them."""
+
+    confirmed: bool
+
+
+Report: TypeAlias = Taken | Answered
+
+
+def work(worker: int, bootstrap: str, topic: str, group: str, demo: Connection) -> None:
+    """Runs until the demo closes its end of the pipe; Ctrl-C is the demo's business."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     from confluent_kafka import ShareConsumer
 
@@ -38,43 +52,37 @@ def work(worker: int, bootstrap: str, topic: str, group: str, delivery_limit: in
         "group.id": group,
         "client.id": f"demo-{worker}",
         "share.acknowledgement.mode": "explicit",
+        "reconnect.backoff.ms": 250,  # without it librdkafka tries 38 times a second while the broker is down
         "log_level": 0,
     }
     consumer = ShareConsumer(settings)
     try:
         consumer.subscribe([topic])
-        while not stop.is_set():
-            report = _work_once(worker, consumer, delivery_limit)
-            if report is not None:
-                reports.put(report)
+        while not demo.poll():
+            _work_once(consumer, demo)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the demo has ended
     finally:
         consumer.close()
 
 
-def _work_once(worker: int, consumer: ShareConsumer, delivery_limit: int) -> Progress | None:
+def _work_once(consumer: ShareConsumer, demo: Connection) -> None:
     from confluent_kafka import AcknowledgeType
 
-    verdicts: defaultdict[int, Counter[str]] = defaultdict(Counter)  # by partition: that is how the broker confirms
+    orders: list[Order] = []
     for message in consumer.poll(_POLL_S):
         if message.error() is not None:
             continue  # the library asks again by itself; the demo ends by itself if nothing moves
-        partition, value, count = message.partition(), message.value(), message.delivery_count()
-        assert partition is not None
+        offset, value, count = message.offset(), message.value(), message.delivery_count()
+        assert offset is not None
         assert isinstance(value, bytes)
         assert count is not None
-        verdict = handle(value, count)
-        consumer.acknowledge(message, AcknowledgeType(verdict.value))
-        of_partition = verdicts[partition]
-        of_partition["delivered"] += 1
-        of_partition["redelivered"] += count > 1
-        of_partition[verdict.name] += 1
-        of_partition["gave_up"] += verdict is Verdict.RELEASE and count >= delivery_limit
-    if not verdicts:
-        return None
-    refused = {each.partition for each, error in consumer.commit_sync().items() if error is not None}
-    total: Counter[str] = Counter()
-    for partition, counted in verdicts.items():
-        seen = {name: counted[name] for name in ("delivered", "redelivered")}
-        total.update(seen if partition in refused else counted)
-    names = ("delivered", "redelivered", "ACCEPT", "RELEASE", "REJECT", "gave_up")
-    return Progress(worker, *(total[name] for name in names))
+        order = Order(offset, count, handle(value, count))
+        consumer.acknowledge(message, AcknowledgeType(order.verdict.value))  # sent with the commit below
+        orders.append(order)
+    if not orders:
+        return
+    demo.send(Taken(orders))
+    demo.recv()
+    results = consumer.commit_sync()
+    demo.send(Answered(bool(results) and all(error is None for error in results.values())))
