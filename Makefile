@@ -1,6 +1,7 @@
-# Every target sets up what it needs: a fresh Debian machine with python3 (and its venv module), make and a C compiler is enough.
+# Every target sets up what it needs: a Debian machine with Python 3.11 or later (and its venv module), make and a C compiler is enough.
+# Where python3 is another Python: make demo PYTHON=python3.12
 #
-#   make demo        a broker, 50 000 orders, four share consumers at work; under a minute after installation
+#   make demo        a broker, 50 000 orders, four share consumers at work, two kills; under a minute after installation
 #   make test        all checks and tests, in stages: what .ci/run runs
 #   make test-full   the same with the long variants: whole matrices, many rounds
 #   make crash       kill -9 rounds on every engine, judged by the history checker (half an hour; ENGINE=lmdb: that one only)
@@ -40,14 +41,14 @@ unless_usable = $(if $(wildcard $(1)/.ready),$(shell $(1)/bin/python -I .ci/envi
 .PHONY: unusable
 
 .venv-run/.ready: pyproject.toml constraints.txt $(call unless_usable,.venv-run)
-	@$(ENVIRONMENT) .venv-run 'kbroker and what it needs (60 MB, about half a minute)' $(PIP_FLAGS) -e .
+	@$(ENVIRONMENT) .venv-run 'kbroker and what it needs (40 MB to download, about half a minute)' $(PIP_FLAGS) -e .
 
 .venv/.ready: pyproject.toml constraints.txt $(PLUGINS) $(call unless_usable,.venv)
-	@$(ENVIRONMENT) .venv 'kbroker and the test tools (200 MB, about a minute)' $(PIP_FLAGS) \
+	@$(ENVIRONMENT) .venv 'kbroker and the test tools (80 MB to download, about a minute)' $(PIP_FLAGS) \
 		-e '.[test]' $(foreach plugin,$(PLUGINS),-e $(dir $(plugin)))
 
 .venv-spark/.ready: pyproject.toml constraints.txt spark/pyproject.toml $(PLUGINS) $(call unless_usable,.venv-spark)
-	@$(ENVIRONMENT) .venv-spark 'kbroker, the test tools, Spark and Java (1 GB, some minutes)' $(PIP_FLAGS) \
+	@$(ENVIRONMENT) .venv-spark 'kbroker, the test tools, Spark and Java (1 GB on disk, some minutes)' $(PIP_FLAGS) \
 		-e '.[test]' $(foreach plugin,$(PLUGINS),-e $(dir $(plugin))) -e './spark[java,pipeline]'
 
 recorder:

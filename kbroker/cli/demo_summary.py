@@ -14,8 +14,8 @@ from kbroker.cli.output import human_bytes
 
 _EACH_SHOWN = 6
 _STEPS = """
-To go on with a broker that stays ({kbroker} --help lists all commands):
-  {kbroker} start --data-dir data &
+To go on with a broker that stays (all pages: {kbroker} docs):
+  {kbroker} start --data-dir data &    # wait until it says it is ready
   {kbroker} topics create orders
   seq 5 | {kbroker} produce orders
   {kbroker} share-consume orders --group workers    # end it with Ctrl-C

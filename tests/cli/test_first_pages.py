@@ -1,0 +1,53 @@
+"""The first pages that a newcomer reads: their Python snippets run as they stand, and librdkafka logs what they say it logs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kbroker.testing.broker import open_test_broker
+from tests.brokers import require_engine
+
+ROOT = Path(__file__).parents[2]
+PAGES = {"README.md": 2, "PACKAGE.md": 1}
+"""Snippets of clients that each page has."""
+PREVIEW = 'The share consumer is in "Preview"'
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_snippets_run_as_they_stand(page: str) -> None:
+    text = (ROOT / page).read_text()
+    snippets = [code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if code.startswith("from confluent_kafka import")]
+    assert len(snippets) == PAGES[page]
+    with open_test_broker(storage=require_engine("segment"), config={"group.initial.rebalance.delay.ms": "0"}) as broker:
+        broker.set_group_config("workers", {"share.auto.offset.reset": "earliest"})
+        produce = [sys.executable, "-m", "kbroker", "produce", "orders", "-b", broker.bootstrap]
+        broker.create_topic("orders")
+        subprocess.run(produce, input="1\n2\n", text=True, check=True, capture_output=True, timeout=60)
+        for code in snippets:
+            assert "127.0.0.1:9092" in code
+            ran = run_python(code.replace("127.0.0.1:9092", broker.bootstrap))
+            assert re.findall(r"b'(\d)'", ran.stdout) == ["1", "2"]
+            is_share = "ShareConsumer" in code
+            assert (PREVIEW in ran.stderr) == is_share
+            assert not is_share or '"reconnect.backoff.ms": 1000' in code
+    assert '`"log_level": 3` hides' in " ".join(text.split())
+
+
+def test_the_preview_line_is_hidden_as_the_pages_say() -> None:
+    code = """
+from confluent_kafka import ShareConsumer
+ShareConsumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "workers", "log_level": LEVEL}).close()
+"""
+    assert PREVIEW in run_python(code.replace("LEVEL", "4")).stderr
+    assert PREVIEW not in run_python(code.replace("LEVEL", "3")).stderr
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    return ran
