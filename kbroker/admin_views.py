@@ -76,7 +76,7 @@ async def _in_flight_pieces(broker: Broker, group_id: str, chosen: Sequence[Load
 
 
 def _share_partition(broker: Broker, loaded: LoadedSharePartition, engine: SharePartition) -> dict[str, object]:
-    view = engine.in_flight_view(now_ms())
+    view = engine.in_flight_view(now_ms(), loaded.partition.log_start_offset)
     group_id, _ = loaded.key
     holders = {each.member_id: _holder(broker, group_id, each.member_id) for each in view.ranges}
     return {

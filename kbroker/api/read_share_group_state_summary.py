@@ -11,6 +11,9 @@ from kbroker.broker.connection import Message, Request
 from kbroker.errors import ErrorCode
 from kbroker.share.persister import ReadRequest, SummaryResult
 
+_MOST = (1 << 31) - 1
+"""What the field can hold: offsets that a persister has taken in the log are counted as well."""
+
 
 async def handle(request: Request) -> Message:
     requests = asked(request.body, lambda partition, row: ReadRequest(partition, row.leader_epoch))
@@ -22,5 +25,5 @@ def _summary(result: SummaryResult) -> Message:
         "state_epoch": result.state_epoch,
         "leader_epoch": result.leader_epoch,
         "start_offset": result.start_offset if result.code is ErrorCode.none else 0,
-        "delivery_complete_count": result.delivery_complete_count,
+        "delivery_complete_count": min(result.delivery_complete_count, _MOST),
     }

@@ -30,6 +30,7 @@ from kbroker.coordinator.share_state_housekeeping import SharePartitionKey, is_c
 from kbroker.coordinator.share_state_load import ShareState
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.metrics import SECONDS, Histogram
+from kbroker.share.lag import UNKNOWN, Standing
 from kbroker.share.persister import (
     InitializeRequest,
     Persister,
@@ -127,29 +128,31 @@ class ControlRecordsPersister:
         return await self._synced(await self._ask(group_id, requests, Result, decide))
 
     async def read_summary(self, group_id: str, requests: Sequence[ReadRequest]) -> list[SummaryResult]:
-        """What is saved, and what is counted, at the moment of the answer. Records that went with the log's start are done with: nobody
-        knows afterwards how many of the offsets there were control records."""
+        """What is saved, and what is counted, at the moment of the answer. Control records that went with the log's start are not counted:
+        nobody knows afterwards how many of the offsets there were some."""
         partitions = [request.partition for request in requests]
         refused = await self._prepare(group_id, partitions)
         wanted = [request for request in requests if request.partition not in refused]
         for row in self._coordinator.read_summary(group_id, wanted).results:
-            if row.start_offset >= 0:
+            if row.start_offset != UNKNOWN:
                 try:
                     await self.know_own_offsets(row.partition, row.start_offset)
                 except KafkaError as error:
                     refused[row.partition] = error
         wanted = [request for request in requests if request.partition not in refused]
-        done = [self._without_control(group_id, row) for row in self._coordinator.read_summary(group_id, wanted).results]
+        done = [self._with_control(row) for row in self._coordinator.read_summary(group_id, wanted).results]
         return _merged(group_id, partitions, refused, done, SummaryResult)
 
-    def _without_control(self, group_id: str, row: SummaryResult) -> SummaryResult:
+    def _with_control(self, row: SummaryResult) -> SummaryResult:
         partition = self._partition(row.partition)
-        if partition is None or row.start_offset < 0 or row.delivery_complete_count < 0:
+        if partition is None or row.start_offset == UNKNOWN or row.delivery_complete_count < 0:
             return row
-        done, start = row.delivery_complete_count, max(row.start_offset, partition.log_start_offset)
-        if start > row.start_offset:
-            done = start - row.start_offset + min(done, self._coordinator.done_from(group_id, row.partition, start))
-        return replace(row, delivery_complete_count=done + self.count_own_offsets(row.partition, start))
+        own = self.count_own_offsets(row.partition, max(row.start_offset, partition.log_start_offset))
+        return replace(row, delivery_complete_count=row.delivery_complete_count + own)
+
+    def stands_from(self, group_id: str, partition: TopicPartition, offset: int) -> Standing:
+        first_open, done = self._coordinator.stands_from(group_id, partition, offset)
+        return Standing(first_open, done + self.count_own_offsets(partition, offset))
 
     async def aclose(self) -> None:
         """After everything that was asked: what is on its way is saved, and the next start need not look for it."""

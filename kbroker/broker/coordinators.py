@@ -40,9 +40,19 @@ from kbroker.coordinator.share_group_api import (
     ShareGroupStatistics,
     TopicOffsets,
 )
-from kbroker.coordinator.share_group_offsets import described
+from kbroker.coordinator.share_group_offsets import LogRange, described
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
-from kbroker.share.persister import InitializeRequest, Persister, ReadRequest, Result, SummaryResult, TopicPartition, begin_anew
+from kbroker.share.lag import Standing, least_standing
+from kbroker.share.persister import (
+    InitializeRequest,
+    Persister,
+    ReadRequest,
+    Result,
+    SummaryResult,
+    TellsWhatIsDone,
+    TopicPartition,
+    begin_anew,
+)
 from kbroker.state_records import GroupKey, group_prefix
 from kbroker.storage.spi import Change, StateStore
 
@@ -229,7 +239,7 @@ class GroupCoordinator:
         ]
         requests = [ReadRequest(partition, _NO_LEADER_EPOCH) for partition in asked]
         summaries = await _answered(self._persister.read_summary(group_id, requests), group_id, asked, SummaryResult)
-        rows = {summary.partition: self._described(summary) for summary in summaries}
+        rows = {summary.partition: self._described(group_id, summary) for summary in summaries}
 
         def filled(topic: TopicOffsets) -> Iterator[PartitionOffset]:
             for row in topic.partitions:
@@ -238,9 +248,20 @@ class GroupCoordinator:
 
         return [replace(topic, partitions=tuple(filled(topic))) for topic in topics]
 
-    def _described(self, summary: SummaryResult) -> PartitionOffset:
+    def _described(self, group_id: str, summary: SummaryResult) -> PartitionOffset:
         partition = self._topics.partition(*summary.partition)
-        return described(summary, None if partition is None or partition.deleted else partition.high_watermark)
+        if partition is None or partition.deleted:
+            return described(summary, None, partial(self._stands_from, group_id, summary))
+        log = LogRange(partition.log_start_offset, partition.high_watermark)
+        return described(summary, log, partial(self._stands_from, group_id, summary))
+
+    def _stands_from(self, group_id: str, summary: SummaryResult, offset: int) -> Standing:
+        if isinstance(self._persister, TellsWhatIsDone):
+            try:
+                return self._persister.stands_from(group_id, summary.partition, offset)
+            except Exception:  # It may be a plugin: see _answered.
+                logger.exception("the persister failed on a share-partition of group %s", group_id)
+        return least_standing(summary.start_offset, summary.delivery_complete_count, offset)
 
     async def alter_offsets(self, group_id: str, wanted: Mapping[str, Mapping[int, int]]) -> OffsetsReply:
         """AlterShareGroupOffsets: start offsets by topic name and partition; durable, and what fetches go by, on return."""

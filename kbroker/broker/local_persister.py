@@ -20,6 +20,7 @@ from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateOut
 from kbroker.coordinator.share_state_housekeeping import SharePartitionKey, is_cold
 from kbroker.coordinator.share_state_load import ShareState
 from kbroker.metrics import SECONDS, Histogram
+from kbroker.share.lag import Standing
 from kbroker.share.persister import (
     InitializeRequest,
     Persister,
@@ -89,6 +90,9 @@ class LocalPersister:
 
     async def count_own(self, partition: TopicPartition, first: int, end: int) -> int:
         return 0
+
+    def stands_from(self, group_id: str, partition: TopicPartition, offset: int) -> Standing:
+        return self.coordinator.stands_from(group_id, partition, offset)
 
     async def topic_deleted(self, topic_id: UUID) -> None:
         """The share-partitions of all groups on a topic that is gone are forgotten."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from uuid import UUID
 
@@ -16,7 +17,8 @@ from kbroker.cli.group_inspection import GroupReport, OffsetReport, read_groups,
 from kbroker.coordinator.share_state_load import ShareState, load
 from kbroker.records import crc_is_valid, iter_headers
 from kbroker.share.effects import StateBatch
-from kbroker.share.record_state import TERMINAL, RecordState
+from kbroker.share.lag import UNKNOWN, standing_of, what_is_left
+from kbroker.share.record_state import RecordState
 from kbroker.state_records import (
     GroupKey,
     GroupOffsetKey,
@@ -192,15 +194,10 @@ def _add_share_state(report: Inspection, state: StateReader, topics: Mapping[UUI
 def _lag(stored: ShareState, batches: Sequence[StateBatch], log: LogReport | None) -> int | None:
     """Records that are in the log and not finished: those that retention took away are not there, even if the group has yet to
     notice, finished or not."""
-    if log is None or stored.start_offset < 0 or stored.delivery_complete_count < 0:
+    if log is None or stored.start_offset == UNKNOWN or stored.delivery_complete_count < 0:
         return None
-    start = max(stored.start_offset, log.start_offset)
-    finished_before = sum(
-        min(batch.last_offset + 1, start) - batch.first_offset
-        for batch in batches
-        if batch.state in TERMINAL and batch.first_offset < start
-    )
-    return log.end_offset - start - (stored.delivery_complete_count - finished_before)
+    stands_from = partial(standing_of, batches)
+    return what_is_left(stored.start_offset, stored.delivery_complete_count, log.start_offset, log.end_offset, stands_from).lag
 
 
 def _share_partitions(state: StateReader, report: Inspection) -> Iterable[tuple[UUID, int, str]]:

@@ -245,11 +245,11 @@ class ShareGroupCoordinator:
             if not wanted:
                 return Outcome(reply=OffsetsReply())
             self._check_empty(group_id)
-            is_possible = offsets.check_alterable(wanted, topics)
+            offsets.check_alterable(wanted, topics)
         except KafkaError as refusal:
             return Outcome(reply=OffsetsReply.refusal(refusal))
         reply = offsets.to_alter(wanted, topics)
-        if not is_possible:
+        if not offsets.has_alterable(reply):
             return Outcome(reply=reply)
         group = self._groups.get(group_id) or self._create(group_id)
         records = Records(group_id, self._times)

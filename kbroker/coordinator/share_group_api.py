@@ -177,7 +177,8 @@ class ListedGroup:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffset:
-    """A partition in DescribeShareGroupOffsets. The defaults are those of a share-partition without state."""
+    """A partition in DescribeShareGroupOffsets. The defaults are those of a share-partition without state. `first_open`, for metrics
+    alone: the first offset that counts as lag."""
 
     partition_index: int
     start_offset: int = -1
@@ -185,6 +186,7 @@ class PartitionOffset:
     lag: int = -1
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
+    first_open: int = -1
 
 
 @dataclass(frozen=True, slots=True)

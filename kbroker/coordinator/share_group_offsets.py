@@ -10,17 +10,16 @@ partition that cannot exist, a negative one, refuses everything, as in Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.coordinator.share_group_api import OffsetsReply, PartitionDone, PartitionOffset, TopicDone, TopicOffsets, TopicsView
 from kbroker.coordinator.share_group_state import Group, Records, TopicPart
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.share.persister import InitializeRequest, Result, SummaryResult, TopicPartition
-
-UNKNOWN = -1
-"""A start offset that is not decided, a count that nobody knows, and a lag that cannot be told."""
+from kbroker.share.lag import UNKNOWN, Standing, what_is_left
+from kbroker.share.persister import InitializeRequest, Result, SummaryResult, TopicPartition, check_start_offset
 
 # --- describe ---
 
@@ -53,11 +52,18 @@ def _check_named(group_id: str, numbers: Sequence[int]) -> None:
             raise KafkaError(ErrorCode.unknown_server_error, message)
 
 
-def described(summary: SummaryResult, end_offset: int | None) -> PartitionOffset:
-    """A share-partition's row. `end_offset`: the high watermark, None if there is no such partition any more.
+class LogRange(NamedTuple):
+    """Log start offset and high watermark."""
 
-    Lag is what stands behind the saved start offset, without what is saved as done. It is not clamped: a start beyond the end makes it
-    negative, and records that were deleted count until the next write. What the persister refuses is a row without state.
+    start_offset: int
+    end_offset: int
+
+
+def described(summary: SummaryResult, log: LogRange | None, stands_from: Callable[[int], Standing]) -> PartitionOffset:
+    """A share-partition's row. `log` None: there is no such partition any more. `stands_from`: see lag.py.
+
+    Lag counts what the log has behind the saved start offset, without what is saved as done; a start beyond the end makes it negative.
+    What the persister refuses is a row without state.
     """
     number = summary.partition.partition
     if summary.code is not ErrorCode.none:
@@ -65,34 +71,46 @@ def described(summary: SummaryResult, end_offset: int | None) -> PartitionOffset
     row = PartitionOffset(number, summary.start_offset, summary.leader_epoch)
     if UNKNOWN in (summary.start_offset, summary.delivery_complete_count):
         return row
-    if end_offset is None:
+    if log is None:
         return PartitionOffset(
             number, start_offset=0, error_code=ErrorCode.unknown_topic_or_partition, error_message="The topic was deleted meanwhile."
         )
-    return replace(row, lag=end_offset - summary.start_offset - summary.delivery_complete_count)
+    left = what_is_left(summary.start_offset, summary.delivery_complete_count, *log, stands_from)
+    return replace(row, lag=left.lag, first_open=left.first_open)
 
 
 # --- alter ---
 
 
-def check_alterable(wanted: Mapping[str, Mapping[int, int]], topics: TopicsView) -> bool:
-    """Whether anything of it exists. Raises UNKNOWN_SERVER_ERROR for a partition that no topic can have."""
+def check_alterable(wanted: Mapping[str, Mapping[int, int]], topics: TopicsView) -> None:
+    """Raises UNKNOWN_SERVER_ERROR for a partition that no topic can have."""
     known = [topic for name in wanted if (topic := topics.by_name(name)) is not None]
     if any(number < 0 for topic in known for number in wanted[topic.name]):
         raise KafkaError(ErrorCode.unknown_server_error, "A partition must not be negative.")
-    return any(number < len(topic.partitions) for topic in known for number in wanted[topic.name])
 
 
 def to_alter(wanted: Mapping[str, Mapping[int, int]], topics: TopicsView) -> OffsetsReply:
-    """The answer if everything that exists is altered."""
+    """The answer if everything that exists, and has a start offset that can be one, is altered."""
     return OffsetsReply(responses=tuple(_to_alter(name, starts, topics) for name, starts in wanted.items()))
+
+
+def has_alterable(reply: OffsetsReply) -> bool:
+    return any(row.error_code is ErrorCode.none for topic in reply.responses for row in topic.partitions)
 
 
 def _to_alter(name: str, starts: Mapping[int, int], topics: TopicsView) -> TopicDone:
     topic = topics.by_name(name)
     count = 0 if topic is None else len(topic.partitions)
-    rows = tuple(PartitionDone(number) if 0 <= number < count else _unknown_partition(number) for number in starts)
+    rows = tuple(_row_to_alter(number, start) if 0 <= number < count else _unknown_partition(number) for number, start in starts.items())
     return TopicDone(name, topic.topic_id if topic else None, rows)
+
+
+def _row_to_alter(number: int, start_offset: int) -> PartitionDone:
+    try:
+        check_start_offset(start_offset)
+    except KafkaError as refusal:
+        return PartitionDone(number, refusal.code, refusal.message)
+    return PartitionDone(number)
 
 
 def _unknown_partition(number: int) -> PartitionDone:

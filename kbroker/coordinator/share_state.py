@@ -39,6 +39,7 @@ from kbroker.coordinator_records import UNCHANGED_OFFSET, UNKNOWN_COUNT, UNKNOWN
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.share.effects import StateBatch
 from kbroker.share.in_flight import MAX_SPAN
+from kbroker.share.lag import Standing, standing_of
 from kbroker.share.persister import (
     InitializeRequest,
     ReadRequest,
@@ -47,9 +48,10 @@ from kbroker.share.persister import (
     SummaryResult,
     TopicPartition,
     WriteRequest,
+    check_start_offset,
 )
-from kbroker.share.record_state import MAX_DELIVERY_COUNT, TERMINAL
-from kbroker.share.state_batches import clip, combine
+from kbroker.share.record_state import MAX_DELIVERY_COUNT
+from kbroker.share.state_batches import combine
 from kbroker.state_records import (
     MAX_GROUP_ID_BYTES,
     ShareStateKey,
@@ -165,11 +167,16 @@ class ShareStateCoordinator:
         request is not looked at."""
         return self._decide(group_id, requests, SummaryResult, self._read_summary)
 
-    def done_from(self, group_id: str, partition: TopicPartition, offset: int) -> int:
-        """How many records from `offset` on the state says to be done with, also where that is not saved yet."""
-        state = self._entry(group_id, partition).state
-        batches = clip(state.merged_batches() if state else (), offset)
-        return sum(batch.last_offset + 1 - batch.first_offset for batch in batches if batch.state in TERMINAL)
+    def stands_from(self, group_id: str, partition: TopicPartition, offset: int) -> Standing:
+        """What the state says to be done from `offset` on, which is above the saved start offset. What is not saved yet may count, but
+        never more than is saved as done in all."""
+        entry = self._entry(group_id, partition)
+        state = entry.state
+        if state is None:
+            return Standing(offset, 0)
+        start = max(offset, state.start_offset)
+        first_open, done = standing_of(state.merged_batches(), start)
+        return Standing(first_open, min(done + start - offset, max(0, entry.saved.delivery_complete_count)))
 
     def unfinished(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
         """How many of the offsets `first` to `end` - 1 the group is not done with, by unsaved decisions
@@ -180,8 +187,8 @@ class ShareStateCoordinator:
         first = max(first, state.start_offset)
         if first >= end:
             return 0
-        done = self.done_from(group_id, partition, first) - self.done_from(group_id, partition, end)
-        return end - first - done
+        batches = state.merged_batches()
+        return end - first - (standing_of(batches, first).done - standing_of(batches, end).done)
 
     def topic_deleted(self, topic_id: UUID) -> ShareStateOutcome[Result]:
         """Forget the share-partitions of all groups on that topic, with one result for each that there was."""
@@ -266,6 +273,7 @@ class ShareStateCoordinator:
         partition, state_epoch, start_offset, written_in = request
         _check_partition(partition)
         _check_epoch(state_epoch, "state epoch")
+        check_start_offset(start_offset)
         entry = self._entry(decision.group_id, partition, decision)
         old = entry.state
         if old and state_epoch < old.state_epoch:

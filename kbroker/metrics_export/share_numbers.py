@@ -19,12 +19,12 @@ from kbroker.broker.broker import Broker
 from kbroker.broker.partition import Partition
 from kbroker.clock import wall_clock_ms
 from kbroker.coordinator.share_group_api import PartitionOffset
-from kbroker.coordinator.share_group_offsets import described
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metrics import ACK_TYPES, ENGINE_COUNTERS
 from kbroker.metrics_export.scrape import Labels, Scrape
-from kbroker.records import NO_TIMESTAMP, read_header
-from kbroker.share.persister import KeepsRecordsInLogs, SummaryResult, TopicPartition
+from kbroker.records import NO_TIMESTAMP, iter_headers
+from kbroker.share.lag import UNKNOWN, Left, what_is_left
+from kbroker.share.persister import KeepsRecordsInLogs, TopicPartition
 from kbroker.share.share_partition import SharePartition, SharePartitionStatistics
 
 logger = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ SUMMARIES_AT_ONCE = 20
 PATIENCE_S = 5.0
 """How long a scrape waits for the persister, and for cold parts of logs, in all: Prometheus gives up after ten seconds."""
 
+_CONTROL_READ_BYTES = 64 << 10
 _KEPT = 100_000
 """Timestamps of scrapes that nobody stayed for; with one that is given in whole only those that it needed are left."""
 
@@ -166,11 +167,11 @@ class _Turn:
             ("done", found.acknowledged + found.archived),
         ):
             self._scrape.add("kbroker_share_partition_records", count, {**labels, "state": state})
-        complete = found.delivery_complete_count
+        log_start_offset, end_offset = place.partition.log_start_offset, place.partition.high_watermark
+        left = what_is_left(found.start_offset, found.delivery_complete_count, log_start_offset, end_offset, engine.stands_from)
         if in_log is not None:
-            complete += in_log.count_own_offsets(place.key, found.start_offset)
-        position = SummaryResult(place.key, start_offset=found.start_offset, delivery_complete_count=complete)
-        await self._add_position(place, found.start_offset, described(position, place.partition.high_watermark).lag)
+            left = left._replace(lag=left.lag - in_log.count_own_offsets(place.key, max(found.start_offset, log_start_offset)))
+        await self._add_position(place, found.start_offset, left)
 
     async def _add_unloaded(self, group_id: str, places: Sequence[_Place]) -> None:
         """Some share-partitions that are not in memory."""
@@ -180,8 +181,8 @@ class _Turn:
             row = rows.get(place.key)
             if row is None:
                 self._unanswered += not place.partition.deleted
-            elif row.start_offset >= 0:
-                await self._add_position(place, row.start_offset, row.lag)
+            elif row.start_offset != UNKNOWN:
+                await self._add_position(place, row.start_offset, Left(row.lag, row.first_open))
             await self._scrape.pace.rest()
 
     async def _ask(self, group_id: str, places: Sequence[_Place]) -> dict[TopicPartition, PartitionOffset]:
@@ -218,10 +219,11 @@ class _Turn:
             else:
                 self._scrape.add(_COUNTERS[name], count, labels)
 
-    async def _add_position(self, place: _Place, start_offset: int, lag: int) -> None:
+    async def _add_position(self, place: _Place, start_offset: int, left: Left) -> None:
+        lag, first_open = left
         self._scrape.add("kbroker_share_partition_start_offset", start_offset, place.labels)
         self._scrape.add("kbroker_share_partition_lag", lag, place.labels)
-        timestamp_ms = await self._timestamp(place.partition, start_offset) if lag > 0 else None
+        timestamp_ms = await self._timestamp(place.partition, first_open) if lag > 0 else None
         if lag <= 0 or timestamp_ms is not None:
             age_s = 0.0 if timestamp_ms is None else max(0, self._now_ms - timestamp_ms) / 1000
             self._scrape.add("kbroker_share_partition_oldest_unprocessed_seconds", age_s, place.labels)
@@ -243,12 +245,19 @@ class _Turn:
 
 async def _read_timestamp(partition: Partition, offset: int) -> int:
     """From the header of the batch: the time of its first record, which may be a moment before that of the record at `offset`, or the
-    time at which the broker took it, where the topic has that. NO_TIMESTAMP where there is none, or nothing can be read."""
-    try:
-        views = await partition.read(offset, max_bytes=1, end_offset=partition.high_watermark)
-    except KafkaError:  # It is in the log already, once a minute.
-        return NO_TIMESTAMP
-    if not views:
-        return NO_TIMESTAMP
-    header = read_header(views[0])
-    return header.max_timestamp_ms if header.is_log_append_time else header.base_timestamp_ms
+    time at which the broker took it, where the topic has that. Control batches are passed over. NO_TIMESTAMP where there is none, or
+    nothing can be read."""
+    max_bytes = 1
+    while True:
+        try:
+            views = await partition.read(offset, max_bytes=max_bytes, end_offset=partition.high_watermark)
+        except KafkaError:  # It is in the log already, once a minute.
+            return NO_TIMESTAMP
+        headers = [header for view in views for _, header in iter_headers(view)]
+        for header in headers:
+            if not header.is_control:
+                return header.max_timestamp_ms if header.is_log_append_time else header.base_timestamp_ms
+        if not headers:
+            return NO_TIMESTAMP
+        offset, max_bytes = headers[-1].last_offset + 1, _CONTROL_READ_BYTES
+        await trio.lowlevel.checkpoint()

@@ -27,6 +27,7 @@ from functools import partial
 from itertools import groupby
 
 from kbroker.share.effects import AckBatch, StateBatch
+from kbroker.share.lag import Standing
 from kbroker.share.locks import Lock, Locks
 from kbroker.share.record_state import (
     CONTROL,
@@ -202,6 +203,17 @@ class InFlightWindow:
     def count_of(self, codes: Iterable[int], first: int, last: int) -> int:
         i, j = first - self.base, last + 1 - self.base
         return sum(self.states.count(code, i, j) for code in codes)
+
+    def stands_from(self, offset: int) -> Standing:
+        """What would be done from `offset` > SPSO on if the log began there: as after drop_below() and advance(), which this leaves to
+        whoever fetches next. Control batches are neither done nor open."""
+        if not self.states or offset > self.end_offset:
+            return Standing(offset, 0)
+        states, i = self.states, offset - self.base
+        rest = states[i:].lstrip(_PASSABLE if not self.gap_open else TERMINAL_CODES + _CONTROL_BYTE)
+        passed = len(states) - i - len(rest)
+        done = passed - states.count(CONTROL, i, i + passed) + sum(map(rest.count, TERMINAL_OR_PENDING))
+        return Standing(offset + passed, done)
 
     # ---- changing states -------------------------------------------------------------------------------------------
 

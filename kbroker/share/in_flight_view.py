@@ -47,14 +47,17 @@ class InFlightView(NamedTuple):
     ranges: tuple[InFlightRange, ...]
 
 
-def in_flight_view(window: InFlightWindow, lock_limit: int, now_ms: float) -> InFlightView:
-    """`now_ms` is the engine's time, that of acquire() and expire()."""
-    ranges = tuple(_ranges(window, now_ms)) if window.states else ()
-    return InFlightView(window.start_offset, window.end_offset, lock_limit, ranges)
+def in_flight_view(window: InFlightWindow, lock_limit: int, now_ms: float, log_start_offset: int) -> InFlightView:
+    """`now_ms` is the engine's time, that of acquire() and expire(). Records below the log's start are gone, also before a fetch has
+    noticed it."""
+    start = max(window.start_offset, log_start_offset)
+    if not window.states or start > window.end_offset:
+        return InFlightView(start, start, lock_limit, ())
+    return InFlightView(start, window.end_offset, lock_limit, tuple(_ranges(window, start, now_ms)))
 
 
-def _ranges(window: InFlightWindow, now_ms: float) -> Iterator[InFlightRange]:
-    first, i = window.start_offset, window.start_offset - window.base
+def _ranges(window: InFlightWindow, start: int, now_ms: float) -> Iterator[InFlightRange]:
+    first, i = start, start - window.base
     columns = zip(window.states[i:].translate(_SHOWN), window.counts[i:], _holders(window, i), strict=True)
     for (code, count, (member_id, deadline_ms)), run in groupby(columns):
         last = first + sum(1 for _ in run) - 1

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.effects import StateBatch
+from kbroker.share.lag import Standing
 
 
 class TopicPartition(NamedTuple):
@@ -37,6 +38,15 @@ def begin_anew(request: InitializeRequest) -> tuple[InitializeRequest, Initializ
     """For one `initialize` call: the state begins anew with that start, also where it has that epoch and start already, which a
     single request would take for its own repetition and leave as it is."""
     return request._replace(start_offset=0 if request.start_offset < 0 else -1), request
+
+
+def check_start_offset(start_offset: int) -> None:
+    """Raises INVALID_REQUEST for one that cannot be the first offset to deliver. Kafka takes any, and begins at the log's start."""
+    if start_offset < -1:
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            f"Start offset {start_offset} is below -1: give an offset from 0 on, or -1 to let the group's share.auto.offset.reset decide.",
+        )
 
 
 class ReadRequest(NamedTuple):
@@ -109,6 +119,16 @@ class CountsUnfinished(Protocol):
 
     async def count_own(self, partition: TopicPartition, first: int, end: int) -> int:
         """How many of these offsets are the persister's own (see KeepsRecordsInLogs)."""
+
+
+@runtime_checkable
+class TellsWhatIsDone(Protocol):
+    """A persister that can tell what is left of a share-partition whose saved start offset the log's start has passed. Without it lag
+    counts at most what the log has, and is too high by finished records that a count alone cannot place."""
+
+    def stands_from(self, group_id: str, partition: TopicPartition, offset: int) -> Standing:
+        """What is saved as done from `offset` on, which is above the start offset that `read_summary` has just given; offsets that the
+        persister itself has taken are counted as done. Raises KafkaError for state that cannot be read."""
 
 
 @runtime_checkable

@@ -34,6 +34,7 @@ from kbroker.share.acquire import AcquireMode, Acquisition, Batches, runs_of
 from kbroker.share.effects import AckBatch, AcquiredRange, DeadLetter, Persist, ShareSettings, StateBatch
 from kbroker.share.in_flight import MAX_SPAN, InFlightWindow
 from kbroker.share.in_flight_view import InFlightView, batch_count, in_flight_view
+from kbroker.share.lag import Standing
 from kbroker.share.record_state import (
     ARCHIVING_CODES,
     CONTROL,
@@ -162,6 +163,11 @@ class SharePartition:
     def unread_from(self) -> int:
         """The first offset that was not read for a member yet."""
         return self._window.end_offset + 1 if self._window.states else self._window.start_offset
+
+    def stands_from(self, offset: int) -> Standing:
+        """What is done from `offset` > SPSO on, where the log begins there by now and no fetch has noticed it: then log_start_moved()
+        makes that the state. Nothing changes."""
+        return self._window.stands_from(offset)
 
     def next_fetch_offset(self) -> int:
         """Where to read for the next acquire()."""
@@ -386,9 +392,9 @@ class SharePartition:
             window.gap_end = -1
             window.advance()
 
-    def in_flight_view(self, now_ms: float) -> InFlightView:
-        """What is in flight and who holds it, for people."""
-        return in_flight_view(self._window, self._settings.max_record_locks, now_ms)
+    def in_flight_view(self, now_ms: float, log_start_offset: int = 0) -> InFlightView:
+        """What is in flight, in a log that begins there, and who holds it, for people."""
+        return in_flight_view(self._window, self._settings.max_record_locks, now_ms, log_start_offset)
 
     def statistics(self) -> SharePartitionStatistics:
         window = self._window

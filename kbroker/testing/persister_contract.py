@@ -32,7 +32,16 @@ from kbroker.config import BrokerConfig
 from kbroker.errors import ErrorCode
 from kbroker.share.effects import StateBatch
 from kbroker.share.in_flight import MAX_SPAN
-from kbroker.share.persister import InitializeRequest, ReadRequest, ReadResult, Result, SummaryResult, TopicPartition, WriteRequest
+from kbroker.share.persister import (
+    InitializeRequest,
+    ReadRequest,
+    ReadResult,
+    Result,
+    SummaryResult,
+    TellsWhatIsDone,
+    TopicPartition,
+    WriteRequest,
+)
 from kbroker.share.record_state import MAX_DELIVERY_COUNT
 from kbroker.testing.persister_model import GROUP, LEADER, PARTITIONS, TOPIC_NAME, A, Asked, G, K, Model, R, random_step
 
@@ -181,6 +190,14 @@ class PersisterContract(PersisterAnswers):
         assert await asked.write(state=-1) is _INVALID
 
     @with_broker
+    @pytest.mark.parametrize("start", [-2, -(1 << 63)])
+    async def test_start_offsets_that_can_be_none(self, asked: Asked, start: int) -> None:
+        await asked.begin()
+        assert await asked.initialize(6, start) is _INVALID
+        summary = await asked.summary()
+        assert (summary.state_epoch, summary.start_offset) == (5, 100)
+
+    @with_broker
     async def test_fencing(self, asked: Asked) -> None:
         await asked.begin()
         assert (await asked.read(LEADER - 1)).code is _FENCED_LEADER
@@ -311,6 +328,20 @@ class PersisterContract(PersisterAnswers):
         asked = await restarted()
         assert await asked.write() is _FENCED_LEADER
         assert await asked.batches(leader=LEADER + 2) == (StateBatch(100, 100, K, 1),)
+
+    @with_broker
+    async def test_what_is_done_from_an_offset_on(self, asked: Asked, restarted: Restarted) -> None:
+        """Only of a persister that can tell."""
+        await asked.begin()
+        await asked.write(StateBatch(104, 106, K, 1), StateBatch(107, 107, A, 2), StateBatch(108, 109, R, 1), complete=5)
+        for again in (False, True):
+            if again:
+                asked = await restarted()
+            await asked.summary()
+            if not isinstance(asked.persister, TellsWhatIsDone):
+                return
+            found = [asked.persister.stands_from(GROUP, asked.P, offset) for offset in (101, 104, 106, 107, 109, 110)]
+            assert found == [(101, 5), (107, 5), (107, 3), (107, 2), (110, 1), (110, 0)]
 
     @with_broker
     async def test_delete_leaves_nothing(self, asked: Asked, restarted: Restarted) -> None:

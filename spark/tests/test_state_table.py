@@ -109,8 +109,7 @@ def test_share_partitions_without_batches_have_a_row(broker: RunningBroker, name
 
 @every_way
 def test_lag_behind_a_log_start_that_moved(broker: RunningBroker, name: str) -> None:
-    """DeleteRecords takes records away that the group has done, and some that it has not: these are lag until its next write, as in Kafka,
-    and none with control records."""
+    """DeleteRecords takes records away that the group has done, and some that it has not: they are no lag."""
     prepare(broker, name, partitions=2, count=60)
     work(broker, name, mixed, count=60)
     send(broker, name, range(60, 90), partitions=2)

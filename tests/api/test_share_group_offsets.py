@@ -10,14 +10,17 @@ import pytest
 import trio
 import trio.testing
 
+from kbroker.coordinator_records import encode_share_snapshot
 from kbroker.errors import ErrorCode, NoSpace
 from kbroker.share.persister import InitializeRequest, ReadRequest, Result, SummaryResult, TopicPartition
+from kbroker.state_records import ShareStateKey
 from tests.api.conftest import Client, Connect, versions
 from tests.api.dead_letter_queues import all_done, letters_of, offsets_of, prepare_dead_letters, reject
 from tests.api.share_consumers import ACCEPT, GROUP, Member, acquired, prepare, rows, set_up_group
 from tests.api.test_live_group_configs import heartbeat
 
 NONE = ErrorCode.none
+LEAST = -(1 << 63)
 
 
 async def describe(client: Client, topics: Mapping[str, Sequence[int]] | None = None, version: int = 1, group: str = GROUP) -> Any:
@@ -183,14 +186,35 @@ class TestAltering:
             await client.append("orders", 1)
             assert acquired(await member.fetch(wait_ms=5000)) == [(3, 3, 1)]
 
-    async def test_below_zero_is_the_logs_start(self, connect: Connect) -> None:  # OFF-18
+    @pytest.mark.parametrize("start", [-2, -5, LEAST])
+    async def test_below_minus_one_is_refused(self, connect: Connect, start: int) -> None:  # OFF-18
         async with connect() as client:
+            await known(client, 1, 1, 1)
+            assert await alter(client, 2) == [NONE]
+            assert await alter(client, start) == [ErrorCode.invalid_request]
+            assert await alter(client, start, group="new") == [ErrorCode.invalid_request]
+            assert await starts(client) == {0: (2, 1)}
+            listed = await client.call("list_groups", 5, states_filter=(), types_filter=())
+            assert [group.group_id for group in listed.groups] == [GROUP]
+
+    @pytest.mark.parametrize("start", [-5, LEAST])
+    async def test_below_minus_one_of_an_earlier_version(self, connect: Connect, every_engine: str, start: int) -> None:  # OFF-18
+        """State that was stored when such a start offset was taken: it is described, and means the log's start, as it did."""
+        async with connect(engine=every_engine) as client:
             key = await known(client, 1, 1, 1)
+            snapshot = encode_share_snapshot(9, 1, 0, start, 1, 1, 0, -1, ())
+            await client.broker.share_state.delete(GROUP, [TopicPartition(*key)])
+            await client.broker.state.commit([(ShareStateKey(*key, GROUP, 0).encode(), snapshot)])
             deleted = [{"name": "orders", "partitions": [{"partition_index": 0, "offset": 1}]}]
             await client.call("delete_records", 2, topics=deleted)
-            assert await alter(client, -5) == [NONE]
-            assert await starts(client) == {0: (-5, 8)}
-            assert acquired(await Member(client, "m").fetch([key], wait_ms=5000)) == [(1, 2, 1)]
+            assert await starts(client) == {0: (start, 2)}
+        async with connect(engine=every_engine) as client:
+            assert await starts(client) == {0: (start, 2)}
+            member = Member(client, "m")
+            assert acquired(await member.fetch([key], wait_ms=5000)) == [(1, 2, 1)]
+            assert await starts(client) == {0: (start, 2)}
+            await member.acknowledge({key: [(1, 1, [ACCEPT])]})
+            assert await starts(client) == {0: (1, 1)}
 
     async def test_makes_dead_letters_of_records_that_were_some_before(self, connect: Connect) -> None:  # OFF-13
         """After a restart, too: what an earlier state left in the queue is not the dead letter of this one."""

@@ -29,6 +29,7 @@ times are seconds in histograms. Counters begin at 0 when the broker starts, tho
 NOTES = """## Lag and age
 
 **Lag** is what DescribeShareGroupOffsets says (KIP-1226): high watermark - start offset - records behind the start offset that are done.
+Where the log begins behind the start offset, after retention or DeleteRecords, it counts from there on.
 What is acquired or waits for its dead letter counts as not done. A group's lag is the sum over its share-partitions:
 `sum by (group) (kbroker_share_partition_lag)`.
 
@@ -41,7 +42,7 @@ never loads a share-partition.
 message.timestamp.type=LogAppendTime, the broker's. It is taken from the header of the record's batch: where the record is not the first of
 its batch, it may be said to be older than it is by the time that filling the batch took. For a share-partition that is not in memory the
 start offset is the saved one, and the last acknowledgement before it left the memory may have finished that record: then the age is that
-of the first record acknowledged then, until somebody consumes again. Retention moves the start, so that nothing older than the log counts.
+of the first record acknowledged then, until somebody consumes again. Nothing that retention or DeleteRecords has removed counts.
 
 ## Share-partitions in memory, and others
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from uuid import UUID
 
 import pytest
 
 from kbroker.coordinator.group_ids import SHARE
 from kbroker.coordinator.share_group_api import DeleteShareState, OffsetsReply, PartitionDone, PartitionOffset, TopicDone, TopicOffsets
-from kbroker.coordinator.share_group_offsets import described
+from kbroker.coordinator.share_group_offsets import LogRange, described
 from kbroker.coordinator_records import NamedTopic, RecordType, ShareGroupPartitions
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.share.effects import StateBatch
+from kbroker.share.lag import Standing, least_standing, standing_of
 from kbroker.share.persister import InitializeRequest, SummaryResult, TopicPartition
 from kbroker.state_records import GroupKey, parse_key
 
@@ -88,25 +91,56 @@ def test_what_cannot_be_described(world: World, group: str, wanted: list[int]) -
 P = TopicPartition(UUID(int=1), 3)
 
 
+def nobody_asks(_: int) -> Standing:
+    raise AssertionError("the log has the start offset")
+
+
 @pytest.mark.parametrize(
     ("summary", "end_offset", "row"),
     [
-        (SummaryResult(P, start_offset=2, delivery_complete_count=2, leader_epoch=5), 11, PartitionOffset(3, 2, 5, 7)),
-        (SummaryResult(P, start_offset=5, delivery_complete_count=0), 2, PartitionOffset(3, 5, 0, -3)),
+        (SummaryResult(P, start_offset=2, delivery_complete_count=2, leader_epoch=5), 11, PartitionOffset(3, 2, 5, 7, first_open=2)),
+        (SummaryResult(P, start_offset=5, delivery_complete_count=0), 2, PartitionOffset(3, 5, 0, -3, first_open=5)),
         (SummaryResult(P), 11, PartitionOffset(3)),
         (SummaryResult(P, start_offset=4, delivery_complete_count=-1), 11, PartitionOffset(3, 4)),
         (SummaryResult(P, LATE, start_offset=4, delivery_complete_count=0), 11, PartitionOffset(3)),
     ],
 )
 def test_a_row_and_its_lag(summary: SummaryResult, end_offset: int, row: PartitionOffset) -> None:  # OFF-7, OFF-9, OFF-10, OFF-12
-    assert described(summary, end_offset) == row
+    assert described(summary, LogRange(0, end_offset), nobody_asks) == row
 
 
 def test_a_partition_that_goes_while_the_persister_answers() -> None:  # OFF-8
-    row = described(SummaryResult(P, start_offset=4, delivery_complete_count=0, leader_epoch=5), None)
+    row = described(SummaryResult(P, start_offset=4, delivery_complete_count=0, leader_epoch=5), None, nobody_asks)
     assert (row.error_code, row.start_offset, row.leader_epoch, row.lag) == (GONE, 0, 0, -1)
     assert row.error_message is not None
-    assert described(SummaryResult(P), None) == PartitionOffset(3), "what has no start offset needs no end offset"
+    assert described(SummaryResult(P), None, nobody_asks) == PartitionOffset(3), "what has no start offset needs no end offset"
+
+
+@pytest.mark.parametrize(
+    ("start", "complete"), [((1 << 63) - 1, (1 << 31) - 1), ((1 << 63) - 1, 0), (-(1 << 63), 0), (-(1 << 63), -7), (3, -7)]
+)
+def test_lag_fits_into_64_bits_whatever_is_stored(start: int, complete: int) -> None:
+    """Of versions that took start offsets below -1, and of writes with counts that make no sense."""
+    summary = SummaryResult(P, start_offset=start, delivery_complete_count=complete)
+    row = described(summary, LogRange(5, 9), lambda offset: Standing(offset, 0))
+    assert -(1 << 63) <= row.lag < 1 << 63
+    assert row.start_offset == start
+    assert row.lag == (-1 if complete < 0 else 4 if start < 0 else row.lag)
+
+
+@pytest.mark.parametrize(
+    ("start", "log_start", "end", "lag"), [(0, 5, 5, 0), (0, 5, 9, 2), (4, 5, 9, 2), (5, 5, 9, 2), (0, 9, 9, 0), (7, 5, 9, 1), (0, 0, 9, 6)]
+)
+def test_lag_is_what_the_log_has(start: int, log_start: int, end: int, lag: int) -> None:  # OFF-12
+    """The group has finished 3, 6 and 8. Those below the log's start are in the count, and must not be taken off what the log has."""
+    batches = [StateBatch(offset, offset, 2, 1) for offset in (3, 6, 8)]
+    summary = SummaryResult(P, start_offset=start, delivery_complete_count=sum(batch.first_offset >= start for batch in batches))
+    assert described(summary, LogRange(log_start, end), partial(standing_of, batches)).lag == lag
+
+
+@pytest.mark.parametrize(("complete", "log_start", "done"), [(0, 5, 0), (5, 5, 0), (7, 5, 2), (3, 5, 0)])
+def test_what_surely_is_done_where_nobody_can_tell_which(complete: int, log_start: int, done: int) -> None:
+    assert least_standing(0, complete, log_start) == (log_start, done)
 
 
 # --- alter ---
@@ -118,6 +152,18 @@ def test_state_begins_anew_at_the_present_epoch(empty: World) -> None:  # OFF-13
     asked = [(request.partition.partition, request.state_epoch, request.start_offset) for request in empty.asked]
     assert asked == [(0, 3, 7), (1, 3, -1)]
     assert empty.group_epoch() == 3
+
+
+def test_start_offsets_that_can_be_none_are_refused_in_their_rows(empty: World) -> None:  # OFF-18
+    lowest = -(1 << 63)
+    reply = empty.alter({"orders": {0: lowest, 1: 4}})
+    assert codes(reply) == {"orders": {0: ErrorCode.invalid_request, 1: ErrorCode.none}}
+    message = reply.responses[0].partitions[0].error_message
+    assert message is not None
+    assert str(lowest) in message
+    assert [(request.partition.partition, request.start_offset) for request in empty.asked] == [(1, 4)]
+    assert codes(empty.alter({"orders": {0: -2}, "missing": {0: -2}})) == {"orders": {0: ErrorCode.invalid_request}, "missing": {0: GONE}}
+    assert len(empty.asked) == 1
 
 
 def test_what_the_group_did_not_have_becomes_initialized(world: World) -> None:  # OFF-15, OFF-17, GRP-41
@@ -136,11 +182,14 @@ def test_what_the_group_did_not_have_becomes_initialized(world: World) -> None: 
     assert [(request.partition.partition, request.start_offset) for request in world.asked] == [(0, 0)]
 
 
-@pytest.mark.parametrize("wanted", [{}, {"missing": {0: 1}}, {"orders": {7: 1}}, {"orders": {}}])
+@pytest.mark.parametrize("wanted", [{}, {"missing": {0: 1}}, {"orders": {7: 1}}, {"orders": {}}, {"orders": {0: -2}}])
 def test_no_group_is_made_for_nothing(world: World, wanted: dict[str, dict[int, int]]) -> None:  # OFF-15, OFF-16
     reply = world.alter(wanted)
     assert reply.error_code is ErrorCode.none
-    assert codes(reply) == {name: dict.fromkeys(starts, GONE) for name, starts in wanted.items()}
+    assert codes(reply) == {
+        name: {number: GONE if start >= 0 else ErrorCode.invalid_request for number, start in starts.items()}
+        for name, starts in wanted.items()
+    }
     assert world.coordinator.describe(["g"])[0].error_code is ErrorCode.group_id_not_found
 
 

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateOutcome
-from kbroker.coordinator_records import ShareSnapshot, ShareUpdate, StateBatchRecord
+from kbroker.coordinator_records import ShareSnapshot, ShareUpdate, StateBatchRecord, encode_share_snapshot
 from kbroker.errors import ErrorCode, StoreFailed
 from kbroker.share.effects import StateBatch
 from kbroker.share.in_flight import MAX_SPAN
@@ -346,15 +346,45 @@ def test_start_offset_and_delivery_complete_count(share: Share, start: int, dcc:
         share.restart()
 
 
-@pytest.mark.parametrize("stored", [-1, -2, -5])
+@pytest.mark.parametrize("start", [-2, -5, -(1 << 63)])
+def test_start_offsets_below_minus_one_are_refused(share: Share, start: int) -> None:  # SC-47
+    refused = share.initialize(6, start)
+    assert refused.code is ErrorCode.invalid_request
+    assert refused.message is not None
+    assert f"{start} is below -1" in refused.message
+    assert (share.summary().state_epoch, share.summary().start_offset) == (5, 100)
+
+
+@pytest.mark.parametrize("stored", [-1, -2, -5, -(1 << 63)])
 def test_start_offsets_below_zero_are_kept_and_survive(stored: int) -> None:  # SC-47
+    """Those below -1 are of versions that took them."""
     share = Share()
-    share.initialize(0, stored)
+    snapshot = encode_share_snapshot(0, 0, 0, stored, 1, 1, -1 if stored == -1 else 0, -1, ())
+    share.store.write([(ShareStateKey(TOPIC, P.partition, "g", 0).encode(), snapshot)])
     share.write(StateBatch(0, 3, K, 1), start=-1, leader=0, state=0)
     for _ in range(2):
         assert share.summary().start_offset == stored
         assert share.read(0).batches == (StateBatch(0, 3, K, 1),)
         share.restart()
+
+
+@pytest.mark.parametrize(
+    ("offset", "first_open", "done"), [(101, 101, 5), (104, 107, 5), (106, 107, 3), (107, 107, 2), (109, 110, 1), (110, 110, 0)]
+)
+def test_what_is_done_from_an_offset_on(share: Share, offset: int, first_open: int, done: int) -> None:
+    share.write(StateBatch(104, 106, K, 1), StateBatch(107, 107, A, 2), StateBatch(108, 109, R, 1), dcc=5)
+    for _ in range(2):
+        assert share.coordinator.stands_from("g", P, offset) == (first_open, done)
+        share.restart()
+
+
+def test_what_is_done_where_the_start_offset_is_not_saved_yet(share: Share) -> None:
+    """Nothing counts as done that is not saved as that."""
+    outcome = share.coordinator.write("g", [WriteRequest(P, 5, 7, 110, 2, [StateBatch(112, 113, K, 1)])], now_ms=1)
+    assert share.coordinator.stands_from("g", P, 105) == (110, 0)
+    share.save(outcome)
+    assert share.summary().start_offset == 110
+    assert share.coordinator.stands_from("g", P, 112) == (114, 2)
 
 
 def test_a_snapshot_after_so_many_updates_replaces_them() -> None:  # SC-17, SC-39

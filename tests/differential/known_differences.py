@@ -400,6 +400,20 @@ KNOWN: Sequence[Difference] = (
         ),
         "consumer_fetching.deleted_within_a_session consumer_fetching.made_again_within_a_session",
     ),
+    Difference(
+        "DIF-85",
+        r"^[06]\.alter_share_group_offsets\.responses\[0\]\.partitions\[0\]\.error_(code|message)$"
+        r"|^5\.initialize_share_group_state\.results\[0\]\.partitions\[0\]\.error_(code|message)$",
+        any_of(values("none", "invalid_request"), values(None, "text")),
+        "share_offsets.altered share_offsets.consuming_from_below_zero share_state.initial_start_offsets",
+    ),
+    Difference(
+        "DIF-85",  # What was there before stays.
+        r"^[27]\.describe_share_group_offsets\..*\.(start_offset|lag)$|^6\.read_share_group_state_summary\..*\.(state_epoch|start_offset)$",
+        any_of(values(-5, -1), values(9, -1), values(3, 2), values(-7, 0)),
+        "share_offsets.altered share_offsets.consuming_from_below_zero share_state.initial_start_offsets",
+    ),
+    Difference("DIF-86", r"^0\.describe_share_group_offsets\..*\.lag$", values(2, 0), "share_offsets.lag_is_not_clamped"),
 )
 
 

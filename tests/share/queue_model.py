@@ -496,6 +496,16 @@ class CheckedQueue:
         assert statistics.archiving == len(archiving)
         self._check_archiving(archiving)
         self._check_settled()
+        if self.log_start > self.start:
+            self._check_what_is_left()
+
+    def _check_what_is_left(self) -> None:
+        """The log's start has moved and the engine was not told."""
+        first_open, gone = self.sp.stands_from(self.log_start)
+        open_offsets = {o for o in self.exists() if o not in self.known or not self.known[o].counts_as_done}
+        left = self.log_end - self.log_start - gone
+        assert len(open_offsets) <= left <= len(open_offsets) + (self.log_end - self.log_start - len(self.exists()))
+        assert first_open <= min(open_offsets, default=self.log_end)
 
     def _check_archiving(self, archiving: list[Rec]) -> None:
         sp = self.sp

@@ -74,6 +74,18 @@ def test_what_the_loaded_state_does_not_mention_is_a_gap() -> None:
     assert q.sp.statistics().batches == 2
 
 
+def test_what_the_log_has_no_more_is_not_shown() -> None:
+    """Also before a fetch has noticed it."""
+    q = Queue((0, 9), (10, 19))
+    q.fetch("M1", read=1)
+    q.ack("M1", ack(4, 6, ACCEPT))
+    view = q.sp.in_flight_view(q.now_ms, 5)
+    assert (view.start_offset, view.end_offset) == (5, 9)
+    assert view.ranges == ((5, 6, "acknowledged", False, 1, None, None), (7, 9, "acquired", False, 1, "M1", LOCK_MS))
+    for log_start_offset in (10, 15):
+        assert q.sp.in_flight_view(q.now_ms, log_start_offset) == InFlightView(log_start_offset, log_start_offset, 2000, ())
+
+
 def test_a_batch_that_begins_below_the_start_counts() -> None:
     q = Queue((0, 9), (10, 19))
     q.fetch("M1", read=1)

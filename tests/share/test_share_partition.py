@@ -338,6 +338,31 @@ class TestLogStart:
         q.sp.log_start_moved(6)
         assert q.sp.delivery_complete_count == 2
 
+    @pytest.mark.parametrize(
+        ("log_start", "first_open", "done"),
+        [(1, 1, 6), (3, 4, 5), (4, 4, 4), (5, 5, 4), (6, 10, 4), (9, 10, 1), (10, 10, 0), (15, 15, 0)],
+    )
+    def test_what_is_done_there_before_it_is_noticed(self, log_start: int, first_open: int, done: int) -> None:
+        """Records that are pending are done, but may come back. That of the log is what stays once it is noticed."""
+        q = Queue((0, 9), (10, 19))
+        q.fetch("m", 10)
+        q.ack("m", ack(2, 3, ACCEPT), ack(6, 9, REJECT))
+        assert q.sp.stands_from(log_start) == (first_open, done)
+        pending = q.ask("m", ack(5, 5, ACCEPT))
+        expected = done + (log_start <= 5)
+        assert q.sp.stands_from(log_start) == (first_open, expected)
+        q.save(q.sp.log_start_moved(log_start))
+        q.sp.retry_unsaved()
+        q.fail(pending)
+        assert 20 - q.sp.start_offset - q.sp.delivery_complete_count == 20 - log_start - done
+
+    def test_what_is_done_there_of_a_gap(self) -> None:
+        """Nobody knows what the gap holds before it is read."""
+        q = Queue((10, 30), start=10, saved="13-15 K1, 21-30 A1")
+        assert q.sp.stands_from(12) == (12, 3)
+        assert q.sp.stands_from(14) == (16, 2)
+        assert q.sp.stands_from(22) == (22, 0)
+
     def test_available_records_below_are_gone_and_held_ones_are_acknowledged_silently(self) -> None:  # LSO-4, LSO-5, SPSO-9
         q = Queue((0, 9))
         q.fetch("m")

@@ -11,10 +11,9 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from kbroker.coordinator.share_state_load import ShareState, load
-from kbroker.coordinator_records import UNKNOWN_COUNT
 from kbroker.share.effects import StateBatch
-from kbroker.share.record_state import TERMINAL, RecordState
-from kbroker.share.state_batches import NOT_DECIDED, clip
+from kbroker.share.lag import UNKNOWN, Standing, standing_of, what_is_left
+from kbroker.share.record_state import RecordState
 from kbroker.state_records import (
     PERSISTER,
     ControlHint,
@@ -140,24 +139,21 @@ class LogView:
         return sum(end - max(first, start) for first, end in self._runs if end > start)
 
     def lag_of(self, found: SharePartition) -> int | None:
-        """As DescribeShareGroupOffsets answers it; None where that says -1. Raises ValueError for damage, KeyError for a log that is gone.
+        """As DescribeShareGroupOffsets answers it; None where that says -1.
 
-        With the default persister it is not clamped: what retention took away counts until the group's next write, as in Kafka.
-        """
+        Raises ValueError for damage, KeyError for a log that is gone."""
         state = found.state
-        if state is None or state.start_offset == NOT_DECIDED or state.delivery_complete_count == UNKNOWN_COUNT:
+        if state is None or state.start_offset == UNKNOWN or state.delivery_complete_count < 0:
             return None
-        done = state.delivery_complete_count
-        if self.has_controls and state.start_offset >= 0:
-            start = max(state.start_offset, self.bounds.start)
-            if start > state.start_offset:
-                done = start - state.start_offset + min(done, _done_from(found.batches, start))
-            done += self.controls_from(start)
-        return self.bounds.end - state.start_offset - done
+        complete, own = state.delivery_complete_count, 0
+        if self.has_controls:
+            own = self.controls_from(max(state.start_offset, self.bounds.start))
 
+        def stands_from(offset: int) -> Standing:
+            first_open, done = standing_of(found.batches, offset)
+            return Standing(first_open, min(done, complete) + own)
 
-def _done_from(batches: Iterable[StateBatch], offset: int) -> int:
-    return sum(batch.last_offset + 1 - batch.first_offset for batch in clip(batches, offset) if batch.state in TERMINAL)
+        return what_is_left(state.start_offset, complete + own, *self.bounds, stands_from).lag
 
 
 def state_name(number: int) -> str:

@@ -1,0 +1,72 @@
+"""Lag of a share-partition (KIP-1226): how many records its log has that the group has not finished. Pure.
+
+    lag = log end - start offset - offsets behind it that are done
+
+That holds while the log has the start offset. Retention and DeleteRecords move the log's start past it, and nobody tells the state:
+what is below the log's start then is no lag, and what was done there must not be taken off a second time. So everything is counted
+from the log's start on:
+
+    state     start |done|....|done|......|done|..
+    log                          | log start             end |
+    lag                          |  ......      .............|
+
+A start offset beyond the log's end, which AlterShareGroupOffsets may set, gives a negative lag, as in Kafka. Stored start offsets below
+-1, which earlier versions took, mean the log's start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from kbroker.share.effects import StateBatch
+from kbroker.share.record_state import TERMINAL
+from kbroker.share.state_batches import clip
+
+UNKNOWN: Final = -1
+"""A start offset that is not decided, a count that nobody knows, and a lag that cannot be told."""
+_INT64_MIN: Final = -(1 << 63)
+
+
+class Standing(NamedTuple):
+    """What is done of a share-partition from a given offset on: `first_open` is the first offset there that is not done, `done` how many
+    are."""
+
+    first_open: int
+    done: int
+
+
+class Left(NamedTuple):
+    """`lag` -1: it cannot be told. `first_open`: the first offset that counts as lag, if any does."""
+
+    lag: int
+    first_open: int
+
+
+def what_is_left(
+    start_offset: int, complete: int, log_start_offset: int, end_offset: int, stands_from: Callable[[int], Standing]
+) -> Left:
+    """`complete`: the delivery complete count, of offsets from `start_offset` on. `stands_from` is asked only where the log begins above
+    the start offset. The lag fits into 64 bits, whatever is stored."""
+    if start_offset == UNKNOWN or complete < 0:
+        return Left(UNKNOWN, start_offset)
+    if start_offset >= log_start_offset:
+        return Left(max(end_offset - start_offset - complete, _INT64_MIN), start_offset)
+    first_open, done = stands_from(log_start_offset)
+    return Left(max(0, end_offset - log_start_offset - done), first_open)
+
+
+def standing_of(batches: Iterable[StateBatch], offset: int) -> Standing:
+    """Of stored batches, in offset order and without overlaps."""
+    first_open, done = offset, 0
+    for first, last, state, _ in clip(batches, offset):
+        if state in TERMINAL:
+            done += last + 1 - first
+            if first == first_open:
+                first_open = last + 1
+    return Standing(first_open, done)
+
+
+def least_standing(start_offset: int, complete: int, offset: int) -> Standing:
+    """Where nobody can say which offsets are done: what surely is, if everything from `start_offset` to `offset` was."""
+    return Standing(offset, max(0, complete - (offset - start_offset)))
