@@ -44,6 +44,8 @@ async def load_share_partition(
 
     Raises KafkaError with the persister's code, OFFSET_NOT_AVAILABLE while a reset by duration finds no record, and
     UNKNOWN_SERVER_ERROR for state that makes no sense."""
+    if not group_id:  # Of which the persister says nothing at all.
+        raise KafkaError(ErrorCode.unknown_server_error, "The group id must not be empty.")
     key = TopicPartition(partition.log.topic_id, partition.log.partition)
     state = (await persister.read(group_id, [ReadRequest(key, partition.leader_epoch)]))[0]
     _check(state)

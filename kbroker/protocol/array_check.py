@@ -7,13 +7,14 @@ before it is decoded.
 It also refuses tagged fields that it does not know, although whoever reads a message has to skip them (KIP-482: newer clients may add
 some to a version that exists), a boolean other than 0 and 1, where Kafka reads anything but 0 as true, and a length or count below
 -1, where Kafka reads null. The walk notes where they lie, and they are cut out, or replaced, before decoding. Null for an array that
-may not be null is refused as well, which the decoder lets pass. Nothing else is checked here; everything else the decoder refuses by
-itself.
+may not be null is refused as well, which the decoder lets pass. A duration of more than 292 000 years becomes that: the decoder would
+refuse it. Nothing else is checked here; everything else the decoder refuses by itself.
 
 For each message a short program is made from kio's schema, once: consecutive fields of fixed size become one skip.
 
     int      skip that many bytes
     _Bool    a byte that is 0 or 1, or replaced
+    _Long    a duration of 64 bits, or replaced
     _Text    a string or bytes: skip what its length says
     _Array   a count, then that many elements
     _Struct  a byte that says whether a nullable struct follows
@@ -41,14 +42,20 @@ _SIZES: Final = {
     "int64": 8,
     "uint64": 8,
     "float64": 8,
-    "timedelta_i64": 8,
     "datetime_i64": 8,
     "uuid": 16,
 }
 
+_LONGEST_MS: Final = ((1 << 63) - 1) // 1000
+"""The decoder counts microseconds in 64 bits."""
+
 
 class _Bool(NamedTuple):
     """Has nothing to say but that it is one."""
+
+
+class _Long(NamedTuple):
+    """Has nothing to say but that it is a duration of 64 bits."""
 
 
 class _Text(NamedTuple):
@@ -75,7 +82,7 @@ class _Tags(NamedTuple):
     known: Mapping[int, Program]
 
 
-Step: TypeAlias = int | _Bool | _Text | _Array | _Struct | _Tags
+Step: TypeAlias = int | _Bool | _Long | _Text | _Array | _Struct | _Tags
 Program: TypeAlias = Sequence[Step]
 
 
@@ -140,6 +147,12 @@ def _run(program: Program, frame: Buffer, at: int, edits: list[Edit]) -> int:
         elif type(step) is _Struct:
             present = frame[at] < 0x80
             at = _run(step.program, frame, at + 1, edits) if present else at + 1
+        elif type(step) is _Long:
+            duration_ms = int.from_bytes(frame[at : at + 8], "big", signed=True)
+            if abs(duration_ms) > _LONGEST_MS:
+                longest_ms = _LONGEST_MS if duration_ms > 0 else -_LONGEST_MS
+                edits.append(Edit(at, at + 8, longest_ms.to_bytes(8, "big", signed=True)))
+            at += 8
     return at
 
 
@@ -291,6 +304,8 @@ def _primitive(field: Field[Any], flexible: bool, *, nullable: bool) -> Step:
     kafka_type: str = field.metadata["kafka_type"]
     if kafka_type == "bool":
         return _Bool()
+    if kafka_type == "timedelta_i64":
+        return _Long()
     if kafka_type in _SIZES:
         return _SIZES[kafka_type]
     return _Text(0 if flexible else 2 if kafka_type == "string" else 4, nullable)
@@ -299,6 +314,8 @@ def _primitive(field: Field[Any], flexible: bool, *, nullable: bool) -> Step:
 def _least(step: Step) -> int:
     if isinstance(step, int):
         return step
+    if isinstance(step, _Long):
+        return 8
     if isinstance(step, _Text):
         return step.length_bytes or 1
     return 4 if isinstance(step, _Array) and not step.compact else 1

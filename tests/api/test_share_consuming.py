@@ -110,6 +110,14 @@ async def test_identity_is_checked_first(connect: Connect) -> None:  # RPC-17, R
             assert (await member.acknowledge({}, epoch=1)).error_code == ErrorCode.invalid_request
 
 
+async def test_a_group_without_a_name_is_refused_in_its_rows(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    async with connect() as client:
+        key = await prepare(client, 1)
+        answer = await Member(client, "m", "").fetch([key], wait_ms=50)
+        assert [row.error_code for row in rows(answer).values()] == [ErrorCode.unknown_server_error]
+        assert "Traceback" not in caplog.text
+
+
 async def test_acknowledgements_come_with_a_fetch(connect: Connect) -> None:  # RPC-38, RPC-39
     async with connect() as client:
         key = await prepare(client, 2, 2)

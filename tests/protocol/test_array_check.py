@@ -13,7 +13,7 @@ from kio.serial import entity_writer
 
 from kbroker.api import APIS
 from kbroker.protocol.array_check import _program, _run, check_arrays
-from kbroker.protocol.messages import build, read_request, read_request_head, request_schema
+from kbroker.protocol.messages import build, encode, milliseconds, read_request, read_request_head, request_schema
 
 EVERY_VERSION = [(api.key, version) for api in APIS.values() for version in range(api.first, api.last + 1)]
 
@@ -200,3 +200,17 @@ def test_null_for_an_array_that_may_not_be_null(api: str, version: int, body: by
 def test_null_for_an_array_that_may_be_null() -> None:
     metadata = next(found.key for found in APIS.values() if found.module == "metadata")
     assert check_arrays(request_schema(metadata, 12), b"\x00\x01\x00\x00", 0) == []
+
+
+@pytest.mark.parametrize("duration_ms", [(1 << 63) - 1, -(1 << 63), 1 << 61, -1, 0, 86_400_000])
+def test_a_duration_that_the_decoder_cannot_hold_is_the_longest(duration_ms: int) -> None:
+    values = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "", "retention_time": 4, "topics": ()}
+    head = {"request_api_key": 8, "request_api_version": 2, "correlation_id": 1, "client_id": "x"}
+    schema = request_schema(8, 2)
+    frame = bytearray(encode(build(schema.__header_schema__, head)) + encode(build(schema, values)))
+    at = frame.rindex((4).to_bytes(8, "big"))
+    frame[at : at + 8] = duration_ms.to_bytes(8, "big", signed=True)
+    body = read_request(read_request_head(frame), frame)
+    longest_ms = 292_000 * 365 * 86_400_000
+    found_ms = milliseconds(body.retention_time)
+    assert found_ms == duration_ms if abs(duration_ms) < longest_ms else abs(found_ms) >= longest_ms and (found_ms > 0) == (duration_ms > 0)
