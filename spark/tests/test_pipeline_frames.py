@@ -67,8 +67,25 @@ def test_windows(state: DataFrame) -> None:
     assert heads == {0: ("acknowledged", 1), 1: ("available", 4), 2: ("not delivered", 0)}
 
 
-def test_oldest_unfinished_passes_what_is_finished_at_the_head(state: DataFrame) -> None:
-    assert by_partition(health.oldest_unfinished(state), "oldest_offset") == {0: (108,), 1: (50,), 2: (7,)}
+PARTS = "group string, topic_id string, partition int, log_start_offset bigint, log_end_offset bigint, lag bigint"
+
+
+def parts_of(spark: SparkSession, *bounds: tuple[int, int, int, int]) -> DataFrame:
+    """(partition, log start, log end, lag)"""
+    return spark.createDataFrame([("g", "id", *each) for each in bounds], PARTS)
+
+
+@pytest.mark.parametrize(
+    ("log_starts", "oldest"),
+    [((0, 20, 0), (108, 50, 7)), ((106, 51, 9), (108, 54, 9)), ((109, 52, 7), (109, 54, 7)), ((120, 60, 0), (120, 60, 7))],
+)
+def test_oldest_unfinished_passes_what_is_finished_at_the_head(
+    spark: SparkSession, state: DataFrame, log_starts: tuple[int, ...], oldest: tuple[int, ...]
+) -> None:
+    """The head is where the log begins, if retention has passed the start offset."""
+    parts = parts_of(spark, *((partition, start, 200, 1) for partition, start in enumerate(log_starts)))
+    found = by_partition(health.oldest_unfinished(state, parts), "oldest_offset")
+    assert found == {partition: (offset,) for partition, offset in enumerate(oldest)}
 
 
 def test_given_up_once_however_it_is_known(spark: SparkSession, state: DataFrame) -> None:
@@ -80,12 +97,9 @@ def test_given_up_once_however_it_is_known(spark: SparkSession, state: DataFrame
 
 
 def test_shares(spark: SparkSession, state: DataFrame) -> None:
-    bounds = [("g", "id", 0, 0, 120, 12), ("g", "id", 1, 20, 60, 7), ("g", "id", 2, 0, 7, 0)]
-    parts = spark.createDataFrame(
-        bounds, "group string, topic_id string, partition int, log_start_offset bigint, log_end_offset bigint, lag bigint"
-    )
+    parts = parts_of(spark, (0, 0, 120, 12), (1, 20, 60, 7), (2, 0, 7, 0))
     given_up = health.given_up_now(state, letters_of(spark, (0, 20)))
-    shares = health.shares(health.windows(state), parts, health.oldest_unfinished(state), given_up)
+    shares = health.shares(health.windows(state), parts, health.oldest_unfinished(state, parts), given_up)
     found = by_partition(shares, "finished", "archived", "acknowledged", "dead_lettered", "backlog", "oldest_offset", "produced")
     assert found == {0: (108, 4, 104, 1, 12, 108, 120), 1: (53, 0, 53, 0, 7, 50, 60), 2: (7, 0, 7, 0, 0, None, 7)}
 

@@ -57,15 +57,19 @@ def windows(batches: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def oldest_unfinished(batches: DataFrame) -> DataFrame:
-    """The first offset of each share-partition that is not finished: its start offset, unless what is finished there was not yet passed.
+def oldest_unfinished(batches: DataFrame, parts: DataFrame) -> DataFrame:
+    """The first offset of each share-partition that the log has and that is not finished: its start offset, or the log's where retention
+    has passed that, unless what is finished there was not yet passed.
 
-    Finished batches in offset order touch from the start offset on as long as each begins where the sizes of those before it end.
+    Finished batches in offset order touch from there on as long as each begins where the sizes of those before it end.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    finished = batches.where(F.col("state").isin(*FINISHED) & (F.col("first_offset") >= F.col("start_offset")))
+    starts = parts.select(*KEY, F.col("log_start_offset").alias("log_start"))
+    batches = batches.join(starts, list(KEY), "left").withColumn("start_offset", F.greatest("start_offset", "log_start"))
+    finished = batches.where(F.col("state").isin(*FINISHED) & (F.col("last_offset") >= F.col("start_offset")))
+    finished = finished.withColumn("first_offset", F.greatest("first_offset", "start_offset"))
     before = Window.partitionBy(*KEY).orderBy("first_offset").rowsBetween(Window.unboundedPreceding, -1)
     expected = F.col("start_offset") + F.coalesce(F.sum(_size()).over(before), F.lit(0))
     touching = finished.withColumn("expected", expected).where(F.col("first_offset") == F.col("expected"))
@@ -128,7 +132,7 @@ def shares(windows: DataFrame, parts: DataFrame, oldest: DataFrame, given_up: Da
     return (
         joined.withColumn("finished", finished)
         .withColumn("archived", F.least(F.coalesce("archived", F.lit(0)), F.col("finished")))
-        .withColumn("oldest_offset", F.when(backlog > 0, F.greatest("oldest_offset", "log_start")))
+        .withColumn("oldest_offset", F.when(backlog > 0, F.col("oldest_offset")))
         .select(
             *KEY, "topic", "log_start", "log_end", F.coalesce("start_offset", F.lit(-1)).alias("start_offset"), "state_epoch",
             F.coalesce("log_end", F.lit(0)).alias("produced"), "finished", (F.col("finished") - F.col("archived")).alias("acknowledged"),

@@ -135,7 +135,9 @@ def take(spark: SparkSession, store: Store, directory: Directory, settings: Sett
     columns = [name.split()[0] for name in GIVEN_UP_SCHEMA.split(", ")][:-1]
     every = new_frame.select(*columns) if known is None else known.select(*columns).unionByName(new_frame.select(*columns))
     tell("adding up")
-    shares = rows_of(health.shares(health.windows(batches), state["share-partitions"], health.oldest_unfinished(batches), every))
+    share_partitions = state["share-partitions"]
+    oldest = health.oldest_unfinished(batches, share_partitions)
+    shares = rows_of(health.shares(health.windows(batches), share_partitions, oldest, every))
     counts = rows_of(health.delivery_counts(batches, new_frame).orderBy("group", "topic", "partition", "delivery_count"))
     worst = rows_of(health.worst(batches, new_frame, _MOST_WORST))
     tell("looking up records")
