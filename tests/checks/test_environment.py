@@ -24,6 +24,16 @@ runpy.run_path({script!r}, run_name="__main__")
 """Runs the script as a Python 3.10 would, on machines that have none."""
 
 
+WITHOUT_VENV = """
+import importlib.util, runpy, sys
+there = importlib.util.find_spec
+importlib.util.find_spec = lambda name: None if name == "ensurepip" else there(name)
+sys.argv = [{script!r}, *sys.argv[1:]]
+runpy.run_path({script!r}, run_name="__main__")
+"""
+"""As a Debian without python3-venv does."""
+
+
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(part) for part in command], cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
 
@@ -48,6 +58,13 @@ def test_a_python_that_is_too_old_is_refused_before_anything_is_made(tmp_path: P
     (line,) = ended.stderr.splitlines()
     assert line.startswith("kbroker needs Python 3.11 or later, and ")
     assert "; name another one, as in: make demo PYTHON=python3." in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_python_without_venv_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    ended = run(sys.executable, "-c", WITHOUT_VENV.format(script=str(SCRIPT)), tmp_path / "venv", "nothing", *NOTHING_NEW)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.endswith(f": apt install python{sys.version_info[0]}.{sys.version_info[1]}-venv\n")
     assert list(tmp_path.iterdir()) == []
 
 
