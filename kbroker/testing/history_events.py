@@ -7,7 +7,8 @@ A history is a sequence of these, from several processes, each process writing i
     what a process was told is written down after it was told     (SendConfirmed, Delivered, AckAnswered, CommitAnswered, LifeEnded)
 
 so that every event bounds, from the right side, the moment at which the broker acted. On disk an event is one line of JSON.
-Knows nothing of brokers, clients and files: the judges are kbroker.testing.history (share groups) and group_history (consumer groups).
+Knows nothing of brokers, clients and files: the judges are kbroker.testing.history (share groups), group_history
+(consumer groups) and producer_history (producers and purged logs).
 """
 
 from __future__ import annotations
@@ -56,20 +57,25 @@ class LifeBegan:
 
 @dataclass(frozen=True, slots=True)
 class LifeEnded:
-    """The broker process of this life is known to be dead."""
+    """The broker process of this life is known to be dead. `orderly`: it ended by itself, after SIGTERM."""
 
     at_ns: int
     life: int
+    orderly: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """`value` names the record and is never sent twice by the application (a client library may repeat it by itself)."""
+    """`value` names the record and is never sent twice by the application (a client library may repeat it by itself).
+
+    `is_old`: its timestamp lies so far back that retention by time may remove it at once.
+    """
 
     at_ns: int
     producer: str
     value: str
     idempotent: bool = False
+    is_old: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +147,12 @@ class Drained:
 
 @dataclass(frozen=True, slots=True)
 class LogRead:
-    """An ordinary read of the log, at the end, found this value there."""
+    """An ordinary read of the log, at the end, found this value there. `is_cut`: the log begins inside the batch that holds it."""
 
     at_ns: int
     record: Record
     value: str
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +247,84 @@ class CommittedAtEnd:
     offset: int
 
 
+# --- producers that keep their id and sequence over the lives of a broker, and logs that are purged ---
+
+
+@dataclass(frozen=True, slots=True)
+class IdTaken:
+    """InitProducerId was answered with this id."""
+
+    at_ns: int
+    producer_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSent:
+    """One try of a batch: records of the sequences from `sequence` on, `count` of them. The same again is a retry, or a repeat."""
+
+    at_ns: int
+    producer_id: int
+    topic: str
+    partition: int
+    sequence: int
+    count: int
+    is_old: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAnswered:
+    """To this producer's last BatchSent for the partition. `error`: Kafka's code. A try that is not answered may have been done."""
+
+    at_ns: int
+    producer_id: int
+    topic: str
+    partition: int
+    sequence: int
+    error: int
+    base_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeSent:
+    """DeleteRecords: nothing below `offset` is wanted any more; -1 for all that is there."""
+
+    at_ns: int
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeAnswered:
+    """To the last PurgeSent for the partition: its log begins at `start` now."""
+
+    at_ns: int
+    topic: str
+    partition: int
+    error: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class BoundsSeen:
+    """ListOffsets, asked at `asked_ns`, when no purge was under way: the first offset of the log, and the one behind its last."""
+
+    at_ns: int
+    asked_ns: int
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLost:
+    """A power cut, after LifeEnded. `promises_end`: with durability `os`, which promises nothing about what was not synced."""
+
+    at_ns: int
+    promises_end: bool
+
+
 Event: TypeAlias = (
     LifeBegan
     | LifeEnded
@@ -261,6 +346,13 @@ Event: TypeAlias = (
     | Gone
     | Back
     | CommittedAtEnd
+    | IdTaken
+    | BatchSent
+    | BatchAnswered
+    | PurgeSent
+    | PurgeAnswered
+    | BoundsSeen
+    | PowerLost
 )
 
 _EVENTS: dict[str, type[Event]] = {
@@ -286,6 +378,13 @@ _EVENTS: dict[str, type[Event]] = {
         Gone,
         Back,
         CommittedAtEnd,
+        IdTaken,
+        BatchSent,
+        BatchAnswered,
+        PurgeSent,
+        PurgeAnswered,
+        BoundsSeen,
+        PowerLost,
     )
 }
 _FIELDS = {"record": lambda value: Record(*value), "kind": AckKind, "outcome": Outcome}
