@@ -5,18 +5,22 @@
     answers-early   write() returns before it writes; the write is made when the next one comes
     loses-offsets   state stores: every third offset that a consumer group commits is not written
     notes-early     segment only: checkpoints tell of batches that no sync() has seen yet
+    believes-purged   state stores: a producer snapshot from below a log's start seems to be one of that start
+    keeps-snapshots   state stores: a producer snapshot goes only when a newer one comes
+    keeps-starts      state stores: the start of a log is never put back, whatever a power cut has taken from its end
+    ids-unsynced      state stores: the sync() behind a new block of producer ids returns at once, and the next one sees to it
 
 A broken engine is named like skips-sync:segment. `install` makes the names known in this process, and only there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from kbroker import plugins
-from kbroker.state_records import GroupOffsetKey
+from kbroker.state_records import PRODUCER_IDS, GroupOffsetKey, LogStart, LogStartKey, ProducerSnapshotKey
 
 SETTLED = 20
 """Writes of a state store that nothing happens to: a broker that forgets its own start would fail in plain sight."""
@@ -87,12 +91,78 @@ class NotesEarly(Broken):
             self._store._checkpoints.write_due(len(self._store._dirty))
 
 
+def _offset_of(key: bytes) -> int | None:
+    """Of the producer snapshot with this key; None if it is another one's."""
+    namespace = ProducerSnapshotKey.namespace
+    return ProducerSnapshotKey.parse(key[len(namespace) :]).offset if key.startswith(namespace) else None
+
+
+def _log_of(key: bytes) -> bytes:
+    """What all keys of producer snapshots of one log begin with."""
+    return key[:-8]
+
+
+class BelievesPurged(Broken):
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for key, value in self._store.scan(prefix):
+            yield self._moved(key), value
+
+    def _moved(self, key: bytes) -> bytes:
+        offset = _offset_of(key)
+        if offset is None:
+            return key
+        found = ProducerSnapshotKey.parse(key[len(ProducerSnapshotKey.namespace) :])
+        start = self._store.get(LogStartKey(found.topic_id, found.partition).encode())
+        begins = 0 if start is None else LogStart.decode(start).offset
+        return ProducerSnapshotKey(found.topic_id, found.partition, max(offset, begins)).encode()
+
+
+class KeepsSnapshots(Broken):
+    def write(self, *args: Any, **options: Any) -> None:
+        changes, *others = args
+        renewed = {_log_of(key) for key, value in changes if _offset_of(key) is not None and value is not None}
+        kept = [(key, value) for key, value in changes if value is not None or _offset_of(key) is None or _log_of(key) in renewed]
+        self._store.write(kept, *others, **options)
+
+
+class KeepsStarts(Broken):
+    def write(self, *args: Any, **options: Any) -> None:
+        changes, *others = args
+        self._store.write([change for change in changes if not self._goes_back(*change)], *others, **options)
+
+    def _goes_back(self, key: bytes, value: bytes | None) -> bool:
+        if not key.startswith(LogStartKey.namespace) or value is None:
+            return False
+        stored = self._store.get(key)
+        return stored is not None and LogStart.decode(value).offset < LogStart.decode(stored).offset
+
+
+class IdsUnsynced(Broken):
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self._skips = False
+
+    def write(self, *args: Any, **options: Any) -> None:
+        self._store.write(*args, **options)
+        self._skips = self._skips or any(key == PRODUCER_IDS.encode() for key, _ in args[0])
+
+    def sync(self) -> None:
+        if self._skips:
+            self._skips = False
+        else:
+            self._store.sync()
+
+
 BROKEN: dict[str, type[Broken]] = {
     "skips-sync": SkipsSync,
     "drops-writes": DropsWrites,
     "answers-early": AnswersEarly,
     "loses-offsets": LosesOffsets,
     "notes-early": NotesEarly,
+    "believes-purged": BelievesPurged,
+    "keeps-snapshots": KeepsSnapshots,
+    "keeps-starts": KeepsStarts,
+    "ids-unsynced": IdsUnsynced,
 }
 
 

@@ -65,6 +65,12 @@ class Client:
         if code != 0:
             raise ClientFailed(f"client {self.name} ended with {code}:\n{self._errors.read_text()[-4000:]}")
 
+    def freeze(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
     def check_alive(self) -> None:
         if self._process.poll() is not None:
             raise ClientFailed(f"client {self.name} ended early:\n{self._errors.read_text()[-4000:]}")
@@ -115,6 +121,11 @@ class Torment:
         self.broker.kill9()
         self.kills += 1
         self.write(LifeEnded(time.monotonic_ns(), self.life))
+
+    def stop_broker(self) -> None:
+        """In good order, whatever its clients are about."""
+        self.broker.stop()
+        self.write(LifeEnded(time.monotonic_ns(), self.life, orderly=True))
 
     def start_and_kill_early(self) -> None:
         """Kill it while it starts or recovers, if that takes long enough."""

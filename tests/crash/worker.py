@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, ShareConsumer, TopicPartition
 
@@ -39,6 +39,7 @@ from kbroker.testing.history_events import (
     Sent,
     to_json,
 )
+from tests.crash.purge_topics import AGING, OLD_MS, TOPICS
 from tests.powercut.recording import write_mark
 
 TOPIC, GROUP, PARTITIONS = "orders", "workers", 3
@@ -95,14 +96,32 @@ def value_of(message: Message) -> str:
 
 def produce(name: str, bootstrap: str, history: History, seed: int) -> None:
     """Two producers, one of them idempotent; small bursts, some records of several pages."""
+    _produce(name, bootstrap, history, seed, (True, False), [(TOPIC, partition, False) for partition in range(PARTITIONS)])
+
+
+def produce_old(name: str, bootstrap: str, history: History, seed: int) -> None:
+    """Two producers, both idempotent, for logs that are purged: what goes to AGING is old enough to be removed at once."""
+    places = [(topic, partition, topic == AGING) for topic, partitions in TOPICS.items() for partition in range(partitions)]
+    _produce(name, bootstrap, history, seed, (True, True), places)
+
+
+Place: TypeAlias = tuple[str, int, bool]
+"""Topic, partition, and whether records get there with a timestamp that is long past."""
+
+
+def _produce(
+    name: str, bootstrap: str, history: History, seed: int, idempotent: Sequence[bool], places: Sequence[Place]
+) -> None:
     threads = []
-    for number, idempotent in enumerate((True, False)):
-        work = (f"{name}.{number}", bootstrap, history, random.Random(seed + number), idempotent)
+    for number, each in enumerate(idempotent):
+        work = (f"{name}.{number}", bootstrap, history, random.Random(seed + number), each, places)
         threads.append(threading.Thread(target=guarded, args=(produce_one, *work)))
     run_until_stopped(threads)
 
 
-def produce_one(name: str, bootstrap: str, history: History, chooser: random.Random, idempotent: bool) -> None:
+def produce_one(
+    name: str, bootstrap: str, history: History, chooser: random.Random, idempotent: bool, places: Sequence[Place]
+) -> None:
     config = {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": idempotent, "linger.ms": 2, "retry.backoff.ms": 20}
     # Without a limit: where one record times out that may have been written, the library goes on with a new epoch, in which it sends
     # again what it had sent before, and nobody can tell these from new records.
@@ -118,8 +137,10 @@ def produce_one(name: str, bootstrap: str, history: History, chooser: random.Ran
             value = f"{name}-{sent}"
             sent += 1
             padding = b" " * chooser.choice([0, 0, 0, 200, 9000])
-            history.write(Sent(time.monotonic_ns(), name, value, idempotent))
-            producer.produce(TOPIC, value.encode() + padding, partition=chooser.randrange(PARTITIONS), on_delivery=delivered)
+            topic, partition, is_old = chooser.choice(places)
+            timestamp_ms = time.time_ns() // 1_000_000 - (OLD_MS if is_old else 0)
+            history.write(Sent(time.monotonic_ns(), name, value, idempotent, is_old))
+            producer.produce(topic, value.encode() + padding, partition=partition, timestamp=timestamp_ms, on_delivery=delivered)
         producer.poll(0)
         stopping.wait(chooser.uniform(0.005, 0.06))
     left = producer.flush(60)
@@ -284,6 +305,7 @@ def guarded(work: Callable[..., None], *args: object) -> None:
 
 ROLES: dict[str, Callable[[str, str, History, int], None]] = {
     "produce": produce,
+    "produce-old": produce_old,
     "consume": consume,
     "drain": drain,
     "drain-again": partial(drain, longest_session_s=MUCH_LONGER_S),
