@@ -145,6 +145,10 @@ class _File:
             _apply(content, change)
         return content
 
+    def safe(self, chooser: random.Random) -> Content:
+        """No more than is safe, where a write through O_DSYNC does not come after others."""
+        return self.survivor(chooser, 0.0) if any(change.forced for change in self.pending) else self.base.copy()
+
     def survivor(self, chooser: random.Random, keep: float) -> Content:
         """What a power cut may leave of it now."""
         if not self.pending:
@@ -371,6 +375,26 @@ class Disk:
             if forced or (place < reached if ordered else chooser.random() < keep):
                 naming.apply(tree)
         return self._state(tree, lambda file: file.survivor(chooser, chooser.choice(KEEP)))
+
+    def survivor_of_parts(self, chooser: random.Random, is_kept: Callable[[str], bool]) -> State:
+        """One of these states: everything has reached the disk at some paths, and nothing that was not synced at the others.
+
+        Files are written back one by one: it shows at once what relies on the order between two of them.
+        """
+        tree: Tree = {directory: dict(names) for directory, names in self._safe.items()}
+        directories = {ROOT: "", **{node: path for path, node in self._walk(self._now, ROOT, "") if node in self._directories}}
+        for naming, forced in self._pending:
+            places = [place for place in (naming.gone, naming.named) if place is not None]
+            if forced or all(is_kept(f"{directories.get(directory, '')}/{name}".lstrip("/")) for directory, name in places):
+                naming.apply(tree)
+        state: State = {}
+        for path, node in self._walk(tree, ROOT, ""):
+            if node in self._directories:
+                state[path] = None
+            else:
+                file = self._files[node]
+                state[path] = file.latest() if is_kept(path) else file.safe(chooser)
+        return state
 
     def _state(self, tree: Tree, content: object) -> State:
         assert callable(content)

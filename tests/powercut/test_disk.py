@@ -169,3 +169,17 @@ def test_what_was_there_before_is_safe(tmp_path: Path) -> None:
 def test_what_cannot_be_recorded_is_refused() -> None:
     with pytest.raises(AssertionError, match="could not record"):
         Disk().apply(entry(Op.UNSUPPORTED, "f", "symbolic link"))
+
+
+def test_some_paths_are_kept_whole_and_of_others_nothing_unsynced() -> None:
+    """Synced bytes and names are there on either side, and so is what was written through O_DSYNC."""
+    made = [entry(Op.MKDIR, "kept"), entry(Op.MKDIR, "lost"), *sync_names()]
+    files = [create("kept/f", 1), create("lost/f", 2), create("lost/forced", 3), *sync_names("kept"), *sync_names("lost")]
+    written = [write(A, number=1), *sync(1), write(A, number=2), *sync(2), write(B, number=1), write(B, number=2)]
+    unsynced = [write(A, number=3, flags=DSYNC), create("kept/new", 4), create("lost/new", 5)]
+    disk = Disk()
+    for each in [*made, *files, *written, *unsynced, entry(Op.UNLINK, "lost/f")]:
+        disk.apply(each)
+    state = disk.survivor_of_parts(random.Random(0), lambda path: path.startswith("kept"))
+    assert dict(as_bytes(state)) == {"kept": None, "kept/f": B, "kept/new": b"", "lost": None, "lost/f": A, "lost/forced": A}
+    assert as_bytes(state) in {as_bytes(disk.survivor(random.Random(seed))) for seed in range(STATES * 10)}
