@@ -407,8 +407,7 @@ class Ledger:
         for read in reads.values():
             if read.value not in self._sent:
                 self._violates("invented", f"value {read.value!r} was never sent", read.record, read)
-            if not read.is_cut:
-                copies[read.value].append(read)
+            copies[read.value].append(read)
         for value, found in copies.items():
             if len(found) > 1:
                 self._violates("duplicated", f"{value} is there {len(found)} times", found[0].record, *found)

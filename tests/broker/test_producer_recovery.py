@@ -40,9 +40,9 @@ def engine(request: pytest.FixtureRequest) -> str:
     return require_engine(request.param)
 
 
-def batch(sequence: int = -1, producer_id: int = -1) -> bytes:
+def batch(sequence: int = -1, producer_id: int = -1, *, count: int = 1) -> bytes:
     producer = ProducerInfo(producer_id, 0, sequence) if producer_id >= 0 else ProducerInfo()
-    return build_batch([Record(0, 1_700_000_000_000, None, b"x" * 50)], producer=producer)
+    return build_batch([Record(0, 1_700_000_000_000, None, b"x" * 50)] * count, producer=producer)
 
 
 def damaged(data: bytes, at: int) -> bytes:
@@ -176,6 +176,17 @@ class TestPurges:
             assert snapshots(lives.running, log) == [], "removed at the start"
             assert await append(partition, batch(6, P)) == 7, "not 45"
             assert await append(partition, batch(6, P)) == 7, "a repeat"
+
+    async def test_a_batch_that_the_log_start_cuts_is_known(self, lives: Lives) -> None:
+        """The rest of it is in the log: a retry must not be stored whole beside that."""
+        async with lives.life() as partition:
+            assert await append(partition, batch(0, P, count=3)) == 0
+            log = partition.log
+            lives.crash()
+        lives.change_state((LogStartKey(log.topic_id, 0).encode(), LogStart(1).encode()))
+        async with lives.life() as partition:
+            assert await append(partition, batch(0, P, count=3)) == 0, "a repeat"
+            assert await append(partition, batch(3, P)) == 3
 
     @pytest.mark.parametrize("offset", [2, 3])
     async def test_a_snapshot_at_the_log_start_is_exact(self, lives: Lives, offset: int) -> None:

@@ -334,8 +334,7 @@ def test_a_record_is_there_twice(story: Story) -> None:
     assert story.rules() == {"duplicated"}
 
 
-def test_a_batch_that_the_start_has_cut_may_be_there_twice() -> None:
-    """Nobody says yet that a broker knows of it after a crash."""
+def test_a_batch_that_the_start_has_cut_is_there_once() -> None:
     story = Story()
     story.send(0, 0, count=3)
     story.purge(1, 1)
@@ -343,7 +342,7 @@ def test_a_batch_that_the_start_has_cut_may_be_there_twice() -> None:
     story.send(0, 3, count=3)
     values = [story.value(sequence) for sequence in range(3)]
     story.read(1, *values[1:], *values, cut=[1, 2])
-    assert story.judge().ok, str(story.judge())
+    assert "duplicated" in story.rules()
 
 
 def test_records_of_a_library_are_reordered() -> None:
