@@ -5,7 +5,8 @@
     answers-early   write() returns before it writes; the write is made when the next one comes
     loses-offsets   state stores: every third offset that a consumer group commits is not written
     notes-early     segment only: checkpoints tell of batches that no sync() has seen yet
-    believes-purged   state stores: a producer snapshot from below a log's start seems to be one of that start
+    believes-purged   state stores: the producer snapshot that is saved with a log's start is lost, and an older one seems to be of
+                      that start
     keeps-snapshots   state stores: a producer snapshot goes only when a newer one comes
     keeps-starts      state stores: the start of a log is never put back, whatever a power cut has taken from its end
     ids-unsynced      state stores: the sync() behind a new block of producer ids returns at once, and the next one sees to it
@@ -16,6 +17,7 @@ A broken engine is named like skips-sync:segment. `install` makes the names know
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -103,9 +105,20 @@ def _log_of(key: bytes) -> bytes:
 
 
 class BelievesPurged(Broken):
+    def write(self, *args: Any, **options: Any) -> None:
+        changes, *others = args
+        if any(key.startswith(LogStartKey.namespace) for key, _ in changes):
+            changes = [(key, value) for key, value in changes if _offset_of(key) is None]
+        self._store.write(changes, *others, **options)
+
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         for key, value in self._store.scan(prefix):
             yield self._moved(key), value
+
+    @contextmanager
+    def snapshot(self) -> Iterator[BelievesPurged]:
+        with self._store.snapshot() as moment:
+            yield BelievesPurged(moment)
 
     def _moved(self, key: bytes) -> bytes:
         offset = _offset_of(key)
