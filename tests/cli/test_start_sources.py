@@ -162,7 +162,8 @@ def test_errors_name_the_variable(
         (
             "group.share.heartbeat.interval.ms=100000",
             "the configuration contradicts itself: group.share.max.heartbeat.interval.ms (15000) must be greater than or equal to "
-            "group.share.heartbeat.interval.ms (100000); set: group.share.heartbeat.interval.ms by {file}, line 2",
+            "group.share.heartbeat.interval.ms (100000): raise the one or lower the other, both in one request where both are "
+            "altered; set: group.share.heartbeat.interval.ms by {file}, line 2",
         ),
     ],
     ids=lambda value: value.split("=")[0] if isinstance(value, str) else "",
