@@ -1,7 +1,8 @@
 """Logs that a client asks for a topic that does not exist: such a consumer waits for ever, without an error.
 
 Each topic gets one line in ten minutes, however often clients ask, and all topics together at most a
-hundred. The broker cannot tell whether a client waits or only looks. A line too much, where an
+hundred. Names that begin with "__" are for tools, which create such topics themselves with settings
+of their own: they get no line. The broker cannot tell whether a client waits or only looks. A line too much, where an
 administrator has mistyped a name, does no harm.
 """
 
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 import trio
 
-from kbroker.broker.topics import INTERNAL_TOPICS, Topics, check_name
+from kbroker.broker.topics import Topics, check_name
 from kbroker.errors import KafkaError
 from kbroker.seldom import Seldom
 
@@ -50,7 +51,7 @@ class MissingTopics:
                 self._warn(name, f"client {client_id[:_SHOWN]!r} at {host}, in group {group_id[:_SHOWN]!r},")
 
     def _warn(self, name: str, who: str) -> None:
-        if name in INTERNAL_TOPICS or not self._seldom.times(name, trio.current_time()):
+        if name.startswith("__") or not self._seldom.times(name, trio.current_time()):
             return
         try:
             check_name(name)

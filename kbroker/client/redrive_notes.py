@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import UUID
 
-from kbroker.client.admin import Topic, create_topic, topics
+from kbroker.client.admin import ResourceType, Topic, alter_configs, create_topic, topics
 from kbroker.client.dead_letters import Choice
 from kbroker.client.rpc import Connection
 from kbroker.client.topic_logs import append, bounds, read_records
@@ -139,13 +139,14 @@ class Notes:
 
     def start(self, started: Started) -> Redrive:
         """The redrive of that name: this one, unless somebody else has just started one."""
-        if self._topic is None:
-            try:
-                create_topic(self._connection, NOTES_TOPIC, partitions=1, config=_CONFIG)
-            except KafkaError as error:
-                if error.code is not ErrorCode.topic_already_exists:
-                    raise
-            self._topic = _find(self._connection)
+        try:
+            create_topic(self._connection, NOTES_TOPIC, partitions=1, config=_CONFIG)
+        except KafkaError as error:
+            if error.code is not ErrorCode.topic_already_exists:
+                raise
+            # A topic that somebody created by hand would lose the notes to retention, and all would be sent again.
+            alter_configs(self._connection, ResourceType.TOPIC, NOTES_TOPIC, set_configs=_CONFIG)
+        self._topic = _find(self._connection)
         self._add(started.redrive, started.encode())
         self._read()  # as everybody else sees it
         return self.redrives[started.key]

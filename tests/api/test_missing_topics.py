@@ -55,7 +55,7 @@ async def test_a_question_about_a_topic_that_does_not_exist(
 ) -> None:
     async with connect() as client:
         await client.create_topic("orders")
-        await metadata(client, "orders", "__consumer_offsets")
+        await metadata(client, "orders", "__consumer_offsets", "__kbroker_redrives")
         await metadata(client, "made", create=True)
         assert said(caplog) == []
         await metadata(client, "orders", "missing", "also.missing")

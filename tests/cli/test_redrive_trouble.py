@@ -117,6 +117,18 @@ def test_foreign_and_broken_notes(broker: RunningBroker, command: Command, topic
     assert set(redriven(broker, topic, "rest").values()) == {1}
 
 
+def test_notes_outlive_a_topic_that_was_created_by_hand(broker: RunningBroker, command: Command, topic: str) -> None:
+    """With retention as other topics have it, the notes would go, and every record would be sent again."""
+    letters = fill(broker, topic, 2)
+    command("topics", "delete", NOTES_TOPIC)
+    assert command("topics", "create", NOTES_TOPIC, "--config", "retention.ms=1").code == OK
+    assert command("dead-letters", "redrive", letters, "--name", "one").code == OK
+    with broker.connect() as connection:
+        configs = {each.name: each.value for each in admin.describe_configs(connection, admin.ResourceType.TOPIC, NOTES_TOPIC)}
+    assert (configs["retention.ms"], configs["retention.bytes"]) == ("-1", "-1")
+    assert set(redriven(broker, topic, "one").values()) == {1}
+
+
 def test_a_lost_start_note(broker: RunningBroker, command: Command, topic: str) -> None:
     """What is still noted as sent is not sent again, and the redrive cannot go on."""
     letters = fill(broker, topic, 2)
