@@ -37,8 +37,9 @@ from kbroker.broker.group_commit import GroupCommit, GroupCommitStatistics
 from kbroker.broker.local_persister import CountsShareState, LocalPersister, PersisterContext
 from kbroker.broker.missing_topics import MissingTopics, MissingTopicsStatistics
 from kbroker.broker.options import StartOptions
+from kbroker.broker.partition import Partition
 from kbroker.broker.producer_ids import ProducerIds, ProducerIdsStatistics
-from kbroker.broker.producer_recovery import SNAPSHOT_BYTES, snapshot_changes
+from kbroker.broker.producer_recovery import SNAPSHOT_BYTES, is_long_replay, snapshot_changes
 from kbroker.broker.recovery import load_topics, note_persister, raise_generation
 from kbroker.broker.removed_records import RemovedRecords
 from kbroker.broker.retention import run_retention
@@ -55,7 +56,7 @@ from kbroker.coordinator.groups import Groups
 from kbroker.coordinator.offsets import Offsets
 from kbroker.coordinator.share_group import ShareGroupCoordinator
 from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateStatistics
-from kbroker.errors import NoSpace, OperatorError, StoreFailed
+from kbroker.errors import KafkaError, NoSpace, OperatorError, StoreFailed
 from kbroker.metrics import BrokerMetrics
 from kbroker.share.persister import Persister
 from kbroker.share.session import ShareSessionsStatistics
@@ -217,18 +218,27 @@ class Broker:
             has_expired = least_bytes <= 1 and partition.producers is not None and partition.producers.expire(oldest_ms) > 0
             if partition.deleted or (appended_bytes < least_bytes and not has_expired):
                 continue
-            changes = snapshot_changes(partition, self.state_store, oldest_ms)
-            if not changes and may_replay:
-                await partition.load_producers()
-                changes = snapshot_changes(partition, self.state_store, oldest_ms)
-            if not changes or partition.deleted:
-                continue
             try:
-                await self.state.commit(changes)
+                if await self._save_producers_of(partition, oldest_ms, may_replay):
+                    partition.bytes_since_snapshot -= appended_bytes
+            except KafkaError:
+                continue  # The topic is being deleted.
             except (NoSpace, StoreFailed) as error:
                 logger.warning("producer state was not saved: %s", error)
                 return
-            partition.bytes_since_snapshot -= appended_bytes
+
+    async def _save_producers_of(self, partition: Partition, oldest_ms: int, may_replay: bool) -> bool:
+        """False: its state is not known, and stays so."""
+        changes = snapshot_changes(partition, self.state_store, oldest_ms)
+        if not changes and may_replay and not is_long_replay(partition, self.state_store):
+            await partition.load_producers()
+            changes = snapshot_changes(partition, self.state_store, oldest_ms)
+        # It replaces one that a power cut leaves good. It must not itself speak of what a power cut takes.
+        await self.logs.flush()
+        if not changes or partition.deleted:
+            return False
+        await self.state.commit(changes)
+        return True
 
     async def run_producer_snapshots(self) -> None:
         for check in itertools.count(1):

@@ -81,7 +81,7 @@ def walk_back_now(partition: Partition, walk: ChainWalk) -> None:
 
 def _control_batches(partition: Partition, start: int, end: int) -> Iterator[tuple[memoryview, int, BatchHeader]]:
     offset = start
-    while offset < end and (views := partition.read_now(offset, max_bytes=_CHUNK_BYTES, end_offset=end)):
+    while offset < end and (views := partition.read_stored(offset, max_bytes=_CHUNK_BYTES, end_offset=end)):
         for view, position, header in iter_possible(views, end):
             if header.is_control:
                 yield view, position, header

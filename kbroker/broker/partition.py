@@ -349,8 +349,11 @@ class Partition:
 
     def read_now(self, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
         """`read` without waiting, for small look-ups. Raises StoreFailed and CORRUPT_MESSAGE."""
-        if self.deleted:
-            return ()
+        return () if self.deleted else self.read_stored(offset, max_bytes=max_bytes, end_offset=end_offset)
+
+    def read_stored(self, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
+        """`read_now` also while the topic is being deleted, which a full disk may refuse yet: for readers that keep what they find.
+        Raises KeyError when the log is gone."""
         return self._read(offset, max_bytes, min(end_offset, self.high_watermark))
 
     def segments(self) -> Sequence[SegmentInfo]:

@@ -16,19 +16,24 @@ wrote is read.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+import trio
 
 from kbroker.broker.producer_state import ProducerStates
 from kbroker.broker.stored_batches import iter_possible
 from kbroker.clock import wall_clock_ms
-from kbroker.errors import KafkaError
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.records import crc_is_valid, read_header
 from kbroker.state_records import ProducerSnapshot, ProducerSnapshotKey
 from kbroker.storage.spi import Change, StateReader
 
 if TYPE_CHECKING:
     from kbroker.broker.partition import Partition
+
+logger = logging.getLogger(__name__)
 
 SNAPSHOT_BYTES = 64 << 20
 _REPLAY_BYTES = 4 << 20
@@ -38,28 +43,42 @@ def read_producers(partition: Partition, store: StateReader) -> ProducerStates:
     """The state as of the high watermark, as long as this broker life has appended nothing of an idempotent producer.
 
     A replayed batch counts as written now: records may bear any timestamp, and a producer must not be forgotten for that.
+
+    Call it in a thread of trio's; it ends between two reads when the caller is cancelled. Raises StoreFailed, and
+    UNKNOWN_TOPIC_OR_PARTITION where the log is gone.
     """
-    states, offset = ProducerStates(), partition.log_start_offset
-    newest = _newest_usable(partition, store)
-    if newest is not None:
-        offset, value = newest
-        states = ProducerStates(ProducerSnapshot.decode(value).producers)
+    states, offset = _newest_readable(partition, store)
     now_ms = wall_clock_ms()
-    while offset < partition.written_from and not partition.deleted:
-        try:
-            replayed_to, is_whole = _replay(partition, states, offset, now_ms)
-        except (KafkaError, KeyError):  # Reported, or the topic was deleted.
-            replayed_to, is_whole = _next_readable(partition, offset), False
-        if not is_whole:
-            states = ProducerStates()
-        offset = replayed_to
+    try:
+        while offset < partition.written_from:
+            trio.from_thread.check_cancelled()
+            try:
+                replayed_to, is_whole = _replay(partition, states, offset, now_ms)
+            except KafkaError:  # It has been reported.
+                replayed_to, is_whole = _next_readable(partition, offset), False
+            if not is_whole:
+                states = ProducerStates()
+            offset = replayed_to
+    except KeyError:
+        raise KafkaError(ErrorCode.unknown_topic_or_partition) from None
     return states
+
+
+def _newest_readable(partition: Partition, store: StateReader) -> tuple[ProducerStates, int]:
+    """The state of the newest snapshot that can be read, and its offset. Without one, nothing, as of the log's start."""
+    for offset, value in sorted(_usable(partition, store), reverse=True):
+        try:
+            return ProducerStates(ProducerSnapshot.decode(value).producers), offset
+        except (ValueError, TypeError) as error:
+            name, number = partition.topic_name, partition.log.partition
+            logger.error("%s-%d: what is stored of its producers as of offset %d is damaged: %s", name, number, offset, error)
+    return ProducerStates(), partition.log_start_offset
 
 
 def _replay(partition: Partition, states: ProducerStates, offset: int, now_ms: int) -> tuple[int, bool]:
     """Replay some batches from `offset` on. Returns where they end, and whether all of them could be believed."""
     end_offset = partition.written_from
-    views = partition.read_now(offset, max_bytes=_REPLAY_BYTES, end_offset=end_offset)
+    views = partition.read_stored(offset, max_bytes=_REPLAY_BYTES, end_offset=end_offset)
     if offset < partition.log_start_offset:  # It has moved: batches may have gone before they were read.
         return partition.log_start_offset, False
     if not views:
@@ -78,11 +97,11 @@ def _replay(partition: Partition, states: ProducerStates, offset: int, now_ms: i
 def _next_readable(partition: Partition, offset: int) -> int:
     """An offset behind `offset`, and not far behind the damage there, at which a batch begins that can be read."""
     step = 1
-    while (probe := offset + step) < partition.written_from and not partition.deleted:
+    while (probe := offset + step) < partition.written_from:
         step *= 2
         try:
-            views = partition.read_now(probe, max_bytes=1, end_offset=partition.written_from)
-        except (KafkaError, KeyError):
+            views = partition.read_stored(probe, max_bytes=1, end_offset=partition.written_from)
+        except KafkaError:
             continue
         if views and (found := read_header(views[0]).base_offset) > offset:
             return found
@@ -97,10 +116,9 @@ def snapshot_changes(partition: Partition, store: StateReader, oldest_ms: int) -
         states.expire(oldest_ms)
         value = ProducerSnapshot(states.confirmed()).encode()
     else:
-        newest = _newest_usable(partition, store)
-        if newest is None or newest[0] < partition.written_from:
+        offset, value = max(_usable(partition, store), default=(-1, b""))
+        if offset < partition.written_from:
             return []
-        value = newest[1]
     key = ProducerSnapshotKey(partition.log.topic_id, partition.log.partition, partition.high_watermark).encode()
     changes: list[Change] = [(found, None) for found, _, _ in _stored(partition, store) if found != key]
     changes.append((key, value))
@@ -109,8 +127,14 @@ def snapshot_changes(partition: Partition, store: StateReader, oldest_ms: int) -
 
 def can_replay_from(partition: Partition, store: StateReader, offset: int) -> bool:
     """Whether the state could be known after a crash if the log began at `offset`."""
-    newest = _newest_usable(partition, store)
-    return newest is not None and newest[0] >= offset
+    return any(known >= offset for known, _ in _usable(partition, store))
+
+
+def is_long_replay(partition: Partition, store: StateReader) -> bool:
+    """Whether much of the log would have to be read: it was never told that no idempotent producer writes there. An append waits
+    for that all the same; what only makes the next start better does not."""
+    offset = max((known for known, _ in _usable(partition, store)), default=partition.log_start_offset)
+    return sum(each.size_bytes for each in partition.segments() if each.end_offset > offset) > 2 * SNAPSHOT_BYTES
 
 
 def unusable_snapshots(partition: Partition, store: StateReader) -> list[Change]:
@@ -119,11 +143,10 @@ def unusable_snapshots(partition: Partition, store: StateReader) -> list[Change]
     return [(key, None) for key, offset, _ in _stored(partition, store) if offset not in usable]
 
 
-def _newest_usable(partition: Partition, store: StateReader) -> tuple[int, bytes] | None:
+def _usable(partition: Partition, store: StateReader) -> Iterator[tuple[int, bytes]]:
     """Offset and value. Where nothing has to be replayed, it does not matter how far the log start has moved since."""
     least = min(partition.log_start_offset, partition.written_from)
-    usable = [(offset, value) for _, offset, value in _stored(partition, store) if least <= offset <= partition.high_watermark]
-    return max(usable, default=None)
+    return ((offset, value) for _, offset, value in _stored(partition, store) if least <= offset <= partition.high_watermark)
 
 
 def _stored(partition: Partition, store: StateReader) -> Iterator[tuple[bytes, int, bytes]]:

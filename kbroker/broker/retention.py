@@ -14,7 +14,7 @@ from kbroker.broker.partition import Partition
 from kbroker.broker.topics import Topics
 from kbroker.clock import wall_clock_ms
 from kbroker.config import TopicConfig
-from kbroker.errors import NoSpace, StoreFailed
+from kbroker.errors import KafkaError, NoSpace, StoreFailed
 from kbroker.storage.spi import SegmentInfo
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ async def run_retention(topics: Topics, check_interval_ms: int) -> None:
                     continue
                 try:
                     await apply_retention(topics, partition, topic.config)
-                except (NoSpace, StoreFailed) as error:
+                except (KafkaError, NoSpace, StoreFailed) as error:
                     logger.warning("retention of %s-%d has to wait: %s", topic.name, partition.log.partition, error)
 
 

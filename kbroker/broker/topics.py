@@ -19,7 +19,7 @@ from uuid import UUID, uuid4
 from kbroker.broker.batch_validation import BatchRules
 from kbroker.broker.group_commit import GroupCommit
 from kbroker.broker.partition import EpochEntry, Partition
-from kbroker.broker.producer_recovery import can_replay_from, read_producers, snapshot_changes
+from kbroker.broker.producer_recovery import SNAPSHOT_BYTES, can_replay_from, is_long_replay, read_producers, snapshot_changes
 from kbroker.broker.producer_state import ProducerStates
 from kbroker.broker.space_reserve import SpaceReserve
 from kbroker.clock import wall_clock_ms
@@ -333,10 +333,16 @@ class Topics:
             if partition.deleted:  # Perhaps meanwhile.
                 return
             try:
-                await self._state.commit(changes)
+                # Synced, as the log forgets durably: what it told of producers must not be lost.
+                if to_free_space:
+                    await self._commit_from_reserve(changes)
+                else:
+                    await self._state.commit(changes)
+                    await self._state.flush()
             except NoSpace:
                 if not to_free_space:
                     raise
+                partition.bytes_since_snapshot += SNAPSHOT_BYTES  # To be saved as soon as there is room.
             partition.log_start_offset = offset
             if removed is not None:
                 removed()
@@ -346,6 +352,8 @@ class Topics:
     async def _producers_without(self, partition: Partition, offset: int) -> list[Change]:
         """What saves all that only the records below `offset` tell of the partition's producers."""
         if can_replay_from(partition, self._state_store, offset):
+            return []
+        if partition.producers is None and is_long_replay(partition, self._state_store):
             return []
         await partition.load_producers()
         return snapshot_changes(partition, self._state_store, wall_clock_ms() - self._config["producer.id.expiration.ms"])

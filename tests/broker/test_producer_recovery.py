@@ -22,9 +22,10 @@ from kbroker import plugins
 from kbroker.broker.broker import Broker, open_broker
 from kbroker.broker.options import Durability, StartOptions
 from kbroker.broker.partition import Partition
+from kbroker.broker.producer_recovery import SNAPSHOT_BYTES
 from kbroker.clock import wall_clock_ms
 from kbroker.config import BrokerConfig
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.errors import ErrorCode, KafkaError, NoSpace
 from kbroker.records import ProducerInfo, Record, build_batch, stamp
 from kbroker.state_records import LeaderEpochKey, LogStart, LogStartKey, ProducerSnapshotKey, parse_key
 from kbroker.storage.data_dir import DataDirectory
@@ -214,13 +215,13 @@ class TestPurges:
             await fill(partition, range(2), Q)
             lives.crash()
         async with lives.life() as partition:
-            read_now = partition.read_now
+            read_stored = partition.read_stored
 
             def moved_first(offset: int, **more: int) -> Any:
                 partition.log_start_offset = max(partition.log_start_offset, 4)
-                return read_now(offset, **more)
+                return read_stored(offset, **more)
 
-            monkeypatch.setattr(partition, "read_now", moved_first)
+            monkeypatch.setattr(partition, "read_stored", moved_first)
             producers = await partition.load_producers()
             assert [(each.producer_id, len(each.batches)) for each in producers.confirmed()] == [(Q, 1)]
 
@@ -263,11 +264,25 @@ class TestPowerCuts:
                 await append(partition, batch())
             done: list[str] = []
             broker = lives.running
-            sync, write = broker.logs._sync, broker.state._write
+            sync, write, state_sync, trim = broker.logs._sync, broker.state._write, broker.state._sync, broker.log_store.trim
             monkeypatch.setattr(broker.logs, "_sync", lambda: (sync(), done.append("log synced")))
             monkeypatch.setattr(broker.state, "_write", lambda changes: (write(changes), done.append("start written")))
+            monkeypatch.setattr(broker.state, "_sync", lambda: (state_sync(), done.append("start synced")))
+            monkeypatch.setattr(broker.log_store, "trim", lambda *log: (trim(*log), done.append("log trimmed")))
             await lives.purge(partition, 2)
-            assert done[:2] == ["log synced", "start written"]
+            assert done == ["log synced", "start written", "start synced", "log trimmed"]
+
+    async def test_a_snapshot_tells_of_nothing_that_a_power_cut_takes(self, lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It replaces one that is good: with `os` the log is synced before it is saved."""
+        async with lives.life("os", {"kbroker.sync.interval.ms": "60000"}) as partition:
+            await fill(partition, range(3))
+            done: list[str] = []
+            broker = lives.running
+            sync, write = broker.logs._sync, broker.state._write
+            monkeypatch.setattr(broker.logs, "_sync", lambda: (sync(), done.append("log synced")))
+            monkeypatch.setattr(broker.state, "_write", lambda changes: (write(changes), done.append("saved")))
+            await broker.save_producers(least_bytes=1)
+            assert done == ["log synced", "saved"]
 
     @pytest.mark.parametrize("durability", ["disk", "os"])
     async def test_producer_ids_are_synced_before_they_are_given(
@@ -305,6 +320,80 @@ def snapshots(broker: Broker, log: LogId) -> list[int]:
     return [key.offset for key in keys if isinstance(key, ProducerSnapshotKey)]
 
 
+class TestTrouble:
+    async def test_a_deletion_that_is_refused_while_producers_are_read(self, lives: Lives) -> None:
+        """A full disk refuses it, and the topic stays as it is."""
+        async with lives.life() as partition:
+            await fill(partition, range(4))
+        async with lives.life() as partition:
+            await fill(partition, range(4, 8))
+            lives.crash()
+        async with lives.life() as partition:
+            partition.deleted = True
+            await partition.load_producers()
+            partition.deleted = False
+            assert await append(partition, batch(7, P)) == 7, "a repeat"
+            assert await append(partition, batch(8, P)) == 8
+
+    async def test_a_topic_that_is_gone_has_no_producers(self, lives: Lives) -> None:
+        async with lives.life() as partition:
+            await fill(partition, range(4))
+            lives.crash()
+        async with lives.life() as partition:
+            topic = lives.running.topics.by_name("orders")
+            assert topic is not None
+            await lives.running.topics.delete(topic)
+            with pytest.raises(KafkaError) as refused:
+                await partition.load_producers()
+            assert refused.value.code is ErrorCode.unknown_topic_or_partition
+            assert partition.producers is None
+
+    async def test_a_damaged_snapshot_is_a_matter_of_its_partition(self, lives: Lives, caplog: pytest.LogCaptureFixture) -> None:
+        """The log tells what it still can."""
+        async with lives.life() as partition:
+            await fill(partition, range(4))
+            log = partition.log
+        lives.change_state((ProducerSnapshotKey(log.topic_id, 0, 4).encode(), b'{"producers":[[5,'))
+        async with lives.life() as partition:
+            await append_plain(partition)
+            await lives.running.save_producers(least_bytes=1)
+            lives.crash()
+        async with lives.life() as partition:
+            await lives.purge(partition, 2)
+            assert await append(partition, batch(3, P)) == 3, "a repeat"
+        assert "what is stored of its producers as of offset" in caplog.text
+
+    async def test_producers_are_saved_when_a_full_disk_has_room_again(self, lives: Lives) -> None:
+        """Retention goes on without, to make room."""
+        async with lives.life() as partition:
+            await fill(partition, range(4))
+            broker, commits = lives.running, lives.running.state
+            broker.topics.reserve.give_up()
+
+            def refuse(changes: object) -> None:
+                raise NoSpace("full")
+
+            commits._write, write = refuse, commits._write
+            await broker.topics.move_log_start(partition, 4, to_free_space=True)
+            commits._write = write
+            assert (partition.log_start_offset, snapshots(broker, partition.log)) == (4, [])
+            await broker.save_producers(least_bytes=SNAPSHOT_BYTES)
+            assert snapshots(broker, partition.log) == [4]
+
+    async def test_a_purge_does_not_read_a_large_log(self, lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Which no idempotent producer may ever have written to; nor does the snapshot of every ten minutes."""
+        async with lives.life() as partition:
+            await fill(partition, range(4))
+            lives.crash()
+        monkeypatch.setattr("kbroker.broker.producer_recovery.SNAPSHOT_BYTES", 50)
+        async with lives.life() as partition:
+            await append_plain(partition)
+            await lives.purge(partition, 3)
+            await lives.running.save_producers(least_bytes=1)
+            assert partition.producers is None
+            assert await append(partition, batch(3, P)) == 3, "an append waits for it all the same"
+
+
 class TestReplays:
     @pytest.mark.parametrize("at", [16, 60], ids=["its header", "its payload"])
     async def test_nothing_from_before_a_damaged_batch_is_believed(self, lives: Lives, at: int) -> None:
@@ -337,8 +426,8 @@ class TestReplays:
                 lives.crash()
         async with lives.life() as partition:
             reads: list[int] = []
-            read_now = partition.read_now
-            monkeypatch.setattr(partition, "read_now", lambda offset, **more: (reads.append(offset), read_now(offset, **more))[1])
+            read_stored = partition.read_stored
+            monkeypatch.setattr(partition, "read_stored", lambda offset, **more: (reads.append(offset), read_stored(offset, **more))[1])
             await partition.load_producers()
             assert reads == [3], "what was written since the end in good order"
 
