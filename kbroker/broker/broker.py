@@ -135,6 +135,7 @@ class Broker:
             max_sessions=self.config["group.share.max.share.sessions"],
             settings=self.configs.share_settings,
             reset_policy=self.configs.reset_policy,
+            longest_lock_ms=lambda: self.config["group.share.max.record.lock.duration.ms"],
         )
         self.configs.on_group_changed = self.share_groups.settings_changed
         writer = DeadLetterWriter(self.topics, self.config)

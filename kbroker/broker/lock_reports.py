@@ -12,14 +12,18 @@ import math
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import trio
 
+from kbroker.config import CONFIGS, NODE_ID, Scope
 from kbroker.share.effects import ShareSettings
 
 logger = logging.getLogger(__name__)
 
 INTERVAL_S = 60.0
+BOUND: Final = "group.share.max.record.lock.duration.ms"
+_LOCK: Final = "share.record.lock.duration.ms"
 _GATHERING_S = 1.0
 """How long a report waits after the first lock: those of the same fetches run out soon after it."""
 
@@ -32,10 +36,12 @@ class _RanOut:
 
 
 class LockReports:
-    """`settings(group_id)`: the group's settings that are in force."""
+    """`settings(group_id)`: the group's settings that are in force; `longest_ms()`: the broker's bound of
+    their lock duration."""
 
-    def __init__(self, settings: Callable[[str], ShareSettings]) -> None:
+    def __init__(self, settings: Callable[[str], ShareSettings], longest_ms: Callable[[], int]) -> None:
         self._settings = settings
+        self._longest_ms = longest_ms
         self._groups: dict[str, _RanOut] = {}
         self._something = trio.Event()
 
@@ -65,11 +71,9 @@ class LockReports:
             lock_ms = self._settings(group_id).lock_duration_ms
             logger.warning(
                 "group %s: the locks of %d records ran out in the last %d s: %s; "
-                "if its consumers are at work they need longer: kbroker configs set "
-                "--group %s share.record.lock.duration.ms=%d (now %d), "
-                "or fewer records a poll (max.poll.records)",
+                "if its consumers are at work they need %sfewer records a poll (max.poll.records)",
                 group_id, found.records, max(1, math.ceil(now_s - found.since_s)), _outcome(found),
-                shlex.quote(group_id), 2 * lock_ms, lock_ms,
+                _longer(group_id, lock_ms, self._longest_ms()),
             )  # fmt: skip
         self._groups.clear()
         self._something = trio.Event()
@@ -81,3 +85,17 @@ def _outcome(found: _RanOut) -> str:
     again = found.records - found.given_up
     given_up = f"{found.given_up} of them were given up at share.delivery.count.limit"
     return f"{given_up}, the others are delivered again" if again else given_up
+
+
+def _longer(group_id: str, lock_ms: int, longest_ms: int) -> str:
+    """How to double the lock duration, as far as the broker takes it; empty at the longest there is."""
+    most = CONFIGS[Scope.BROKER][BOUND].maximum
+    assert isinstance(most, int)
+    if lock_ms >= most:
+        return ""
+    raising = ""
+    if lock_ms >= longest_ms:
+        longest_ms = min(2 * lock_ms, most)
+        raising = f"kbroker configs set --broker {NODE_ID} {BOUND}={longest_ms}, and then "
+    of_group = f"kbroker configs set --group {shlex.quote(group_id)} {_LOCK}={min(2 * lock_ms, longest_ms)}"
+    return f"longer: {raising}{of_group} (now {lock_ms}), or "

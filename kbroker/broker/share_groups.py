@@ -108,7 +108,8 @@ class ShareGroupsStatistics:
 
 
 class ShareGroups:
-    """`settings(group_id)` and `reset_policy(group_id)` give the group's effective configs."""
+    """`settings(group_id)` and `reset_policy(group_id)` give the group's effective configs. `longest_lock_ms()`:
+    the broker's bound of lock durations."""
 
     def __init__(
         self,
@@ -119,6 +120,7 @@ class ShareGroups:
         max_sessions: int,
         settings: Callable[[str], ShareSettings],
         reset_policy: Callable[[str], str],
+        longest_lock_ms: Callable[[], int],
     ) -> None:
         self._topics = topics
         self._persister = persister
@@ -126,7 +128,8 @@ class ShareGroups:
         self._deadlines = deadlines
         self.settings = settings
         self._reset_policy = reset_policy
-        self._lock_reports = LockReports(settings)
+        self._lock_reports = LockReports(settings, longest_lock_ms)
+        self.longest_lock_ms = longest_lock_ms
         self._loaded: dict[Key, LoadedSharePartition] = {}
         self._groups: dict[str, dict[TopicPartition, LoadedSharePartition]] = {}
         self._nursery: trio.Nursery | None = None

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import re
 
+import pytest
+import trio
+
+from kbroker.broker.lock_reports import LockReports
 from kbroker.errors import ErrorCode
 from tests.api.conftest import Connect
 from tests.api.test_alter_configs import ASSIGNMENT_INTERVAL, BROKER, DELETE, GROUP, OK, alter, resource
@@ -93,3 +97,31 @@ async def test_broker_settings_that_contradict_each_other_are_refused(connect: C
             assert [code for code, _ in await alter(client, resource(BROKER, "1", (MOST, value)))] == [
                 ErrorCode.invalid_request
             ]
+
+
+async def test_what_lock_reports_advise_is_accepted(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Followed until the lock lasts as long as it can: the bound is reached, raised, and at its own end."""
+    advised = re.compile(r"kbroker configs set --(group|broker) (\S+) (\S+)=(\d+)")
+    kinds = {"group": GROUP, "broker": BROKER}
+    steps = []
+    async with connect(config={MOST: "50000"}) as client:
+        reports = LockReports(client.broker.configs.share_settings, client.broker.share_groups.longest_lock_ms)
+        while True:
+            caplog.clear()
+            reports.ran_out("g", 1, 0)
+            with trio.CancelScope() as ended:
+                ended.cancel()
+                await reports.run()
+            commands = advised.findall(caplog.text)
+            if not commands:
+                break
+            for kind, name, setting, value in commands:
+                assert await alter(client, resource(kinds[kind], name, (setting, value))) == [OK], caplog.text
+                steps.append((setting, int(value)))
+            assert client.broker.configs.share_settings("g").lock_duration_ms == steps[-1][1]
+    raised = [(setting, value) for value in (100_000, 200_000, 400_000, 800_000) for setting in (MOST, LOCK)]
+    assert steps[:9] == [(LOCK, 50_000), *raised]
+    assert steps[-2:] == [(MOST, 3_600_000), (LOCK, 3_600_000)]
+    assert "if its consumers are at work they need fewer records a poll (max.poll.records)" in caplog.text

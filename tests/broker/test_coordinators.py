@@ -90,6 +90,7 @@ class World:
             max_sessions=1,
             settings=lambda _: ShareSettings(),
             reset_policy=lambda _: "earliest",
+            longest_lock_ms=lambda: 60_000,
         )
         self.group_ids = GroupIds()
         pure = ShareGroupCoordinator(lambda _: ShareGroupSettings(), self.group_ids)

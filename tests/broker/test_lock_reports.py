@@ -28,7 +28,7 @@ def settings(group_id: str) -> ShareSettings:
 async def test_one_line_a_minute_for_each_group(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reports = LockReports(settings)
+    reports = LockReports(settings, lambda: 60_000)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(reports.run)
         await trio.sleep(100)
