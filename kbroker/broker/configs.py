@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import trio
 
 from kbroker.broker.group_commit import GroupCommit
-from kbroker.config import BrokerConfig, GroupConfig
+from kbroker.config import NODE_ID, BrokerConfig, GroupConfig
 from kbroker.coordinator.classic_group_api import ClassicGroupSettings
 from kbroker.coordinator.consumer_group_api import ConsumerGroupSettings, MigrationPolicy
 from kbroker.coordinator.offsets_api import OffsetsSettings
@@ -83,10 +83,16 @@ class Configs:
         for name in sorted(self._broker.static.keys() & altered.keys()):
             if altered[name] != self._broker.static[name]:
                 logger.info(
-                    "%s=%s was altered while running and wins over the %s of this start; "
-                    "kbroker configs delete ends that",
-                    name, altered[name], self._broker.static[name],
+                    "%s=%s was altered while running and wins over the %s of this start; to end that: %s",
+                    name, altered[name], self._broker.static[name], self._deletion(name),
                 )  # fmt: skip
+
+    def _deletion(self, name: str) -> str:
+        """The commands after which the value of the start holds: what is altered for this broker hides what is for all."""
+        layers = {str(NODE_ID): self._broker.dynamic, '""': self._broker.dynamic_default}
+        static = self._broker.static[name]
+        set_by = [broker for broker, layer in layers.items() if layer.get(name, static) != static]
+        return " && ".join(f"kbroker configs delete --broker {broker} {name}" for broker in set_by)
 
     # -- groups -------------------------------------------------------------------------------------------------------
 

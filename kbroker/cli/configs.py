@@ -112,7 +112,7 @@ def set_configs(topic: str | None, group: str | None, broker: str | None, config
 def delete(topic: str | None, group: str | None, broker: str | None, config: tuple[str, ...], bootstrap: Address) -> None:
     """Put each CONFIG back to its default value, all or none.
 
-    CONFIG is a name.
+    CONFIG is a name, set for this resource: `kbroker configs describe` lists those.
 
     \b
     Examples:
@@ -122,9 +122,25 @@ def delete(topic: str | None, group: str | None, broker: str | None, config: tup
 
     kind, name = _resource(topic, group, broker)
     with connect(bootstrap) as connection:
-        known = {entry.name for entry in admin.describe_configs(connection, kind, name)}
-        if unknown := [key for key in config if key not in known]:
-            # A broker takes it for done, as Kafka's does; Kafka's tool refuses it too.
-            raise CommandFailed(f"{_shown(kind, name)} has no config {unknown[0]!r}")
+        known = {entry.name: entry for entry in admin.describe_configs(connection, kind, name)}
+        for key in config:  # A broker takes it for done, as Kafka's does; Kafka's tool refuses it too.
+            if name and key not in known:
+                raise CommandFailed(f"{_shown(kind, name)} has no config {key!r}")
+            if key not in known or not known[key].is_own:
+                raise CommandFailed(_not_set(kind, name, key, known.get(key)))
         admin.alter_configs(connection, kind, name, delete_configs=dict.fromkeys(config))
     click.echo(f"deleted {', '.join(config)} of {_shown(kind, name)}")
+
+
+def _not_set(kind: ResourceType, name: str, key: str, entry: ConfigEntry | None) -> str:
+    """Why there is nothing to delete. `entry`: the config as the resource has it from elsewhere."""
+    from kbroker.client import admin
+
+    if not name:
+        return f"{key} is not set for all brokers"
+    text = f"{key} is not set on {_shown(kind, name)}"
+    if entry is None or entry.is_default:
+        return text
+    if entry.source == admin.ALL_BROKERS_SOURCE and kind is admin.ResourceType.BROKER:
+        return f'{text}, but for all brokers: kbroker configs delete --broker "" {key}'
+    return f"{text}: its value comes from the {'start' if kind is admin.ResourceType.BROKER else 'settings'} of the broker"

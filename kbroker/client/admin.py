@@ -22,7 +22,7 @@ _SET, _DELETE = 0, 1  # IncrementalAlterConfigs operations
 _NO_AUTHORIZED_OPERATIONS = {"include_topic_authorized_operations": False, "include_cluster_authorized_operations": False}
 _DEFAULT_SOURCE = 5
 _OWN_SOURCE = {ResourceType.TOPIC: 1, ResourceType.BROKER: 2, ResourceType.GROUP: 8}
-_ALL_BROKERS_SOURCE = 3
+ALL_BROKERS_SOURCE = 3
 SOURCES: Mapping[int, str] = {
     1: "topic", 2: "dynamic broker", 3: "dynamic cluster", 4: "static broker", 5: "default", 6: "broker logger", 8: "group",
 }  # fmt: skip
@@ -39,6 +39,7 @@ class ConfigEntry(NamedTuple):
     """`value` None: sensitive, or unset. `source` as in SOURCES.
 
     `default`: what holds where the resource sets no value of its own; None also where the broker does not say it.
+    `is_own`: it was set for this resource itself.
     """
 
     name: str
@@ -46,6 +47,7 @@ class ConfigEntry(NamedTuple):
     source: int
     is_read_only: bool
     default: str | None
+    is_own: bool
 
     @property
     def is_default(self) -> bool:
@@ -144,12 +146,13 @@ def describe_configs(connection: Connection, kind: ResourceType, name: str) -> l
     answer = connection.call("describe_configs", resources=[resource], include_synonyms=True)
     result = answer.results[0]
     check(result.error_code, result.error_message)
-    own = _OWN_SOURCE[kind] if name else _ALL_BROKERS_SOURCE
+    own = _OWN_SOURCE[kind] if name else ALL_BROKERS_SOURCE
     entries = []
     for row in result.configs:
         weaker = next((each.value for each in row.synonyms if each.source != own), None)
-        default = weaker if row.config_source == own else row.value
-        entries.append(ConfigEntry(row.name, row.value, row.config_source, row.read_only, default))
+        is_own = row.config_source == own
+        default = weaker if is_own else row.value
+        entries.append(ConfigEntry(row.name, row.value, row.config_source, row.read_only, default, is_own))
     return sorted(entries, key=lambda entry: entry.name)
 
 
@@ -172,4 +175,4 @@ def alter_configs(
 def has_group_config(connection: Connection, group_id: str, config_name: str) -> bool:
     """Whether the group sets this config itself, instead of having the broker's value."""
     entries = describe_configs(connection, ResourceType.GROUP, group_id)
-    return any(entry.name == config_name and entry.source == _OWN_SOURCE[ResourceType.GROUP] for entry in entries)
+    return any(entry.name == config_name and entry.is_own for entry in entries)

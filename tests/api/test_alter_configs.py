@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pytest
@@ -265,3 +266,26 @@ async def test_an_altered_broker_setting_that_fits_no_more_is_left_out(connect: 
         left_out = "an altered broker setting does not apply, since it does not fit the others any more"
         for value in (7, 8):
             assert f"{left_out}: {ASSIGNMENT_INTERVAL}={value}: " in caplog.text
+
+
+async def test_what_is_altered_over_the_start_says_how_to_end_that(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    """The commands name the layers, this broker's and that of all brokers, that hide what the start says."""
+    ms, size = "log.retention.ms", "log.retention.bytes"
+    one, every = {ms: "5", ASSIGNMENT_INTERVAL: "7"}, {ms: "6", size: "2", ASSIGNMENT_INTERVAL: "9"}
+    caplog.set_level("INFO")
+    async with connect("segment") as client:
+        change = resource(BROKER, "1", *one.items()), resource(BROKER, "", *every.items())
+        assert await alter(client, *change) == [OK, OK]
+    async with connect("segment", config={ms: "8", size: "1", ASSIGNMENT_INTERVAL: "9"}) as client:
+        delete = "kbroker configs delete --broker"
+        ended = {
+            f"{ms}=5 was altered while running and wins over the 8 of this start": f'{delete} 1 {ms} && {delete} "" {ms}',
+            f"{size}=2 was altered while running and wins over the 1 of this start": f'{delete} "" {size}',
+            f"{ASSIGNMENT_INTERVAL}=7 was altered while running and wins over the 9 of this start": f"{delete} 1 {ASSIGNMENT_INTERVAL}",
+        }
+        said = [record.getMessage() for record in caplog.records if "wins over" in record.getMessage()]
+        assert sorted(said) == sorted(f"{what}; to end that: {how}" for what, how in ended.items())
+        for command in " && ".join(ended.values()).split(" && "):
+            *_, name, key = shlex.split(command)
+            assert await alter(client, resource(BROKER, name, (key, DELETE, None))) == [OK]
+        assert (client.broker.config[ms], client.broker.config[size], client.broker.config[ASSIGNMENT_INTERVAL]) == (8, 1, 9)

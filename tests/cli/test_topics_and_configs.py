@@ -120,7 +120,33 @@ def test_configs_of_all_brokers(command: Command) -> None:
     (entry,) = command("configs", "describe", "--broker", "", "--json").json
     assert (entry["name"], entry["value"], entry["source"]) == ("log.retention.ms", "5000000", "dynamic cluster")
     assert command("configs", "delete", "--broker", "", "log.retention.ms").out == "deleted log.retention.ms of all brokers\n"
-    assert command("configs", "delete", "--broker", "", "log.retention.ms").code == REFUSED
+    again = command("configs", "delete", "--broker", "", "log.retention.ms")
+    assert again == (REFUSED, "", "kbroker: log.retention.ms is not set for all brokers\n")
+
+
+def test_deleting_configs_that_are_not_set(command: Command, topic: str) -> None:
+    """Refused with the place where the value is set, and whatever else was named is kept."""
+    retention = "log.retention.ms"
+
+    def refused(*arguments: str) -> str:
+        ended = command("configs", "delete", *arguments)
+        assert (ended.code, ended.out) == (REFUSED, "")
+        return ended.err
+
+    assert refused("--broker", "1", retention) == f"kbroker: {retention} is not set on broker 1\n"
+    command("configs", "set", "--broker", "", f"{retention}=7000000")
+    from_all = f'but for all brokers: kbroker configs delete --broker "" {retention}\n'
+    assert refused("--broker", "1", retention) == f"kbroker: {retention} is not set on broker 1, {from_all}"
+    from_broker = f"is not set on topic {topic}: its value comes from the settings of the broker\n"
+    assert refused("--topic", topic, "retention.ms") == f"kbroker: retention.ms {from_broker}"
+    command("configs", "delete", "--broker", "", retention)
+    assert refused("--topic", topic, "retention.ms") == f"kbroker: retention.ms is not set on topic {topic}\n"
+    from_start = "is not set on broker 1: its value comes from the start of the broker\n"
+    assert refused("--broker", "1", "group.initial.rebalance.delay.ms").endswith(from_start)
+    command("configs", "set", "--group", "g", "share.session.timeout.ms=50000")
+    not_set = "kbroker: share.delivery.count.limit is not set on group g\n"
+    assert refused("--group", "g", "share.session.timeout.ms", "share.delivery.count.limit") == not_set
+    assert command("configs", "delete", "--group", "g", "share.session.timeout.ms").code == OK
 
 
 def test_broker_configs(command: Command, broker: RunningBroker) -> None:
