@@ -141,14 +141,14 @@ def alter_incrementally(
             result[name] = value or ""
         else:
             result[name] = _changed_list(scope, Operation(operation), name, value or "", result, broker)
-    return _checked(scope, result, broker, broker_name)
+    return _checked(scope, result, broker, broker_name, {change.name for change in changes})
 
 
 def replace_all(scope: Scope, entries: Sequence[tuple[str, str | None]], broker: BrokerConfig, *, broker_name: str = "") -> dict[str, str]:
     """What is to be stored for a resource after an AlterConfigs, which forgets all that it does not name; or KafkaError."""
     _refuse_duplicates([name for name, _ in entries])
     _refuse_nulls([name for name, value in entries if value is None])
-    return _checked(scope, {name: value or "" for name, value in entries}, broker, broker_name)
+    return _checked(scope, {name: value or "" for name, value in entries}, broker, broker_name, {name for name, _ in entries})
 
 
 def checked_topic_configs(entries: Sequence[tuple[str, str | None]], broker: BrokerConfig) -> dict[str, str]:
@@ -156,7 +156,7 @@ def checked_topic_configs(entries: Sequence[tuple[str, str | None]], broker: Bro
     missing = [name for name, value in entries if value is None]
     if missing:
         raise KafkaError(ErrorCode.invalid_config, f"Null value not supported for topic configs: {','.join(missing)}")
-    return _checked(Scope.TOPIC, {name: value or "" for name, value in entries}, broker, "")
+    return _checked(Scope.TOPIC, {name: value or "" for name, value in entries}, broker, "", {name for name, _ in entries})
 
 
 def describe(scope: Scope, stored: Mapping[str, str], broker: BrokerConfig, names: Collection[str] | None = None) -> list[ConfigRow]:
@@ -217,12 +217,14 @@ def _instead(scope: Scope, name: str) -> str:
     return f". Did you mean {' or '.join(close)}?" if close else ""
 
 
-def _checked(scope: Scope, entries: Mapping[str, str], broker: BrokerConfig, broker_name: str) -> dict[str, str]:
-    """`entries` in their one written form, valid each and together."""
+def _checked(
+    scope: Scope, entries: Mapping[str, str], broker: BrokerConfig, broker_name: str, altered: Collection[str]
+) -> dict[str, str]:
+    """`entries` in their one written form, valid each and together. `altered`: what the request names."""
     try:
         result = {name: to_text(_known(scope, name).parse(value)) for name, value in entries.items()}
         if scope is Scope.GROUP:
-            check_group_values(result, broker)
+            check_group_values(result, broker, altered)
         elif scope is Scope.BROKER and broker_name:
             broker.check_dynamic(broker.dynamic_default, result)
         elif scope is Scope.BROKER:

@@ -8,7 +8,7 @@ with consumer.X.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from kbroker.broker_config import BROKER_CONFIGS, NODE_ID, BrokerConfig
@@ -172,10 +172,13 @@ class GroupConfig:
             return max(self._broker[least], min(self._broker[most], value))
         return value
 
-    def timeouts_too_short(self) -> Iterator[str]:
-        """A line for each kind of group whose session timeout ends between two heartbeats."""
+    def timeouts_too_short(self, altered: Collection[str] | None = None) -> Iterator[str]:
+        """A line for each kind of group whose session timeout ends between two heartbeats; with `altered` only
+        where one of the two is among these settings."""
         for kind in ("consumer", "share"):
             timeout, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
+            if altered is not None and timeout not in altered and heartbeat not in altered:
+                continue
             if self[timeout] <= self[heartbeat]:
                 they = f"{timeout} ({self[timeout]}) must be greater than {heartbeat} ({self[heartbeat]})"
                 yield f"{they}; raise the one or lower the other"
@@ -185,19 +188,24 @@ class GroupConfig:
         return {name: self[name] for name in self._own if name in _BOUNDS and self[name] != self._own[name]}
 
 
-def check_group_values(stored: Mapping[str, str], broker: BrokerConfig) -> None:
-    """What a single setting's definition cannot see. Raises ValueError."""
+def check_group_values(stored: Mapping[str, str], broker: BrokerConfig, altered: Collection[str]) -> None:
+    """What a single setting's definition cannot see. Raises ValueError.
+
+    Only the settings in `altered` are judged by the broker's bounds, and by each other where one of the two is
+    in `altered`. The bounds may have been narrowed since the others were set: they are clamped, and must not keep
+    the group from being altered.
+    """
     if stored.get(_RESET, "latest") not in ("latest", "earliest"):
         reset_duration_ms(stored[_RESET])
     if stored.get(_DEAD_LETTER_TOPIC, "").startswith("__"):
         raise ValueError(f"Invalid value {stored[_DEAD_LETTER_TOPIC]} for configuration {_DEAD_LETTER_TOPIC}: it must not begin with __")
-    for contradiction in _contradictions(stored, broker):
+    for contradiction in _contradictions(stored, broker, altered):
         raise ValueError(contradiction)
 
 
-def _contradictions(stored: Mapping[str, str], broker: BrokerConfig) -> Iterator[str]:
+def _contradictions(stored: Mapping[str, str], broker: BrokerConfig, altered: Collection[str]) -> Iterator[str]:
     for name, (least, most) in _BOUNDS.items():
-        if name in stored:
+        if name in stored and name in altered:
             value = int(stored[name])
             if value < broker[least]:
                 bound = f"{name} must be greater than or equal to {least}, which is {broker[least]}"
@@ -205,7 +213,7 @@ def _contradictions(stored: Mapping[str, str], broker: BrokerConfig) -> Iterator
             if value > broker[most]:
                 bound = f"{name} must be less than or equal to {most}, which is {broker[most]}"
                 yield f"{bound}; {_how_to_move(most, 'raise', value)}"
-    yield from GroupConfig(stored, broker).timeouts_too_short()
+    yield from GroupConfig(stored, broker).timeouts_too_short(altered)
 
 
 def _how_to_move(bound: str, verb: str, value: int) -> str:

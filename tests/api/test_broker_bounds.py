@@ -99,6 +99,47 @@ async def test_broker_settings_that_contradict_each_other_are_refused(connect: C
             ]
 
 
+async def test_a_group_beyond_a_lowered_bound_can_be_altered(connect: Connect, every_engine: str) -> None:
+    """Its other settings, that is, in any way; the one that is beyond the bound only to a value within."""
+    limit, locks, beat, session = (
+        f"share.{name}"
+        for name in ("delivery.count.limit", "partition.max.record.locks", "heartbeat.interval.ms", "session.timeout.ms")
+    )
+    async with connect(every_engine) as client:
+        assert await alter(client, resource(GROUP, "g", (LOCK, "60000"), (beat, "10000"), (locks, "500"))) == [OK]
+        narrow = (MOST, "40000"), (f"group.share.max.{session.removeprefix('share.')}", "45000")
+        assert await alter(client, resource(BROKER, "1", *narrow)) == [OK]
+        assert await alter(client, resource(GROUP, "g", (limit, "6"), (locks, DELETE, None))) == [OK]
+        assert client.broker.configs.stored_group("g") == {LOCK: "60000", beat: "10000", limit: "6"}
+        settings = client.broker.configs.share_settings("g")
+        assert (settings.lock_duration_ms, settings.delivery_count_limit) == (40_000, 6)
+        for refused in ((LOCK, "50000"), (LOCK, "60000"), (session, "46000")):
+            ((code, message),) = await alter(client, resource(GROUP, "g", (limit, "7"), refused))
+            assert code is ErrorCode.invalid_config, refused
+            assert f"{refused[0]} must be less than or equal to group.share.max." in (message or "")
+        # Related settings are judged together although one of the two is altered alone.
+        least = f"group.share.min.{session.removeprefix('share.')}"
+        assert await alter(client, resource(BROKER, "1", *narrow, (least, "5000"))) == [OK]
+        ((code, message),) = await alter(client, resource(GROUP, "g", (session, "9000")))
+        assert code is ErrorCode.invalid_config
+        assert f"{session} (9000) must be greater than {beat} (10000)" in (message or "")
+        assert client.broker.configs.stored_group("g")[limit] == "6"
+        assert await alter(client, resource(GROUP, "g", (LOCK, "40000"))) == [OK]
+
+
+async def test_a_timeout_that_the_broker_made_too_short_keeps_nothing_from_being_altered(connect: Connect) -> None:
+    session, beat, limit = "session.timeout.ms", "heartbeat.interval.ms", "share.delivery.count.limit"
+    async with connect() as client:
+        assert await alter(client, resource(GROUP, "g", (f"share.{session}", "45000"))) == [OK]
+        wide = [(f"group.share.{end}{beat}", "50000") for end in ("", "min.", "max.")]
+        assert await alter(client, resource(BROKER, "1", *wide, (f"group.share.{session}", "60000"))) == [OK]
+        assert await alter(client, resource(GROUP, "g", (limit, "6"))) == [OK]
+        ((code, message),) = await alter(client, resource(GROUP, "g", (f"share.{session}", "46000")))
+        assert code is ErrorCode.invalid_config
+        assert "must be greater than" in (message or "")
+        assert await alter(client, resource(GROUP, "g", (f"share.{session}", DELETE, None))) == [OK]
+
+
 async def test_what_lock_reports_advise_is_accepted(
     connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
