@@ -365,19 +365,20 @@ class _Peer:
             head = read_request_head(frame)
             api = APIS.get(head.api_key)
             if api is None:
-                raise CloseConnection(f"unknown api key {head.api_key}")
+                raise CloseConnection(f"unknown api key {head.api_key}", "api key")
             metrics = self._metrics.requests[head.api_key]
             if not api.first <= head.api_version <= api.last:
                 if head.api_key == API_VERSIONS_KEY:
                     metrics.by_version[0] += 1  # It is answered as that.
                     refusal = Raw((unsupported_version(),), (ErrorCode.unsupported_version,))
                     return _Response(metrics, began, API_VERSIONS_KEY, 0, head.correlation_id, refusal), None
-                raise CloseConnection(f"{api.module} version {head.api_version} is not served")
+                unserved = f"{api.module} version {head.api_version} is not served"
+                raise CloseConnection(unserved, f"version of {api.module}")
             metrics.by_version[head.api_version] += 1
             metrics.request_bytes += 4 + len(frame)
             body = read_request(head, frame)
         except ValueError as error:
-            raise CloseConnection(f"malformed request: {error}") from error
+            raise CloseConnection(f"malformed request: {error}", "malformed request") from error
         request = as_request((self._broker, self.connection, head.api_key, head.api_version, head.client_id, body))
         answer = handler_of(head.api_key)(request)
         response = _Response(metrics, began, head.api_key, head.api_version, head.correlation_id, answer)

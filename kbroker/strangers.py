@@ -8,6 +8,7 @@ reconnect many times a second, so each line comes once a minute for each host.
 from __future__ import annotations
 
 import logging
+from collections.abc import Hashable
 
 from kbroker.protocol.frames import BadFrame
 from kbroker.seldom import Seldom
@@ -21,6 +22,8 @@ _TLS = b"\x16\x03"
 """The first bytes of a TLS handshake, in all versions since SSL 3."""
 _NO_TLS = "it began a TLS handshake, and there is no TLS here"
 _LAST_API_KEY = 127
+_OTHERS = {b"AMQP": "AMQP (RabbitMQ)", b"SSH-": "SSH"}
+"""The first four bytes of other protocols that somebody may mean."""
 _REFUSAL = (
     "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n"
     "X-Content-Type-Options: nosniff\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n{text}"
@@ -44,22 +47,29 @@ class Strangers:
         Gives the bytes to send before that; none for a peer that does not speak HTTP."""
         is_http = False
         reason = str(error)
+        kind = getattr(error, "kind", None)
         if isinstance(error, BadFrame):
+            kind = BadFrame
             is_http = error.head in _HTTP
             if is_http:
-                reason = f"it sent an HTTP request; {self._http}"
+                reason = kind = f"it sent an HTTP request; {self._http}"
             elif error.head.startswith(_TLS):
-                reason = f"{_NO_TLS}: set security.protocol=PLAINTEXT in this client"
-        self.warn(host, f"closing connection of {name}", reason, now_s)
+                reason = kind = f"{_NO_TLS}: set security.protocol=PLAINTEXT in this client"
+            elif protocol := _other_protocol(error.head):
+                reason = kind = f"it speaks {protocol}, and this port speaks the Kafka protocol"
+        self.warn(host, f"closing connection of {name}", reason, now_s, kind)
         return _refusal(self._http) if is_http else b""
 
-    def warn(self, host: str, what: str, reason: str, now_s: float) -> None:
-        """One line for each `host` and `reason`, once a minute."""
-        warn_seldom(self._seldom, logger, host, what, reason, now_s)
+    def warn(self, host: str, what: str, reason: str, now_s: float, kind: Hashable = None) -> None:
+        """One line for each `host` and `reason`, once a minute; for each `kind`, where the reason holds
+        numbers that differ each time."""
+        warn_seldom(self._seldom, logger, host, what, reason, now_s, kind)
 
 
-def warn_seldom(seldom: Seldom, log: logging.Logger, host: str, what: str, reason: str, now_s: float) -> None:
-    if times := seldom.times((host, reason), now_s):
+def warn_seldom(
+    seldom: Seldom, log: logging.Logger, host: str, what: str, reason: str, now_s: float, kind: Hashable = None
+) -> None:
+    if times := seldom.times((host, reason if kind is None else kind), now_s):
         again = "" if times == 1 else f" ({times} times since this was last logged)"
         log.warning("%s: %s%s", what, reason, again)
 
@@ -77,6 +87,12 @@ def at_the_admin_port(first_bytes: bytes, kafka: str) -> str | None:
             f"set bootstrap.servers={kafka} in this client"
         )
     return None
+
+
+def _other_protocol(head: bytes) -> str | None:
+    if head[:1] == b"*" and head[1:2].isdigit():
+        return "Redis"
+    return _OTHERS.get(head)
 
 
 def _refusal(text: str) -> bytes:

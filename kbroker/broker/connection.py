@@ -29,7 +29,13 @@ class PeerGone(Exception):
 
 
 class CloseConnection(Exception):
-    """The request cannot be answered within the protocol: end the connection, with one log line."""
+    """The request cannot be answered within the protocol: end the connection, with one log line.
+
+    `kind`: what the line is about, without the numbers that a client chooses; None: the message as it is."""
+
+    def __init__(self, message: str, kind: str | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class Connection:

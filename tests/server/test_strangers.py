@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import random
 import socket
 import ssl
 import struct
@@ -13,7 +14,7 @@ import pytest
 
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from tests.server.test_admin_http import admin_of
-from tests.server.test_garbage import API_VERSIONS, BAD_FRAMES, assert_serving, frame, is_closed
+from tests.server.test_garbage import API_VERSIONS, BAD_FRAMES, METADATA, assert_serving, frame, is_closed
 
 
 @pytest.fixture
@@ -89,17 +90,38 @@ def test_what_is_no_protocol_at_the_admin_port_is_no_warning(broker: RunningBrok
     assert warnings_of(broker) == []
 
 
-def test_those_who_come_again_and_again_do_not_fill_the_log(broker: RunningBroker) -> None:
-    """Of each kind one line; a kind is a reason, so that another one is seen at once."""
-    for _ in range(30):
-        for bad in (BAD_FRAMES["http"], BAD_FRAMES["size 0"], b"\x16\x03\x01\x02\x00\x01"):
-            with socket.create_connection((broker.host, broker.port), timeout=30) as sock:
-                sock.sendall(bad)
-                assert is_closed(sock)
-    assert len(warnings_of(broker)) == 3
-    for size in range(300):
+def knock(broker: RunningBroker, *sent: bytes) -> None:
+    """Each over a connection of its own, which the broker closes."""
+    for each in sent:
         with socket.create_connection((broker.host, broker.port), timeout=30) as sock:
-            sock.sendall(struct.pack(">i", -size - 1))
+            sock.sendall(each)
             assert is_closed(sock)
-    assert len(warnings_of(broker)) == 100
+
+
+def test_those_who_come_again_and_again_do_not_fill_the_log(broker: RunningBroker) -> None:
+    """Of each kind one line; numbers that a client chooses make no kind, so that another one is seen at once."""
+    for _ in range(30):
+        knock(broker, BAD_FRAMES["http"], BAD_FRAMES["size 0"], b"\x16\x03\x01\x02\x00\x01")
+    assert len(warnings_of(broker)) == 3
+    dice = random.Random(7)
+    knock(broker, *(bytes([dice.randrange(7, 256)]) + dice.randbytes(20) for _ in range(100)))
+    assert len(warnings_of(broker)) == 3, "random bytes are the same kind as a frame of size 0"
+    for number in range(1000, 1030):
+        knock(broker, frame(number, 0, b""), frame(METADATA, number, b""), frame(METADATA, 1, struct.pack(">i", number)))
+    lines = warnings_of(broker)[3:]
+    assert len(lines) == 3
+    for part in ("unknown api key 1000", "metadata version 1000 is not served", "malformed request: "):
+        assert any(part in line for line in lines), part
+    assert_serving(broker)
+
+
+@pytest.mark.parametrize(
+    ("sent", "protocol"),
+    [(b"AMQP\0\0\x09\x01", "AMQP (RabbitMQ)"), (b"SSH-2.0-x\r\n", "SSH"), (b"*1\r\n$4\r\nPING\r\n", "Redis")],
+)
+def test_other_protocols_are_named(broker: RunningBroker, sent: bytes, protocol: str) -> None:
+    knock(broker, sent, sent, BAD_FRAMES["size 0"])
+    named, other = warnings_of(broker)
+    assert named.endswith(f"it speaks {protocol}, and this port speaks the Kafka protocol")
+    assert "frame size 0 is not between" in other
     assert_serving(broker)
