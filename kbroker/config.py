@@ -212,9 +212,12 @@ def _instead(scope: Scope, name: str) -> str:
         return f". The {scope.name.lower()} setting of that meaning is {same[0]}"
     if others := [other.name.lower() for other, table in CONFIGS.items() if name in table]:
         return f". It is a setting of a {others[0]}"
-    known = [each.name for each in CONFIGS[scope].values() if not each.hidden and (each.dynamic or scope is not Scope.BROKER)]
-    close = difflib.get_close_matches(name, known, n=2)
-    return f". Did you mean {' or '.join(close)}?" if close else ""
+    close = difflib.get_close_matches(name, [each.name for each in CONFIGS[scope].values() if not each.hidden], n=2)
+    if not close:
+        return ""
+    at_start = [scope is Scope.BROKER and not BROKER_CONFIGS[each].dynamic for each in close]
+    named = [f"{each} (read at start only)" if is_at_start else each for each, is_at_start in zip(close, at_start, strict=True)]
+    return f". Did you mean {' or '.join(named)}?"
 
 
 def _checked(

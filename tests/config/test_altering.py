@@ -104,7 +104,8 @@ AT_START = "It is read at start only: set it with `kbroker start --config {0}=VA
         ("share.session.timeout.ms", "The broker setting of that meaning is group.share.session.timeout.ms"),
         ("share.auto.offset.reset", "It is a setting of a group"),
         ("cleanup.policy", "It is a setting of a topic"),
-        ("log.retention.mss", "Did you mean log.retention.ms"),
+        ("log.retention.mss", "Did you mean log.retention.ms or "),
+        ("num.partition", "Did you mean num.partitions (read at start only)?"),
         ("no.such.name", ""),
     ],
 )
