@@ -73,11 +73,16 @@ def origin(context: click.Context, option: click.Parameter | str) -> str:
 
 
 class _File:
-    """`settings`: its lines that are settings of the broker; `places`: where its lines for options of start are."""
+    """`settings`: its lines that are settings of the broker; `places`: where each line is, by what it sets."""
 
     def __init__(self) -> None:
         self.settings: list[tuple[str, str, str]] = []
         self.places: dict[str, str] = {}
+
+    def place(self, name: str, where: str) -> None:
+        """Raises CommandFailed for a second line of the same name: which of the two is meant is not guessed."""
+        if (first := self.places.setdefault(name, where)) is not where:
+            raise CommandFailed(f"{where}: {name} is given more than once, first by {first}", USAGE)
 
 
 def _file(context: click.Context) -> _File:
@@ -94,16 +99,22 @@ def read_file(context: click.Context, param: click.Parameter, path: Path | None)
     from kbroker.errors import OperatorError
 
     options = {each.long_name: each for each in context.command.params if isinstance(each, StartOption)}
-    file, defaults = _file(context), {}
+    file = _file(context)
+    defaults: dict[str, Any] = {}
     try:
         for where, name, value in file_settings(path.read_text("utf-8-sig").splitlines(), str(path)):
             if name in _NOT_IN_THE_FILE:
                 raise CommandFailed(f"{where}: {name} cannot be given in the file: {_NOT_IN_THE_FILE[name]}", USAGE)
-            if name not in options:
-                file.settings.append((where, name, value))
+            option = options.get(name)
+            if option is not None and option.multiple:
+                file.places[name] = where
+                defaults[str(option.name)] = (*defaults.get(str(option.name), ()), value)
                 continue
-            file.places[name] = where
-            defaults[options[name].name] = (value,) if options[name].multiple else value
+            file.place(name, where)
+            if option is None:
+                file.settings.append((where, name, value))
+            else:
+                defaults[str(option.name)] = value
     except OperatorError as error:
         raise CommandFailed(str(error), USAGE) from error
     except (OSError, UnicodeDecodeError) as error:
@@ -118,12 +129,16 @@ def settings(context: click.Context, given: Mapping[str, str]) -> list[tuple[str
 
 
 def _from_environment() -> Iterator[tuple[str, str, str]]:
+    seen: set[str] = set()
     for part in os.environ.get(CONFIG_VARIABLE, "").split():
         try:
             name, value = NameValue().convert(part, None, None)
         except click.BadParameter as error:
             text = f"{CONFIG_VARIABLE} (environment): {error.message}; settings are separated by spaces, and have none within"
             raise CommandFailed(text, USAGE) from error
+        if name in seen:
+            raise CommandFailed(f"{CONFIG_VARIABLE} (environment): {name} is given more than once", USAGE)
+        seen.add(name)
         yield f"{CONFIG_VARIABLE} (environment)", name, value
 
 

@@ -123,6 +123,7 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_p
         ({"LOG_LEVEL": "loud"}, "Invalid value for KBROKER_START_LOG_LEVEL (environment): 'loud' is not one of"),
         ({"CONFIG": "num.partitions=1 more"}, "KBROKER_START_CONFIG (environment): 'more' is not NAME=VALUE; settings are separated"),
         ({"CONFIG": "num.partitions=none"}, "KBROKER_START_CONFIG (environment): Invalid value none for configuration num.partitions"),
+        ({"CONFIG": "num.partitions=1 num.partitions=1"}, "KBROKER_START_CONFIG (environment): num.partitions is given more than once"),
         ({"CONFIG": "kbroker.persister=x"}, "KBROKER_START_CONFIG (environment): unknown persister 'x'"),
         ({"CONFIG_FILE": "/no/file"}, "Invalid value for KBROKER_START_CONFIG_FILE (environment): File '/no/file' does not exist"),
         ({"DATADIR": "x"}, "environment variable KBROKER_START_DATADIR names no option; did you mean KBROKER_START_DATA_DIR?"),
@@ -158,6 +159,8 @@ def test_errors_name_the_variable(
         ("listeners=PLAINTEXT://:9092", "{file}, line 2: unknown setting 'listeners'; use --listen, or a line listen=HOST:PORT"),
         ("config=a=b", "{file}, line 2: config cannot be given in the file: a setting is a line of its own"),
         ("config-file=f", "{file}, line 2: config-file cannot be given in the file: a file cannot name another one"),
+        ("num.partitions=1\n\nnum.partitions=1", "{file}, line 4: num.partitions is given more than once, first by {file}, line 2"),
+        ("data-dir=a\ndata-dir = b", "{file}, line 3: data-dir is given more than once, first by {file}, line 2"),
         ("listen 127.0.0.1:0", "{file}, line 2: expected name=value, found 'listen 127.0.0.1:0'"),
         (
             "group.share.heartbeat.interval.ms=100000",
@@ -187,6 +190,13 @@ def test_a_value_that_does_not_count_is_not_looked_at(tmp_path: Path, monkeypatc
     arguments = ["--listen", "h:1", "--durability", "os", "--config-file", str(tmp_path / "f")]
     context = start_command.make_context("start", arguments, resilient_parsing=False)
     assert (str(context.params["listen"]), context.params["durability"]) == ("h:1", "os")
+
+
+def test_names_of_the_admin_port_may_stand_in_several_lines(tmp_path: Path) -> None:
+    """As `--admin-host` may be given several times."""
+    (tmp_path / "f").write_text("admin-host=a.example\nadmin-host=b.example,c.example\n")
+    context = start_command.make_context("start", ["--config-file", str(tmp_path / "f")])
+    assert context.params["admin_hosts"] == ("a.example", "b.example", "c.example")
 
 
 def test_every_option_has_a_variable_and_a_name_in_the_file() -> None:
