@@ -32,6 +32,7 @@ Entity: TypeAlias = Any
 """An instance, or a class, of kio's schemas: one per message and version, so that no narrower type can be named here."""
 FieldValue: TypeAlias = Any
 _SIZE = struct.Struct(">i")
+_HTTP = b"HTTP"
 _NOTHING: tuple[Any, ...] = (None, 0, "", False, (), [], b"", -1)
 
 
@@ -139,8 +140,13 @@ class Connection:
 
     def read_frame(self) -> bytes:
         """The next frame from the broker, without its length."""
-        (size,) = _SIZE.unpack(self._read_exactly(_SIZE.size))
-        return self._read_exactly(size)
+        head = self._read_exactly(_SIZE.size)
+        if head == _HTTP:  # As a size it would be above 1 GiB, which no answer has.
+            raise BrokerUnreachable(
+                f"{self.address} is an HTTP port, not a Kafka broker's; is it the admin port? "
+                "give the address of --listen instead"
+            )
+        return self._read_exactly(*_SIZE.unpack(head))
 
     def read_response(self, api: str | int, version: int) -> Entity:
         """The next frame as the response to the request that was sent last."""

@@ -12,6 +12,8 @@ from contextlib import closing
 
 import pytest
 
+from kbroker.cli import run
+from kbroker.cli.exits import UNREACHABLE
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from tests.server.test_admin_http import admin_of
 from tests.server.test_garbage import API_VERSIONS, BAD_FRAMES, METADATA, assert_serving, frame, is_closed
@@ -125,3 +127,12 @@ def test_other_protocols_are_named(broker: RunningBroker, sent: bytes, protocol:
     assert named.endswith(f"it speaks {protocol}, and this port speaks the Kafka protocol")
     assert "frame size 0 is not between" in other
     assert_serving(broker)
+
+
+def test_commands_at_the_admin_port_say_so(broker: RunningBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    host, port = admin_of(broker)
+    assert run(["topics", "list", "-b", f"{host}:{port}"]) == UNREACHABLE
+    assert capsys.readouterr().err == (
+        f"kbroker: {host}:{port} is an HTTP port, not a Kafka broker's; is it the admin port? "
+        "give the address of --listen instead\n"
+    )
