@@ -158,7 +158,8 @@ def _unfinished(connection: Connection, group: str, topic: str, cuts: Mapping[in
     for row in group_admin.describe_share_group_offsets(connection, group, {topic: list(cuts)}):
         if row.start_offset is not None and (cut := cuts.get(row.partition)) is not None:
             behind = max(0, cut.below - max(cut.start, row.start_offset))
-            count += behind if row.lag is None else min(behind, row.lag)
+            # A start offset that was set beyond the log's end has a negative lag.
+            count += behind if row.lag is None else min(behind, max(0, row.lag))
     return count
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.cli.exits import OK, REFUSED, USAGE
+from kbroker.client import group_admin
+from kbroker.client.group_admin import TopicPartition
 from kbroker.records import Record
 from kbroker.share.dead_letter import Origin, headers_of
 from kbroker.testing.broker import RunningBroker
@@ -129,6 +132,17 @@ def test_groups_that_are_not_done_are_named_first(broker: RunningBroker, command
         f"kbroker: warning: consumer group {filled}-late has not read 5 of these records",
         f"kbroker: warning: share group {filled}-share has not finished up to 3 of these records and will not get them any more",
     ]
+
+
+def test_a_group_that_starts_beyond_the_end_takes_nothing_from_a_warning(broker: RunningBroker, command: Command, filled: str) -> None:
+    """Its lag in partition 0 is negative: it has finished none of partition 1 all the same."""
+    delete = ("topics", "delete-records", filled, "--to-end", "--dry-run")
+    for offsets, warned in (({0: 1003}, []), ({0: 1003, 1: 1}, ["3"])):
+        with broker.connect() as connection:
+            places = {TopicPartition(filled, number): offset for number, offset in offsets.items()}
+            assert group_admin.alter_share_group_offsets(connection, f"{filled}-far", places) == {}
+        warnings = [line for line in command(*delete).err.splitlines() if f"{filled}-far" in line]
+        assert [re.findall(r"has not finished up to (\S+) of", line) for line in warnings] == [[count] for count in warned]
 
 
 @pytest.mark.parametrize("broker", ENGINES, indirect=True)
