@@ -47,7 +47,14 @@ def ask(question: str) -> None:
     """
     if not sys.stdin.isatty():
         raise CommandFailed("nothing was deleted: nobody can be asked here, so --yes is needed", USAGE)
-    if not click.confirm(escaped(question), err=True):
+    try:
+        answer = click.confirm(escaped(question), err=True)
+    except click.Abort as error:
+        if not isinstance(error.__context__, EOFError):
+            raise
+        click.echo(err=True)  # Ctrl-D ends the input, not the line
+        answer = False
+    if not answer:
         raise CommandFailed("nothing was deleted")
 
 

@@ -109,7 +109,7 @@ def test_nothing_is_deleted(command: Command, filled: str, arguments: list[str],
 
 @pytest.mark.parametrize(
     ("answer", "code", "start"),
-    [(b"y\n", OK, 4), (b"n\n", REFUSED, 0), (b"\n", REFUSED, 0), (b"\x04", 130, 0)],
+    [(b"y\n", OK, 4), (b"n\n", REFUSED, 0), (b"\n", REFUSED, 0), (b"\x04", REFUSED, 0)],
     ids=["yes", "no", "enter", "end-of-file"],
 )
 def test_a_person_is_asked(broker: RunningBroker, command: Command, filled: str, answer: bytes, code: int, start: int) -> None:
