@@ -23,8 +23,11 @@ from kbroker.cli.demo_team import Team
 from kbroker.cli.demo_view import View, open_view
 from kbroker.cli.demo_worker import Taken
 from kbroker.cli.exits import USAGE, CommandFailed
+from kbroker.cli.interrupts import Deferred
 
 if TYPE_CHECKING:
+    from confluent_kafka import Producer
+
     from kbroker.client.broker_process import RunningBroker
 
 TOPIC, GROUP = "orders", "order-workers"
@@ -58,12 +61,13 @@ def demo(storage: str, count: int, consumers: int) -> None:
         raise CommandFailed(str(error), USAGE) from error
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
+    signals = Deferred((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)).install()
     with tempfile.TemporaryDirectory(prefix="kbroker-demo-") as home:
         broker = RunningBroker(Path(home), storage=storage)
         try:
             broker.start()
             click.echo(f"broker ready on {broker.bootstrap}, data in {broker.data_dir}")
-            _run(broker, count, consumers)
+            _run(broker, count, consumers, signals)
             code = broker.terminate()
         except BrokerStartFailed as error:
             raise CommandFailed(str(error), error.exit_code or 1) from error
@@ -80,13 +84,13 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _run(broker: RunningBroker, count: int, consumers: int) -> None:
+def _run(broker: RunningBroker, count: int, consumers: int, signals: Deferred) -> None:
     broker.create_topic(TOPIC)
     broker.set_group_config(GROUP, {"share.auto.offset.reset": "earliest", "share.delivery.count.limit": str(DELIVERY_LIMIT)})
     tally = Tally(count, DELIVERY_LIMIT)
     with open_view(count, consumers) as view:
-        produce_s = _produce(broker.bootstrap, count, view)
-        with Team(broker.bootstrap, TOPIC, GROUP) as team:
+        produce_s = _produce(broker.bootstrap, count, view, signals)
+        with Team(broker.bootstrap, TOPIC, GROUP, signals) as team:
             for _ in range(consumers):
                 team.hire()
             started_s = time.monotonic()
@@ -165,7 +169,7 @@ class Work:
         self._view.say(f"broker ready again after {time.monotonic() - started_s:.1f} s, on the directory that the first one left")
 
 
-def _produce(bootstrap: str, count: int, view: View) -> float:
+def _produce(bootstrap: str, count: int, view: View, signals: Deferred) -> float:
     """Send all orders and wait until each is confirmed; returns seconds."""
     from confluent_kafka import Producer
 
@@ -175,12 +179,13 @@ def _produce(bootstrap: str, count: int, view: View) -> float:
     producer = Producer({**settings, "log_level": 0})
     outcome, started_s, shown_s = Outcome(), time.monotonic(), 0.0
     for order in orders(count):
-        producer.produce(TOPIC, order, on_delivery=outcome)
-        producer.poll(0)
+        with signals:
+            producer.produce(TOPIC, order, on_delivery=outcome)
+            producer.poll(0)
         if time.monotonic() - shown_s > _TICK_S:
             shown_s = time.monotonic()
             view.produced(outcome.confirmed)
-    while producer.flush(_TICK_S):
+    while _flush(producer, signals):
         view.produced(outcome.confirmed)
         if time.monotonic() - started_s > _STALLED_S:
             raise CommandFailed("the broker does not confirm the orders")
@@ -188,6 +193,12 @@ def _produce(bootstrap: str, count: int, view: View) -> float:
     if outcome.failed:
         raise CommandFailed(f"{outcome.failed} orders were not confirmed: {outcome.first_error}")
     return time.monotonic() - started_s
+
+
+def _flush(producer: Producer, signals: Deferred) -> int:
+    """For a tick; returns how many orders are left."""
+    with signals:
+        return producer.flush(_TICK_S)
 
 
 def lag_on_disk(data_dir: Path) -> int:

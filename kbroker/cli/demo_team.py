@@ -6,10 +6,12 @@ A queue or an event that several processes share has a lock, which a killed proc
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from types import TracebackType
@@ -17,6 +19,7 @@ from typing import Self, cast
 
 from kbroker.cli.demo_worker import Report, work
 from kbroker.cli.exits import CommandFailed
+from kbroker.cli.interrupts import Deferred
 
 _LEAVE_S = 30.0
 
@@ -27,13 +30,25 @@ class _Member:
     pipe: Connection
 
 
+@contextmanager
+def _ctrl_c_blocked() -> Iterator[None]:
+    """For processes that start meanwhile: an interpreter that starts cannot take it. `work` unblocks it, once it is ignored there."""
+    resource_tracker.ensure_running()  # its own start would unblock it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class Team:
     """Use it as a context manager: on leaving, the consumers leave the group and end."""
 
-    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, group: str, signals: Deferred) -> None:
         self._arguments = (bootstrap, topic, group)
         self._members: dict[int, _Member] = {}
         self._hired = 0
+        self._signals = signals
 
     def __enter__(self) -> Self:
         return self
@@ -57,9 +72,10 @@ class Team:
         ours, theirs = multiprocessing.Pipe()
         context = multiprocessing.get_context("spawn")
         process = context.Process(target=work, args=(self._hired, *self._arguments, theirs), daemon=True)
-        process.start()
-        theirs.close()  # so that the end of the process is the end of the pipe
-        self._members[self._hired] = _Member(process, ours)
+        with self._signals, _ctrl_c_blocked():
+            process.start()
+            theirs.close()  # so that the end of the process is the end of the pipe
+            self._members[self._hired] = _Member(process, ours)
         return self._hired
 
     def reports(self, timeout_s: float) -> Iterator[tuple[int, Report]]:

@@ -44,7 +44,8 @@ Report: TypeAlias = Taken | Answered
 
 def work(worker: int, bootstrap: str, topic: str, group: str, demo: Connection) -> None:
     """Runs until the demo closes its end of the pipe; Ctrl-C is the demo's business."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that came while the process started is dropped by this
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     from confluent_kafka import ShareConsumer
 
     settings = {

@@ -11,6 +11,7 @@ import click
 
 from kbroker.cli.clients import MAX_MESSAGE_BYTES, ClientErrors, client_settings
 from kbroker.cli.exits import CommandFailed
+from kbroker.cli.interrupts import Deferred
 from kbroker.cli.params import COUNT, INDEX, Address, bootstrap_option, not_empty
 
 if TYPE_CHECKING:
@@ -73,14 +74,15 @@ def produce(
     }
     producer, outcome, started = Producer(settings), Outcome(), time.monotonic()
     where = {} if partition is None else {"partition": partition}
-    show = _progress(outcome)
+    show, signals = _progress(outcome), Deferred().install()
     try:
         for key, value in _records(file, key_separator):
-            _send(producer, topic, key=key, value=value, on_delivery=outcome, **where)
+            _send(producer, signals, topic, key=key, value=value, on_delivery=outcome, **where)
             show()
-        while producer.flush(_PROGRESS_INTERVAL_S):
+        while _flush(producer, signals):
             show()
     finally:
+        signals.remove()
         say_summary(topic, outcome, time.monotonic() - started)
     if outcome.failed:
         raise CommandFailed(f"{outcome.failed} records were not confirmed: {outcome.first_error}")
@@ -96,19 +98,26 @@ def say_summary(topic: str, outcome: Outcome, seconds: float) -> None:
     )
 
 
-def _send(producer: Producer, topic: str, **record: Any) -> None:  # noqa: ANN401 (what Producer.produce takes)
+def _send(producer: Producer, signals: Deferred, topic: str, **record: Any) -> None:  # noqa: ANN401 (what Producer.produce takes)
     from confluent_kafka import KafkaException
 
     while True:
-        try:
-            producer.produce(topic, **record)
-        except BufferError:
-            producer.poll(_PROGRESS_INTERVAL_S)
-            continue
-        except KafkaException as error:
-            raise CommandFailed(error.args[0].str()) from error
-        producer.poll(0)
-        return
+        with signals:
+            try:
+                producer.produce(topic, **record)
+            except BufferError:
+                producer.poll(_PROGRESS_INTERVAL_S)
+                continue
+            except KafkaException as error:
+                raise CommandFailed(error.args[0].str()) from error
+            producer.poll(0)
+            return
+
+
+def _flush(producer: Producer, signals: Deferred) -> int:
+    """For a moment; returns how many records are left."""
+    with signals:
+        return producer.flush(_PROGRESS_INTERVAL_S)
 
 
 def _records(file: IO[bytes], key_separator: str | None) -> Iterator[tuple[bytes | None, bytes]]:

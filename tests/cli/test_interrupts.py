@@ -1,0 +1,105 @@
+"""Ctrl-C while the client library runs, and while a process starts: quiet, and never lost."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, Message
+
+from kbroker.cli import demo
+from kbroker.cli import produce as produce_command
+from kbroker.cli.demo_team import Team
+from kbroker.cli.demo_view import PlainView
+from kbroker.cli.exits import INTERRUPTED
+from kbroker.cli.interrupts import Deferred
+from kbroker.cli.produce import Outcome
+from kbroker.testing.broker import RunningBroker
+from tests.cli.conftest import PATIENCE_S, Command
+
+
+@pytest.fixture
+def _ctrl_c_interrupts() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's children would ignore it
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+pytestmark = pytest.mark.usefixtures("_ctrl_c_interrupts")
+
+
+class Interrupted(Outcome):
+    """Ctrl-C strikes while the library reports the first record as confirmed."""
+
+    def __call__(self, error: KafkaError | None, message: Message) -> None:
+        super().__call__(error, message)
+        if self.confirmed == 1:
+            signal.raise_signal(signal.SIGINT)
+            time.monotonic()  # a handler runs before the next step at the latest
+
+
+def test_a_signal_waits_for_the_end_of_the_block() -> None:
+    signals, reached = Deferred().install(), []
+
+    def work() -> None:
+        with signals:
+            signal.raise_signal(signal.SIGINT)
+            reached.append("the end of the block")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert reached == ["the end of the block"]
+    with signals:
+        reached.append("no signal is left")
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    signals.remove()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ignored_signals_stay_ignored() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signals = Deferred().install()
+    with signals:
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    signals.remove()
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_produce_is_interrupted_in_a_callback(
+    command: Command, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce_command, "Outcome", Interrupted)
+    (tmp_path / "lines").write_text("one\ntwo\n")
+    ran = command("produce", topic, tmp_path / "lines")
+    (line,) = ran.err.strip().splitlines()
+    assert (ran.code, f" records confirmed in {topic}, 0 failed, " in line) == (INTERRUPTED, True)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_demo_is_interrupted_in_a_callback(broker: RunningBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produce_command, "Outcome", Interrupted)
+    monkeypatch.setattr(demo, "TOPIC", topic)
+    signals = Deferred().install()
+    with pytest.raises(KeyboardInterrupt):
+        demo._produce(broker.bootstrap, 10, PlainView(10, print), signals)
+    signals.remove()
+
+
+def test_a_consumer_that_starts_does_not_take_ctrl_c(broker: RunningBroker, topic: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its interpreter begins with the signal blocked; it leaves its group and ends as if there had been none."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    with Team(broker.bootstrap, topic, topic, Deferred()) as team:
+        team.hire()
+        (process,) = multiprocessing.active_children()
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGINT)
+    process.join(PATIENCE_S)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+    assert (process.exitcode, capfd.readouterr().err) == (0, "")
