@@ -9,7 +9,6 @@ tombstoned deletions and nothing else. On a full disk the tombstone takes the pl
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -43,13 +42,12 @@ from kbroker.state_records import (
 )
 from kbroker.state_records import Topic as TopicRecord
 from kbroker.storage.spi import Change, LogId, LogSettings, LogStore, StampedBatch, StateStore
+from kbroker.topic_names import is_legal, why_illegal
 
 logger = logging.getLogger(__name__)
 
-MAX_NAME_LENGTH = 249
 _LOGS_AT_ONCE = 16
 """Creating or dropping a log costs several syncs: between so many of them others' records are committed."""
-_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
 
 
@@ -85,11 +83,8 @@ class TopicsStatistics(NamedTuple):
 
 def check_name(name: str) -> None:
     """Raises INVALID_TOPIC_EXCEPTION for what Kafka refuses as a topic's name."""
-    if not name or name in (".", "..") or len(name) > MAX_NAME_LENGTH or _LEGAL_NAME.fullmatch(name) is None:
-        raise KafkaError(
-            ErrorCode.invalid_topic_exception,
-            f"Topic name is invalid: {name!r} is not 1 to {MAX_NAME_LENGTH} characters out of ASCII alphanumerics, '.', '_' and '-'",
-        )
+    if not is_legal(name):
+        raise KafkaError(ErrorCode.invalid_topic_exception, why_illegal(name))
 
 
 def _flat(name: str) -> str:

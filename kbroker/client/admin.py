@@ -14,6 +14,7 @@ from kbroker.client.answers import check, reason
 from kbroker.client.rpc import Connection
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.state_records import ResourceType as ResourceType
+from kbroker.topic_names import is_legal, why_illegal
 
 EARLIEST = -2
 LATEST = -1
@@ -102,11 +103,20 @@ def topics(connection: Connection, names: Sequence[str] | None = None) -> list[T
     answer = connection.call("metadata", topics=wanted, allow_auto_topic_creation=False, **_NO_AUTHORIZED_OPERATIONS)
     found = []
     for row in answer.topics:
-        is_unknown = row.error_code is ErrorCode.unknown_topic_or_partition
-        check(row.error_code, f"there is no topic {row.name}" if is_unknown else f"topic {row.name!r}: {reason(row.error_code)}")
+        check(row.error_code, _refusal(row.name, row.error_code))
         partitions = tuple(sorted(p.partition_index for p in row.partitions))
         found.append(Topic(row.name, row.topic_id, partitions, row.is_internal))
     return sorted(found)
+
+
+def _refusal(name: str, code: ErrorCode) -> str:
+    """A Metadata answer has no words of the broker's."""
+    match code:
+        case ErrorCode.unknown_topic_or_partition:
+            return f"there is no topic {name}"
+        case ErrorCode.invalid_topic_exception if not is_legal(name):
+            return why_illegal(name)
+    return f"topic {name!r}: {reason(code)}"
 
 
 def list_offsets(connection: Connection, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, int]:

@@ -34,6 +34,16 @@ def test_describing_goes_on_after_a_topic_that_is_missing(command: Command, topi
     assert [each["name"] for each in described.json] == [topic]
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["create"], ["describe"], ["alter", "-p", "3"], ["delete-records", "--to-end", "--yes"]],
+    ids=lambda arguments: str(arguments[0]),
+)
+def test_a_name_that_no_topic_may_have(command: Command, arguments: list[str]) -> None:
+    sentence = "Topic name is invalid: 'nosüch' is not 1 to 249 characters out of ASCII alphanumerics, '.', '_' and '-'"
+    assert command("topics", *arguments, "nosüch") == (REFUSED, "", f"kbroker: {sentence}\n")
+
+
 def test_describe_prints_a_table(command: Command, topic: str) -> None:
     lines = command("topics", "describe", topic).lines
     assert lines[0].split() == ["TOPIC", "PARTITION", "START-OFFSET", "END-OFFSET", "OFFSETS"]
