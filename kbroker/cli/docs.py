@@ -80,13 +80,14 @@ def _title(path: Path) -> str:
 
 def _chosen(page: str, pages: dict[str, Path]) -> Path:
     """`page` may be written as a link has it: docs/cli.md#kbroker-start. Raises UsageError."""
-    name = page.partition("#")[0].removeprefix("./").removeprefix("docs/").removesuffix(".md").strip("/").lower().removesuffix("/readme")
-    if name in pages:
-        return pages[name]
+    name = page.partition("#")[0].removeprefix("./").removeprefix("docs/").removesuffix(".md").strip("/").lower()
+    folder = name.removesuffix(f"/{_INDEX.lower()}")
+    if folder in pages and (folder == name or pages[folder].stem == _INDEX):  # perf/README.md of the checkout is not docs/perf.md
+        return pages[folder]
     ends = [each for each in pages if each.rpartition("/")[2] == name]
     if len(ends) == 1:
         return pages[ends[0]]
-    meant = similar(name, list(pages))
+    meant = [folder] if folder in pages else similar(name, list(pages))
     raise click.UsageError(f"there is no page {page!r}; {_hint(meant)}")
 
 

@@ -48,6 +48,7 @@ def test_a_page_is_printed_as_it_is(path: Path, capsys: pytest.CaptureFixture[st
         ("setings", "did you mean settings or testing?"),
         ("group", "did you mean consumer-groups"),
         ("xyzzy", "`kbroker docs` lists the pages"),
+        ("perf/README.md", "did you mean perf?"),
         ("../README.md", "`kbroker docs` lists the pages"),
     ],
 )
