@@ -76,7 +76,11 @@ def described(summary: SummaryResult, log: LogRange | None, stands_from: Callabl
             number, start_offset=0, error_code=ErrorCode.unknown_topic_or_partition, error_message="The topic was deleted meanwhile."
         )
     left = what_is_left(summary.start_offset, summary.delivery_complete_count, *log, stands_from)
-    return replace(row, lag=left.lag, first_open=left.first_open)
+    first_open = left.first_open
+    if first_open == summary.start_offset and left.lag > 0 and summary.delivery_complete_count > 0:
+        # The last write before nobody consumed any more may have finished the records at the start offset that it saved.
+        first_open = stands_from(summary.start_offset).first_open
+    return replace(row, lag=left.lag, first_open=first_open)
 
 
 # --- alter ---

@@ -168,7 +168,7 @@ class ShareStateCoordinator:
         return self._decide(group_id, requests, SummaryResult, self._read_summary)
 
     def stands_from(self, group_id: str, partition: TopicPartition, offset: int) -> Standing:
-        """What the state says to be done from `offset` on, which is above the saved start offset. What is not saved yet may count, but
+        """What the state says to be done from `offset` on, which is not below the saved start offset. What is not saved yet may count, but
         never more than is saved as done in all."""
         entry = self._entry(group_id, partition)
         state = entry.state

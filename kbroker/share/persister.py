@@ -124,10 +124,11 @@ class CountsUnfinished(Protocol):
 @runtime_checkable
 class TellsWhatIsDone(Protocol):
     """A persister that can tell what is left of a share-partition whose saved start offset the log's start has passed. Without it lag
-    counts at most what the log has, and is too high by finished records that a count alone cannot place."""
+    counts at most what the log has, and is too high by finished records that a count alone cannot place. It also tells which record is
+    the oldest that is not finished: without it that is the one at the saved start offset."""
 
     def stands_from(self, group_id: str, partition: TopicPartition, offset: int) -> Standing:
-        """What is saved as done from `offset` on, which is above the start offset that `read_summary` has just given; offsets that the
+        """What is saved as done from `offset` on, which is not below the start offset that `read_summary` has just given; offsets that the
         persister itself has taken are counted as done. Raises KafkaError for state that cannot be read."""
 
 

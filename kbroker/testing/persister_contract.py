@@ -340,8 +340,12 @@ class PersisterContract(PersisterAnswers):
             await asked.summary()
             if not isinstance(asked.persister, TellsWhatIsDone):
                 return
-            found = [asked.persister.stands_from(GROUP, asked.P, offset) for offset in (101, 104, 106, 107, 109, 110)]
-            assert found == [(101, 5), (107, 5), (107, 3), (107, 2), (110, 1), (110, 0)]
+            found = [asked.persister.stands_from(GROUP, asked.P, offset) for offset in (100, 101, 104, 106, 107, 109, 110)]
+            assert found == [(100, 5), (101, 5), (107, 5), (107, 3), (107, 2), (110, 1), (110, 0)]
+        await asked.write(StateBatch(100, 101, K, 1), complete=7)
+        await asked.summary()
+        assert isinstance(asked.persister, TellsWhatIsDone)
+        assert asked.persister.stands_from(GROUP, asked.P, 100) == (102, 7), "also from the saved start offset itself"
 
     @with_broker
     async def test_delete_leaves_nothing(self, asked: Asked, restarted: Restarted) -> None:

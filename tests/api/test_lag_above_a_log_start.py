@@ -61,6 +61,8 @@ CASES = {
     "finished all above": Case(range(5, RECORDS), 5),
     "below the start offset": Case((0, 1, 2, 3, 4, 5, 8), 4),
     "past the window, and more has come": Case((1, 2, 7), None, later=3),
+    "nothing is gone, the first were finished": Case((0, 1, 2), 0),
+    "nothing is gone, all was finished, and more has come": Case(range(RECORDS), 0, later=2),
     "past the window of what was finished, and more has come": Case(range(RECORDS), None, later=2),
 }
 ON_EVERY_ENGINE = ("some of it was finished, everything is gone", "finished below and above")

@@ -38,11 +38,11 @@ others the persister is asked where they stand, 20 at a time. For that, and for 
 seconds at most, all in all; what was not answered is left out and counted in `kbroker_scrape_unanswered_share_partitions`. A scrape
 never loads a share-partition.
 
-**Age** of the oldest unprocessed record is the time since the timestamp of the record at the start offset, which is the producer's or, with
-message.timestamp.type=LogAppendTime, the broker's. It is taken from the header of the record's batch: where the record is not the first of
-its batch, it may be said to be older than it is by the time that filling the batch took. For a share-partition that is not in memory the
-start offset is the saved one, and the last acknowledgement before it left the memory may have finished that record: then the age is that
-of the first record acknowledged then, until somebody consumes again. Nothing that retention or DeleteRecords has removed counts.
+**Age** of the oldest unprocessed record is the time since the timestamp of the first record that is not finished, which is the
+producer's or, with message.timestamp.type=LogAppendTime, the broker's. It is taken from the header of the record's batch: where the
+record is not the first of its batch, it may be said to be older than it is by the time that filling the batch took. For a
+share-partition that is not in memory the persister says which record that is; where a plugin's cannot (it lacks `stands_from`), it is the
+one at the saved start offset, which may be finished. Nothing that retention or DeleteRecords has removed counts.
 
 ## Share-partitions in memory, and others
 

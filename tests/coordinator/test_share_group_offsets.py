@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from uuid import UUID
 
@@ -92,13 +93,14 @@ P = TopicPartition(UUID(int=1), 3)
 
 
 def nobody_asks(_: int) -> Standing:
-    raise AssertionError("the log has the start offset")
+    raise AssertionError("nothing is done behind the start offset, or nothing is left")
 
 
 @pytest.mark.parametrize(
     ("summary", "end_offset", "row"),
     [
-        (SummaryResult(P, start_offset=2, delivery_complete_count=2, leader_epoch=5), 11, PartitionOffset(3, 2, 5, 7, first_open=2)),
+        (SummaryResult(P, start_offset=2, delivery_complete_count=0, leader_epoch=5), 11, PartitionOffset(3, 2, 5, 9, first_open=2)),
+        (SummaryResult(P, start_offset=2, delivery_complete_count=9), 11, PartitionOffset(3, 2, 0, 0, first_open=2)),
         (SummaryResult(P, start_offset=5, delivery_complete_count=0), 2, PartitionOffset(3, 5, 0, -3, first_open=5)),
         (SummaryResult(P), 11, PartitionOffset(3)),
         (SummaryResult(P, start_offset=4, delivery_complete_count=-1), 11, PartitionOffset(3, 4)),
@@ -107,6 +109,13 @@ def nobody_asks(_: int) -> Standing:
 )
 def test_a_row_and_its_lag(summary: SummaryResult, end_offset: int, row: PartitionOffset) -> None:  # OFF-7, OFF-9, OFF-10, OFF-12
     assert described(summary, LogRange(0, end_offset), nobody_asks) == row
+
+
+@pytest.mark.parametrize(("done", "first_open"), [((2, 3), 4), ((4, 5), 2), ((2, 4), 3)])
+def test_the_first_open_offset_is_behind_what_is_saved_as_done(done: Sequence[int], first_open: int) -> None:  # OFF-9
+    batches = [StateBatch(offset, offset, 2, 1) for offset in done]
+    summary = SummaryResult(P, start_offset=2, delivery_complete_count=2)
+    assert described(summary, LogRange(0, 11), partial(standing_of, batches)) == PartitionOffset(3, 2, 0, 7, first_open=first_open)
 
 
 def test_a_partition_that_goes_while_the_persister_answers() -> None:  # OFF-8
