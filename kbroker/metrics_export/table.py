@@ -289,7 +289,8 @@ SHARE_PARTITIONS = Section(
     (
         _gauge(
             "share_partition_lag", _PARTITION, "",
-            "Records that the group has not finished: as DescribeShareGroupOffsets tells. Not there while no start offset is decided.",
+            "Records that the group has not finished: as DescribeShareGroupOffsets tells. Negative where the start offset was set "
+            "beyond the log's end. Not there while no start offset is decided.",
         ),
         _gauge(
             "share_partition_oldest_unprocessed_seconds", _PARTITION, "",
