@@ -15,10 +15,10 @@ from tests.powercut.purge_cuts import Setup, Where, rules_of, run, told
 
 BROKEN = [
     pytest.param("segment", "ids-unsynced:lmdb", Where.IDS, "id twice", id="ids-unsynced"),
-    pytest.param("segment", "keeps-snapshots:lmdb", Where.ENDS, "stored twice", id="keeps-snapshots"),
+    pytest.param("skips-sync:segment", "keeps-snapshots:lmdb", Where.ENDS, "stored twice", id="keeps-snapshots"),
     pytest.param("skips-sync:segment", "keeps-starts:lmdb", Where.PURGES, "removed", id="keeps-starts"),
     pytest.param("segment", "ids-unsynced:segment", Where.IDS, "id twice", marks=pytest.mark.full),
-    pytest.param("rocksdb", "keeps-snapshots:rocksdb", Where.ENDS, "stored twice", marks=pytest.mark.full),
+    pytest.param("skips-sync:rocksdb", "keeps-snapshots:rocksdb", Where.ENDS, "stored twice", marks=pytest.mark.full),
     pytest.param("skips-sync:rocksdb", "keeps-starts:segment", Where.PURGES, "removed", marks=pytest.mark.full),
 ]
 """Storage, state storage, where it is cut, the rule that is broken. Engines whose every write is synced have nothing to lose."""
