@@ -34,6 +34,8 @@ from tests.broker.appending import append
 from tests.brokers import DURABLE_ENGINES, require_engine
 
 P, Q = 5, 6
+_SMALL = {"log.segment.bytes": str(1 << 20)}
+"""A crash copies what a segment has set aside, too."""
 
 
 @pytest.fixture(params=DURABLE_ENGINES)
@@ -67,7 +69,7 @@ class Lives:
     @asynccontextmanager
     async def broker(self, durability: Durability = "disk", config: Mapping[str, str] | None = None) -> AsyncIterator[Broker]:
         options = StartOptions(
-            data_dir=self.data_dir, storage=self.engine, state_storage=self.engine, config=BrokerConfig(config or {}), durability=durability
+            data_dir=self.data_dir, storage=self.engine, state_storage=self.engine, config=BrokerConfig({**_SMALL, **(config or {})}), durability=durability
         )
         async with open_broker(options) as broker:
             self.running = broker

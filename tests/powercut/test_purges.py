@@ -48,5 +48,5 @@ def test_producers_go_on_with_two_engines(storage: str, state_storage: str, home
 @pytest.mark.parametrize(("storage", "state_storage", "where", "rule"), BROKEN)
 def test_a_mistake_is_caught(storage: str, state_storage: str, where: Where, rule: str, home: Path) -> None:
     """With durability `os`, which alone may lose what these rely on. The broker's own mends must not hide them."""
-    wrong = run(Setup(storage, state_storage, "os"), home, count=6, seed=1, where=[where], until=rule)
+    wrong = run(Setup(storage, state_storage, "os"), home, count=12, seed=1, where=[where], until=rule)
     assert rule in rules_of(wrong), told(wrong)
