@@ -69,7 +69,11 @@ class Lives:
     @asynccontextmanager
     async def broker(self, durability: Durability = "disk", config: Mapping[str, str] | None = None) -> AsyncIterator[Broker]:
         options = StartOptions(
-            data_dir=self.data_dir, storage=self.engine, state_storage=self.engine, config=BrokerConfig({**_SMALL, **(config or {})}), durability=durability
+            data_dir=self.data_dir,
+            storage=self.engine,
+            state_storage=self.engine,
+            config=BrokerConfig({**_SMALL, **(config or {})}),
+            durability=durability,
         )
         async with open_broker(options) as broker:
             self.running = broker
