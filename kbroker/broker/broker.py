@@ -234,9 +234,11 @@ class Broker:
         if not changes and may_replay and not is_long_replay(partition, self.state_store):
             await partition.load_producers()
             changes = snapshot_changes(partition, self.state_store, oldest_ms)
+        if not changes:
+            return False
         # It replaces one that a power cut leaves good. It must not itself speak of what a power cut takes.
         await self.logs.flush()
-        if not changes or partition.deleted:
+        if partition.deleted:
             return False
         await self.state.commit(changes)
         return True

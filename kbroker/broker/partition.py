@@ -338,7 +338,7 @@ class Partition:
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
 
     def report_unreadable(self, offset: int, error: Exception) -> None:
-        """Into the log, now and then."""
+        """Log that a read at `offset` failed; at most once a minute, as clients repeat such reads."""
         now_s = time.monotonic()
         if now_s >= self._next_report_s:
             self._next_report_s = now_s + _REPORT_EVERY_S

@@ -131,10 +131,15 @@ def can_replay_from(partition: Partition, store: StateReader, offset: int) -> bo
 
 
 def is_long_replay(partition: Partition, store: StateReader) -> bool:
-    """Whether much of the log would have to be read: it was never told that no idempotent producer writes there. An append waits
-    for that all the same; what only makes the next start better does not."""
-    offset = max((known for known, _ in _usable(partition, store)), default=partition.log_start_offset)
-    return sum(each.size_bytes for each in partition.segments() if each.end_offset > offset) > 2 * SNAPSHOT_BYTES
+    """Whether about 128 MiB of the log or more would have to be read: no snapshot says that no idempotent producer wrote there.
+    An append waits for that read all the same. A save that only makes the next start better does not."""
+    begin = max((known for known, _ in _usable(partition, store)), default=partition.log_start_offset)
+    size_bytes = 0.0
+    for each in partition.segments():
+        offsets = min(each.end_offset, partition.written_from) - max(each.base_offset, begin)
+        if offsets > 0:
+            size_bytes += each.size_bytes * offsets / (each.end_offset - each.base_offset)
+    return size_bytes > 2 * SNAPSHOT_BYTES
 
 
 def unusable_snapshots(partition: Partition, store: StateReader) -> list[Change]:
