@@ -63,6 +63,10 @@ _OFFSET = struct.Struct(">16siq")
 _I16 = struct.Struct(">h")
 _NUMBER = struct.Struct(">q")
 
+_PRODUCERS = '{"producers":['
+_PRODUCERS_A_PIECE = 256
+_decode_next = json.JSONDecoder().raw_decode
+
 
 # --- values of our own ---
 
@@ -176,15 +180,32 @@ class Producer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerSnapshot(JsonValue):
-    """A log's producer state, all offsets below the one in the key included. As JSON: arrays in the order of the fields."""
+    """A log's producer state, all offsets below the one in the key included. As JSON: arrays in the order of the fields.
+
+    A log may have tens of thousands of producers. A thread that encodes or decodes them works in pieces, so that others may run.
+    """
 
     producers: tuple[Producer, ...]
 
-    def __post_init__(self) -> None:
-        producers = tuple(
-            Producer(number, epoch, tuple(ProducerBatch(*each) for each in batches)) for number, epoch, batches in self.producers
-        )
-        object.__setattr__(self, "producers", producers)
+    def encode(self) -> bytes:
+        begins = range(0, len(self.producers), _PRODUCERS_A_PIECE)
+        pieces = [_dump(self.producers[begin : begin + _PRODUCERS_A_PIECE])[1:-1] for begin in begins]
+        return _PRODUCERS.encode() + b",".join(pieces) + b"]}"
+
+    @classmethod
+    def decode(cls, value: bytes) -> Self:
+        text = value.decode()
+        if not text.startswith(_PRODUCERS):
+            raise ValueError(f"not a {cls.__name__}: {value[:80]!r}")
+        producers, position = [], len(_PRODUCERS)
+        try:
+            while position != len(text) - 2 or not text.endswith("]}"):
+                (number, epoch, batches), position = _decode_next(text, position)
+                producers.append(Producer(number, epoch, tuple(ProducerBatch(*each) for each in batches)))
+                position += text.startswith(",", position)
+        except TypeError as error:
+            raise ValueError(f"not a {cls.__name__}: {text[position : position + 80]!r}") from error
+        return cls(tuple(producers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from uuid import UUID
 
 import pytest
@@ -172,6 +173,22 @@ def test_a_broken_key_is_a_value_error(key: bytes) -> None:
 def test_a_broken_value_is_a_value_error(value: bytes) -> None:
     with pytest.raises(ValueError, match=r".*"):
         Topic.decode(value)
+
+
+def test_many_producers_are_one_json_value() -> None:
+    """It is written and read in pieces; earlier versions did so as a whole."""
+    batches = tuple(ProducerBatch(number, number + 1, 7, 8, -1) for number in range(5))
+    snapshot = ProducerSnapshot(tuple(Producer(number, number % 3, batches[: number % 6]) for number in range(1000)))
+    encoded = json.dumps({"producers": snapshot.producers}, separators=(",", ":")).encode()
+    assert snapshot.encode() == encoded
+    assert ProducerSnapshot.decode(encoded) == snapshot
+    assert ProducerSnapshot.decode(b'{"producers":[]}') == ProducerSnapshot(())
+
+
+@pytest.mark.parametrize("part", [b"[5,0,[]]", b'[5,0,[]],[6,0,[[1,2]]]]}', b"[5,0]]}", b"[5,0,[]]]", b"5]}", b"[5,0,[]]]}]}", b"[5,0,["])
+def test_broken_producers_are_a_value_error(part: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        ProducerSnapshot.decode(b'{"producers":[' + part)
 
 
 names = st.text(max_size=40)

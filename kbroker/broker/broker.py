@@ -230,18 +230,19 @@ class Broker:
 
     async def _save_producers_of(self, partition: Partition, oldest_ms: int, may_replay: bool) -> bool:
         """False: its state is not known, and stays so."""
-        changes = snapshot_changes(partition, self.state_store, oldest_ms)
-        if not changes and may_replay and not is_long_replay(partition, self.state_store):
-            await partition.load_producers()
-            changes = snapshot_changes(partition, self.state_store, oldest_ms)
-        if not changes:
-            return False
-        # It replaces one that a power cut leaves good. It must not itself speak of what a power cut takes.
-        await self.logs.flush()
-        if partition.deleted:
-            return False
-        await self.state.commit(changes)
-        return True
+        async with partition.moving_log_start:
+            changes = await snapshot_changes(partition, self.state_store, oldest_ms)
+            if not changes and may_replay and not is_long_replay(partition, self.state_store):
+                await partition.load_producers()
+                changes = await snapshot_changes(partition, self.state_store, oldest_ms)
+            if not changes:
+                return False
+            # It replaces one that a power cut leaves good. It must not itself speak of what a power cut takes.
+            await self.logs.flush()
+            if partition.deleted:
+                return False
+            await self.state.commit(changes)
+            return True
 
     async def run_producer_snapshots(self) -> None:
         for check in itertools.count(1):

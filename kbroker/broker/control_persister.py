@@ -152,7 +152,7 @@ class ControlRecordsPersister:
 
     def stands_from(self, group_id: str, partition: TopicPartition, offset: int) -> Standing:
         first_open, done = self._coordinator.stands_from(group_id, partition, offset)
-        return Standing(first_open, done + self.count_own_offsets(partition, offset))
+        return Standing(first_open, done + self.count_own_offsets(partition, first_open))
 
     async def aclose(self) -> None:
         """After everything that was asked: what is on its way is saved, and the next start need not look for it."""

@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 SNAPSHOT_BYTES = 64 << 20
 _REPLAY_BYTES = 4 << 20
+_MOST_ENCODED_ON_LOOP = 500
 
 
 def read_producers(partition: Partition, store: StateReader) -> ProducerStates:
@@ -108,18 +109,23 @@ def _next_readable(partition: Partition, offset: int) -> int:
     return partition.written_from
 
 
-def snapshot_changes(partition: Partition, store: StateReader, oldest_ms: int) -> list[Change]:
+async def snapshot_changes(partition: Partition, store: StateReader, oldest_ms: int) -> list[Change]:
     """What saves the producer state as of the high watermark, replacing earlier snapshots. Producers whose last batch is older than
-    `oldest_ms` are left out. Empty where the state was never loaded and a replay would be needed to know it."""
-    states = partition.producers
+    `oldest_ms` are left out. Empty where the state was never loaded and a replay would be needed to know it.
+
+    Many producers are encoded in a thread. The caller holds `moving_log_start`, so that no older state replaces a newer one.
+    """
+    states, offset = partition.producers, partition.high_watermark
     if states is not None:
         states.expire(oldest_ms)
-        value = ProducerSnapshot(states.confirmed()).encode()
+        snapshot = ProducerSnapshot(states.confirmed())
+        is_large = len(snapshot.producers) > _MOST_ENCODED_ON_LOOP
+        value = await trio.to_thread.run_sync(snapshot.encode) if is_large else snapshot.encode()
     else:
-        offset, value = max(_usable(partition, store), default=(-1, b""))
-        if offset < partition.written_from:
+        found_at, value = max(_usable(partition, store), default=(-1, b""))
+        if found_at < partition.written_from:
             return []
-    key = ProducerSnapshotKey(partition.log.topic_id, partition.log.partition, partition.high_watermark).encode()
+    key = ProducerSnapshotKey(partition.log.topic_id, partition.log.partition, offset).encode()
     changes: list[Change] = [(found, None) for found, _, _ in _stored(partition, store) if found != key]
     changes.append((key, value))
     return changes

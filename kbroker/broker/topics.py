@@ -351,7 +351,7 @@ class Topics:
         if partition.producers is None and is_long_replay(partition, self._state_store):
             return []
         await partition.load_producers()
-        return snapshot_changes(partition, self._state_store, wall_clock_ms() - self._config["producer.id.expiration.ms"])
+        return await snapshot_changes(partition, self._state_store, wall_clock_ms() - self._config["producer.id.expiration.ms"])
 
     # -- parts --------------------------------------------------------------------------------------------------------
 

@@ -105,3 +105,23 @@ async def test_names_that_are_asked_for_cost_no_memory(tmp_path: Path) -> None:
         await kept.read("there", [ReadRequest(where, 0)])
         for held in (kept._keys.values(), kept._asked, kept._read_ahead):
             assert {key.group_id for key in held} <= {"there"}
+
+
+async def test_lag_while_a_new_start_offset_is_being_saved(tmp_path: Path) -> None:
+    """The log has lost its start in between. Control records that the new start offset has passed are no lag, once."""
+    async with opened(tmp_path, "lmdb") as client:
+        topic = await client.create_topic("orders")
+        where, kept = TopicPartition(topic.topic_id, 0), persister(client)
+        await client.append("orders", *range(10))
+        await kept.initialize("g", [InitializeRequest(where, 1, 0)])
+        await kept.write("g", [WriteRequest(where, 1, 0, 0, 9, [StateBatch(1, 9, 2, 1)])])
+        await client.append("orders", *range(3))
+        await client.broker.topics.move_log_start(client.partition("orders"), 10)
+        held = HeldCommits(client)
+        with trio.fail_after(SECONDS):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(kept.write, "g", [WriteRequest(where, 1, 0, 13, 0, [])])
+                await trio.testing.wait_all_tasks_blocked()
+                await kept.read_summary("g", [ReadRequest(where, 0)])
+                assert kept.stands_from("g", where, 10) == (13, 3), "offsets 10 and 11 are the persister's own, and 12 is done"
+                held.release()

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import trio.testing
 
 from kbroker import plugins
 from kbroker.broker.broker import Broker, open_broker
+from kbroker.broker.group_commit import GroupCommit
 from kbroker.broker.options import Durability, StartOptions
 from kbroker.broker.partition import Partition
 from kbroker.broker.producer_recovery import SNAPSHOT_BYTES
@@ -27,7 +29,7 @@ from kbroker.clock import wall_clock_ms
 from kbroker.config import BrokerConfig
 from kbroker.errors import ErrorCode, KafkaError, NoSpace
 from kbroker.records import ProducerInfo, Record, build_batch, stamp
-from kbroker.state_records import LeaderEpochKey, LogStart, LogStartKey, ProducerSnapshotKey, parse_key
+from kbroker.state_records import LeaderEpochKey, LogStart, LogStartKey, ProducerSnapshot, ProducerSnapshotKey, parse_key
 from kbroker.storage.data_dir import DataDirectory
 from kbroker.storage.spi import Change, LogId, LogStore, StampedBatch, StateStore
 from tests.broker.appending import append
@@ -326,6 +328,18 @@ def snapshots(broker: Broker, log: LogId) -> list[int]:
     return [key.offset for key in keys if isinstance(key, ProducerSnapshotKey)]
 
 
+@contextmanager
+def no_room(commits: GroupCommit[Change]) -> Iterator[None]:
+    """A full disk."""
+
+    def refuse(changes: object) -> None:
+        raise NoSpace("full")
+
+    commits._write, write = refuse, commits._write
+    yield
+    commits._write = write
+
+
 class TestTrouble:
     async def test_a_deletion_that_is_refused_while_producers_are_read(self, lives: Lives) -> None:
         """A full disk refuses it, and the topic stays as it is."""
@@ -335,9 +349,14 @@ class TestTrouble:
             await fill(partition, range(4, 8))
             lives.crash()
         async with lives.life() as partition:
-            partition.deleted = True
-            await partition.load_producers()
-            partition.deleted = False
+            topic = lives.running.topics.by_name("orders")
+            assert topic is not None
+            lives.running.topics.reserve.give_up()
+            with no_room(lives.running.state):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(partition.load_producers)
+                    with pytest.raises(NoSpace):
+                        await lives.running.topics.delete(topic)
             assert await append(partition, batch(7, P)) == 7, "a repeat"
             assert await append(partition, batch(8, P)) == 8
 
@@ -369,19 +388,33 @@ class TestTrouble:
             assert await append(partition, batch(3, P)) == 3, "a repeat"
         assert "what is stored of its producers as of offset" in caplog.text
 
+    async def test_many_producers_are_encoded_beside_the_loop(self, lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+        """And an append of that time is not in the snapshot, which says so by its offset."""
+        encode, threads = ProducerSnapshot.encode, []
+        monkeypatch.setattr(ProducerSnapshot, "encode", lambda self: (threads.append(threading.current_thread()), encode(self))[1])
+        async with lives.life() as partition:
+            for producer_id in range(600):
+                partition.append(batch(0, producer_id), wall_clock_ms(), lambda error: None)
+            assert await append(partition, batch(0, 600)) == 600
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partial(lives.running.save_producers, least_bytes=1))
+                await trio.testing.wait_all_tasks_blocked()
+                assert await append(partition, batch(0, 601)) == 601
+            assert snapshots(lives.running, partition.log) == [601]
+            lives.crash()
+        assert threads[0] is not threading.main_thread()
+        async with lives.life() as partition:
+            assert await append(partition, batch(0, 600)) == 600, "a repeat"
+            assert await append(partition, batch(0, 601)) == 601, "a repeat"
+
     async def test_producers_are_saved_when_a_full_disk_has_room_again(self, lives: Lives) -> None:
         """Retention goes on without, to make room."""
         async with lives.life() as partition:
             await fill(partition, range(4))
-            broker, commits = lives.running, lives.running.state
+            broker = lives.running
             broker.topics.reserve.give_up()
-
-            def refuse(changes: object) -> None:
-                raise NoSpace("full")
-
-            commits._write, write = refuse, commits._write
-            await broker.topics.move_log_start(partition, 4, to_free_space=True)
-            commits._write = write
+            with no_room(broker.state):
+                await broker.topics.move_log_start(partition, 4, to_free_space=True)
             assert (partition.log_start_offset, snapshots(broker, partition.log)) == (4, [])
             await broker.save_producers(least_bytes=SNAPSHOT_BYTES)
             assert snapshots(broker, partition.log) == [4]
