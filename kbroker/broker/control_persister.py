@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import Protocol, TypeVar
 
@@ -151,8 +152,7 @@ class ControlRecordsPersister:
         return replace(row, delivery_complete_count=row.delivery_complete_count + own)
 
     def stands_from(self, group_id: str, partition: TopicPartition, offset: int) -> Standing:
-        first_open, done = self._coordinator.stands_from(group_id, partition, offset)
-        return Standing(first_open, done + self.count_own_offsets(partition, first_open))
+        return self._coordinator.stands_from(group_id, partition, offset, partial(self.count_own_offsets, partition))
 
     async def aclose(self) -> None:
         """After everything that was asked: what is on its way is saved, and the next start need not look for it."""

@@ -167,16 +167,17 @@ class ShareStateCoordinator:
         request is not looked at."""
         return self._decide(group_id, requests, SummaryResult, self._read_summary)
 
-    def stands_from(self, group_id: str, partition: TopicPartition, offset: int) -> Standing:
+    def stands_from(self, group_id: str, partition: TopicPartition, offset: int, count_own: Callable[[int], int] = lambda _: 0) -> Standing:
         """What the state says to be done from `offset` on, which is not below the saved start offset. What is not saved yet may count, but
-        never more than is saved as done in all."""
+        never more than is saved as done in all. `count_own`: how many offsets from one on are the persister's own, which are done, too."""
         entry = self._entry(group_id, partition)
         state = entry.state
         if state is None:
-            return Standing(offset, 0)
-        start = max(offset, state.start_offset)
+            return Standing(offset, count_own(offset))
+        start, own = max(offset, state.start_offset), count_own(offset)
         first_open, done = standing_of(state.merged_batches(), start)
-        return Standing(first_open, min(done + start - offset, max(0, entry.saved.delivery_complete_count)))
+        passed = start - offset - (own - count_own(start))
+        return Standing(first_open, min(done + passed, max(0, entry.saved.delivery_complete_count)) + own)
 
     def unfinished(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
         """How many of the offsets `first` to `end` - 1 the group is not done with, by unsaved decisions

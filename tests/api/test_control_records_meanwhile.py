@@ -107,21 +107,30 @@ async def test_names_that_are_asked_for_cost_no_memory(tmp_path: Path) -> None:
             assert {key.group_id for key in held} <= {"there"}
 
 
-async def test_lag_while_a_new_start_offset_is_being_saved(tmp_path: Path) -> None:
-    """The log has lost its start in between. Control records that the new start offset has passed are no lag, once."""
+@pytest.mark.parametrize(
+    ("finished", "start", "standing"),
+    [([(1, 9)], 13, (13, 3)), ([], 12, (12, 2))],
+    ids=["two of its own and a finished record are passed", "two of its own are passed, and nothing was finished"],
+)
+async def test_lag_while_a_new_start_offset_is_being_saved(
+    tmp_path: Path, finished: list[tuple[int, int]], start: int, standing: tuple[int, int]
+) -> None:
+    """The log has lost its old one. Control records that the new one passes are no lag, and counted once."""
     async with opened(tmp_path, "lmdb") as client:
         topic = await client.create_topic("orders")
         where, kept = TopicPartition(topic.topic_id, 0), persister(client)
         await client.append("orders", *range(10))
         await kept.initialize("g", [InitializeRequest(where, 1, 0)])
-        await kept.write("g", [WriteRequest(where, 1, 0, 0, 9, [StateBatch(1, 9, 2, 1)])])
+        batches = [StateBatch(first, last, 2, 1) for first, last in finished]
+        complete = sum(last + 1 - first for first, last in finished)
+        await kept.write("g", [WriteRequest(where, 1, 0, 0, complete, batches)])
         await client.append("orders", *range(3))
         await client.broker.topics.move_log_start(client.partition("orders"), 10)
         held = HeldCommits(client)
         with trio.fail_after(SECONDS):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(kept.write, "g", [WriteRequest(where, 1, 0, 13, 0, [])])
+                nursery.start_soon(kept.write, "g", [WriteRequest(where, 1, 0, start, 0, [])])
                 await trio.testing.wait_all_tasks_blocked()
                 await kept.read_summary("g", [ReadRequest(where, 0)])
-                assert kept.stands_from("g", where, 10) == (13, 3), "offsets 10 and 11 are the persister's own, and 12 is done"
+                assert kept.stands_from("g", where, 10) == standing
                 held.release()
