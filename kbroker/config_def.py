@@ -7,6 +7,7 @@ whether a client or an operator has to hear it. Knows no particular setting.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from enum import IntEnum
@@ -102,9 +103,12 @@ class ConfigDef:
 
     def _double(self, text: str) -> Value:
         try:
-            return float(text)
+            value = float(text)
         except ValueError:
-            raise self._invalid(text, "Not a number of type DOUBLE") from None
+            value = math.nan
+        if not math.isfinite(value):
+            raise self._invalid(text, "Not a number of type DOUBLE")
+        return value
 
     def _list(self, text: str) -> Value:
         return tuple(part.strip() for part in text.split(",")) if text else ()

@@ -14,6 +14,8 @@ from typing import Any, Final
 from kbroker.broker_config import BROKER_CONFIGS, NODE_ID, BrokerConfig
 from kbroker.config_def import LONG_MAX, ConfigDef, ConfigType, by_name
 from kbroker.consumer_group_configs import GROUP_CONSUMER_TRIPLES
+from kbroker.queue_configs import QUEUE_CONFIGS
+from kbroker.queue_configs import contradictions as queue_contradictions
 from kbroker.share_group_configs import GROUP_SHARE_TRIPLES
 
 _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
@@ -142,6 +144,7 @@ GROUP_CONFIGS: Final = by_name(
         default="false",
         doc="Whether dead letters have the record's timestamp instead of the time at which they are written.",
     ),
+    *QUEUE_CONFIGS,
 )
 
 _BOUNDS: Final = {
@@ -214,6 +217,7 @@ def _contradictions(stored: Mapping[str, str], broker: BrokerConfig, altered: Co
                 bound = f"{name} must be less than or equal to {most}, which is {broker[most]}"
                 yield f"{bound}; {_how_to_move(most, 'raise', value)}"
     yield from GroupConfig(stored, broker).timeouts_too_short(altered)
+    yield from queue_contradictions(stored)
 
 
 def _how_to_move(bound: str, verb: str, value: int) -> str:
