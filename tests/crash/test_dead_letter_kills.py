@@ -11,8 +11,8 @@ from tests.crash.tally import Progress
 from tests.crash.test_crash import ENGINES
 
 ROUNDS = 50
-FEWEST_CALLS = 28
-"""No engine has fewer in a round."""
+FEWEST_CALLS = 18
+"""No engine has fewer in a round: RocksDB has 20 to 24, the others 28 to 38."""
 
 
 def run(rounds: Rounds, points: list[tuple[int, int | None]], progress: Progress) -> None:
@@ -30,7 +30,7 @@ def run(rounds: Rounds, points: list[tuple[int, int | None]], progress: Progress
 def test_poison_is_in_the_queue_once(engine: str, tmp_path: Path, progress: Progress) -> None:
     """DLQ-32, DLQ-14, DLQ-20"""
     number = ENGINES.index(engine)
-    points = [(4 + 7 * number, None), (FEWEST_CALLS - 5 * number, 20 + 9 * number)]
+    points = [(4 + 7 * number, None), (28 - 5 * number, 20 + 9 * number)]
     with rounds_on(tmp_path, engine, seed=1) as rounds:
         run(rounds, points, progress)
 
