@@ -12,6 +12,7 @@ from kbroker.config_def import ConfigDef, ConfigType
 
 _INT, _DOUBLE, _STRING = ConfigType.INT, ConfigType.DOUBLE, ConfigType.STRING
 _DAY_MS = 86_400_000
+LOCK_MAX_LIMIT_MS: Final = _DAY_MS
 
 PREFETCH: Final = "kbroker.queue.prefetch"
 REDELIVERY_DELAY: Final = "kbroker.queue.redelivery.delay.ms"
@@ -69,7 +70,7 @@ QUEUE_CONFIGS: Final = (
         type=_INT,
         default="0",
         minimum=0,
-        maximum=_DAY_MS,
+        maximum=LOCK_MAX_LIMIT_MS,
         doc="For how long in all the broker itself prolongs the lock of a record while its consumer is alive, so that a job may take "
         "longer than the lock. 0: it does not.",
     ),

@@ -148,6 +148,7 @@ class Broker:
         self.group_coordinator = GroupCoordinator(
             share_coordinator, self.topics, persister, self.share_groups, self.configs, state_store, self.state, clock
         )
+        self.share_groups.member_lives_ms = self.group_coordinator.member_lives_ms
         removed = RemovedRecords(persister, self.share_groups, share_coordinator.groups_of)
         self.topics.count_unfinished = removed.before_removal
         self.consumer_groups = self._consumer_groups(clock)
@@ -207,7 +208,7 @@ class Broker:
         self.closing = True
         for partition in self.topics.partitions():
             partition.waiters.wake_all()
-        self.share_groups.wake_all()
+        self.share_groups.start_closing()
         self.consumer_groups.wake_all()
 
     async def save_producers(self, *, least_bytes: int, may_replay: bool = True) -> None:

@@ -19,8 +19,10 @@ from kbroker.coordinator.classic_group_api import ClassicGroupSettings
 from kbroker.coordinator.consumer_group_api import ConsumerGroupSettings, MigrationPolicy
 from kbroker.coordinator.offsets_api import OffsetsSettings
 from kbroker.coordinator.share_group_api import ShareGroupSettings
+from kbroker.queue_configs import LOCK_MAX, PREFETCH, REDELIVERY_DELAY, REDELIVERY_JITTER, REDELIVERY_MAX, REDELIVERY_MULTIPLIER
 from kbroker.share.dead_letter import Contents, DeadLetterQueue
 from kbroker.share.effects import ShareSettings
+from kbroker.share.redelivery import Redelivery
 from kbroker.state_records import Config, ConfigKey, ResourceType, read_entries
 from kbroker.storage.spi import Change, StateStore
 
@@ -154,6 +156,9 @@ class Configs:
             max_record_locks=config["share.partition.max.record.locks"],
             renew_enabled=config["share.renew.acknowledge.enable"],
             dead_letter_queue=bool(config["errors.deadletterqueue.topic.name"]),
+            prefetch=config[PREFETCH],
+            redelivery=_redelivery(config),
+            lock_max_ms=config[LOCK_MAX],
         )
         return settings
 
@@ -228,3 +233,10 @@ class Configs:
 
     async def _save(self, key: ConfigKey, entries: Mapping[str, str]) -> None:
         await self._state.commit([(key.encode(), Config(entries).encode() if entries else None)])
+
+
+def _redelivery(config: GroupConfig) -> Redelivery | None:
+    delay_ms = config[REDELIVERY_DELAY]
+    if not delay_ms:
+        return None
+    return Redelivery(delay_ms, config[REDELIVERY_MULTIPLIER], config[REDELIVERY_MAX], config[REDELIVERY_JITTER])

@@ -111,6 +111,10 @@ class GroupCoordinator:
     def statistics(self) -> GroupCoordinatorStatistics:
         return GroupCoordinatorStatistics(self.coordinator.statistics(), len(self._asking), len(self._in_administration))
 
+    def member_lives_ms(self, group_id: str, member_id: str) -> int:
+        """When the member's session ends without a further heartbeat, in milliseconds from now; 0 for one that is no member."""
+        return self.coordinator.session_left_ms(group_id, member_id, now_ms=self._clock.now_ms())
+
     def load(self) -> None:
         """Take in the stored groups. Topics that are gone (a deletion that recovery finished) are told on the first `run`."""
         self.coordinator.load(self._store.scan(GroupKey.namespace), now_ms=self._clock.now_ms())

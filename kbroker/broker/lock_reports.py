@@ -17,7 +17,9 @@ from typing import Final
 import trio
 
 from kbroker.config import CONFIGS, NODE_ID, Scope
+from kbroker.queue_configs import LOCK_MAX, LOCK_MAX_LIMIT_MS
 from kbroker.share.effects import ShareSettings
+from kbroker.share.share_partition import RanOut
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,7 @@ class _RanOut:
     since_s: float
     records: int = 0
     given_up: int = 0
+    at_lock_max: int = 0
 
 
 class LockReports:
@@ -45,14 +48,15 @@ class LockReports:
         self._groups: dict[str, _RanOut] = {}
         self._something = trio.Event()
 
-    def ran_out(self, group_id: str, records: int, given_up: int) -> None:
-        """Locks of so many records ran out now. `given_up` of them have reached the delivery limit."""
+    def ran_out(self, group_id: str, ran_out: RanOut) -> None:
+        """Locks of so many records ran out now."""
         found = self._groups.get(group_id)
         if found is None:
             found = self._groups[group_id] = _RanOut(trio.current_time())
             self._something.set()
-        found.records += records
-        found.given_up += given_up
+        found.records += ran_out.timeouts
+        found.given_up += ran_out.exhausted
+        found.at_lock_max += ran_out.at_lock_max
 
     async def run(self) -> None:
         """Report until cancelled, and once more then."""
@@ -68,13 +72,20 @@ class LockReports:
     def _report(self) -> None:
         now_s = trio.current_time()
         for group_id, found in self._groups.items():
-            lock_ms = self._settings(group_id).lock_duration_ms
-            logger.warning(
-                "group %s: the locks of %d records ran out in the last %d s: %s; "
-                "if its consumers are at work they need %sfewer records a poll (max.poll.records)",
-                group_id, found.records, max(1, math.ceil(now_s - found.since_s)), _outcome(found),
-                _longer(group_id, lock_ms, self._longest_ms()),
-            )  # fmt: skip
+            settings, since_s = self._settings(group_id), max(1, math.ceil(now_s - found.since_s))
+            if found.at_lock_max:
+                logger.warning(
+                    "group %s: consumers that are alive held %d records for %d ms, as long as the broker prolongs a lock "
+                    "in all: %s; for longer jobs: kbroker configs set --group %s %s=%d",
+                    group_id, found.at_lock_max, settings.lock_max_ms, _outcome(found), shlex.quote(group_id), LOCK_MAX,
+                    min(2 * settings.lock_max_ms, LOCK_MAX_LIMIT_MS),
+                )  # fmt: skip
+            if (records := found.records - found.at_lock_max) > 0:
+                logger.warning(
+                    "group %s: the locks of %d records ran out in the last %d s: %s; "
+                    "if its consumers are at work they need %sfewer records a poll (max.poll.records)",
+                    group_id, records, since_s, _outcome(found), _longer(group_id, settings.lock_duration_ms, self._longest_ms()),
+                )  # fmt: skip
         self._groups.clear()
         self._something = trio.Event()
 

@@ -2,7 +2,7 @@
 
 The budget of records is over the whole request; bytes are split evenly over the partitions that can deliver. Whole batches are
 handed out as they lie in the store, and the client keeps to the acquired ranges; in record_limit mode only the records that it
-takes (share_records.py).
+takes (share_records.py). In a group with a prefetch limit each mode is that one, and a member gets no more than it has room for.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.metrics import TopicMetrics
 from kbroker.protocol.hot import ShareFetchRow, share_fetch_row
 from kbroker.records import Buffer
+from kbroker.share.held import HeldRecords
 from kbroker.share.persister import TopicPartition
 from kbroker.share.session import SessionPartition
 from kbroker.share.share_partition import AcquireMode, SharePartition
@@ -62,6 +63,9 @@ class ShareFetching:
         self._has_read = False
         self._rows: dict[TopicPartition, ShareFetchRow] = {}
         self._budget = limits.max_records
+        self._mode = limits.mode
+        self._held: HeldRecords | None = None
+        self._watched_in_turn = False
         self._has_failed_load = False
         self._usable = 0
         self._failed: set[TopicMetrics] = set()
@@ -96,9 +100,14 @@ class ShareFetching:
                 if not self._is_watching:
                     self._is_watching = True
                     for loaded in watched.values():
-                        _watch(loaded, waiter)
+                        self._watch(loaded, waiter)
                     if self._has_read:
                         continue
+                elif self._watched_in_turn != (self._held is not None):  # Known when the group is loaded, and may be altered.
+                    for loaded in watched.values():
+                        self._unwatch(loaded, waiter)
+                        self._watch(loaded, waiter)
+                    continue
                 has_waited = True
                 if until is None:
                     until = trio.current_time() + self._limits.max_wait_ms / 1000
@@ -109,7 +118,7 @@ class ShareFetching:
             self._count(watched, len(places))
             for loaded in watched.values():
                 if self._is_watching:
-                    _unwatch(loaded, waiter)
+                    self._unwatch(loaded, waiter)
                 if loaded.retiring:
                     self._broker.share_groups.retire(loaded)
 
@@ -142,7 +151,7 @@ class ShareFetching:
                 continue
             if loaded is not None:
                 if self._is_watching:
-                    _unwatch(loaded, waiter)
+                    self._unwatch(loaded, waiter)
                 del watched[place]
                 if loaded.error is not None:
                     self._fail(place.partition, loaded.error)
@@ -159,12 +168,14 @@ class ShareFetching:
                     continue
                 place.memo = ref(loaded)  # The session may be idle when it is forgotten.
             if self._is_watching:
-                _watch(loaded, waiter)
+                self._watch(loaded, waiter)
             watched[place] = loaded
         return lost_one
 
     async def _attempt(self, watched: _Watched, *, expired: bool) -> bool:
         """True if something was acquired, or there is an error that must not wait."""
+        if (held := self._broker.share_groups.held) or self._held is not None:
+            self._see_to_prefetch(held.get(self._group_id))
         acquirable = []
         for place, loaded in watched.items():
             engine = loaded.engine
@@ -180,7 +191,7 @@ class ShareFetching:
             for partition, _, _ in acquirable:
                 self._fail(partition, KafkaError(ErrorCode.unknown_server_error))
             return bool(acquirable)
-        usable = [each for each in acquirable if each[2] < each[1].partition.high_watermark]
+        usable = [each for each in acquirable if each[2] < each[1].partition.high_watermark and self._budget > 0]
         self._usable = len(usable)
         if not usable:
             return False
@@ -247,7 +258,7 @@ class ShareFetching:
         control = [(first, last) for first, last, is_control, _, _, _ in batches if is_control]
         ranges = engine.acquire(
             self._member_id,
-            mode=self._limits.mode,
+            mode=self._mode,
             batch_size=self._limits.batch_size,
             max_records=self._budget,
             fetch_offset=fetch_offset,
@@ -264,7 +275,7 @@ class ShareFetching:
             if loaded.metrics is not None:
                 loaded.metrics.acquired_ranges.observe(size)
         records: Sequence[Buffer]
-        if self._limits.mode is AcquireMode.RECORD_LIMIT:
+        if self._mode is AcquireMode.RECORD_LIMIT:
             records = loaded.records.of(batches, ranges)
         else:
             records = whole_batches(batches, ranges, has_control=bool(control))
@@ -272,12 +283,33 @@ class ShareFetching:
         self._rows[partition] = share_fetch_row((partition.partition, 0, None, 0, None, records, ranges))
         return True
 
+    # -- members with a prefetch limit ----------------------------------------------------------------------------
 
-def _watch(loaded: LoadedSharePartition, waiter: Waiter) -> None:
-    loaded.waiters.add(waiter)
-    loaded.partition.waiters.add(waiter)
+    def _see_to_prefetch(self, held: HeldRecords | None) -> None:
+        """The group's limit may have been altered since the last look, and so may have been what the member holds."""
+        self._held = held
+        self._mode = self._limits.mode if held is None else AcquireMode.RECORD_LIMIT
+        self._budget = self._limits.max_records if held is None else min(self._limits.max_records, self._room())
 
+    def _room(self) -> int:
+        """How many more records the member may hold."""
+        held = 0 if self._held is None else self._held.of(self._member_id)
+        return self._broker.share_groups.settings(self._group_id).prefetch - held
 
-def _unwatch(loaded: LoadedSharePartition, waiter: Waiter) -> None:
-    loaded.waiters.discard(waiter)
-    loaded.partition.waiters.discard(waiter)
+    def _watch(self, loaded: LoadedSharePartition, waiter: Waiter) -> None:
+        self._watched_in_turn = self._held is not None
+        if self._held is None:
+            loaded.waiters.add(waiter)
+            loaded.partition.waiters.add(waiter)
+        else:
+            loaded.turns.add(waiter, self._room)
+            self._held.notify[self._member_id] = waiter.wake
+
+    def _unwatch(self, loaded: LoadedSharePartition, waiter: Waiter) -> None:
+        loaded.waiters.discard(waiter)
+        loaded.partition.waiters.discard(waiter)
+        if waiter in loaded.turns.order:
+            loaded.turns.discard(waiter)
+            loaded.turns.wake()  # What this fetch was woken for, and did not take, is for the next one.
+        if self._held is not None and self._held.notify.get(self._member_id) == waiter.wake:
+            del self._held.notify[self._member_id]

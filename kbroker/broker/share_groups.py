@@ -22,13 +22,15 @@ from kbroker.broker.partition import Partition
 from kbroker.broker.share_loading import load_share_partition
 from kbroker.broker.share_records import TakenRecords
 from kbroker.broker.topics import Topics
+from kbroker.broker.turns import Turns
 from kbroker.broker.waiting import Waiter, Waiters
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metrics import ShareGroupMetrics
 from kbroker.share.effects import AckBatch, Persist, ShareSettings
+from kbroker.share.held import HeldRecords
 from kbroker.share.persister import Persister, Result, TopicPartition, WriteRequest
 from kbroker.share.session import ShareSession, ShareSessions
-from kbroker.share.share_partition import SharePartition
+from kbroker.share.share_partition import RanOut, SharePartition
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +61,7 @@ class LoadedSharePartition:
 
     __slots__ = (
         "__weakref__", "engine", "error", "gone", "key", "metrics", "partition", "records", "retiring", "scheduled_ms", "to_save",
-        "waiters",
+        "turns", "waiters",
     )  # fmt: skip
 
     def __init__(self, key: Key, partition: Partition) -> None:
@@ -71,6 +73,7 @@ class LoadedSharePartition:
         self.gone = False
         self.retiring = False
         self.waiters = Waiters()
+        self.turns = Turns(self)
         self.records = TakenRecords()
         self.scheduled_ms = float("inf")
         self.to_save: list[Persist] = []
@@ -134,6 +137,11 @@ class ShareGroups:
         self._groups: dict[str, dict[TopicPartition, LoadedSharePartition]] = {}
         self._nursery: trio.Nursery | None = None
         self.dead_letters: DeadLetterHooks = _NoDeadLetters()
+        self.member_lives_ms: Callable[[str, str], float] = lambda *_: 0
+        """For how long a member of a group keeps its membership if it sends no heartbeat from now on."""
+        self.held: dict[str, HeldRecords] = {}
+        """Of groups with a prefetch limit that have a share-partition in memory: what their members hold."""
+        self._is_closing = False
         self.metrics: dict[str, ShareGroupMetrics] = {}
         """Of groups that had a share-partition in memory, or lost records; nobody else can make an entry."""
         self.sessions = ShareSessions(max_sessions, lambda group_id, partition: (group_id, partition) in self._loaded)
@@ -194,6 +202,7 @@ class ShareGroups:
         if not loaded.gone:
             engine.settings = self.settings(group_id)  # They may have been altered while the state was read.
             loaded.engine = engine
+            self._count_held(group_id, engine)
             loaded.metrics = self.metrics.setdefault(group_id, ShareGroupMetrics())
             loaded.metrics.load_seconds.observe(trio.current_time() - began)
             loaded.waiters.wake_all()
@@ -204,6 +213,13 @@ class ShareGroups:
         if not loaded.gone:  # Else whoever waited for it loads it anew, and hears what comes of that.
             loaded.error = error
             self._forget(loaded)
+
+    def _count_held(self, group_id: str, engine: SharePartition) -> None:
+        """As the group's settings are now."""
+        if engine.settings.prefetch:
+            engine.count_held(self.held.setdefault(group_id, HeldRecords()))
+        elif group_id in self.held:
+            engine.count_held(None)
 
     def groups_of(self, partition: TopicPartition) -> list[str]:
         """Groups that have it in memory."""
@@ -230,11 +246,14 @@ class ShareGroups:
         if self._loaded.get(loaded.key) is loaded:
             if loaded.engine is not None and loaded.metrics is not None:
                 loaded.metrics.keep(loaded.key[1], loaded.engine.statistics())
+            if loaded.engine is not None and group_id in self.held:
+                loaded.engine.count_held(None)
             del self._loaded[loaded.key]
             group = self._groups[group_id]
             del group[partition]
             if not group:
                 del self._groups[group_id]
+                self.held.pop(group_id, None)
         loaded.gone = True
         loaded.waiters.wake_all()
 
@@ -281,8 +300,12 @@ class ShareGroups:
         """Configs of one group, or of the broker (None), were altered: new locks and fetches go by the new ones."""
         for (group, _), loaded in self._loaded.items():
             if loaded.engine is not None and group_id in (None, group):
-                loaded.engine.settings = self.settings(group)
+                counted, loaded.engine.settings = loaded.engine.settings.prefetch > 0, self.settings(group)
+                if counted != (loaded.engine.settings.prefetch > 0):
+                    self._count_held(group, loaded.engine)
                 loaded.waiters.wake_all()
+        for group in [group for group in self.held if not self.settings(group).prefetch]:
+            del self.held[group]
 
     def loaded(self) -> list[LoadedSharePartition]:
         return list(self._loaded.values())
@@ -417,42 +440,55 @@ class ShareGroups:
         if loaded.gone or loaded.engine is None or deadline_ms != loaded.scheduled_ms:
             return  # A nearer deadline took the place of this one: to schedule the next one again would double it for good.
         loaded.scheduled_ms = float("inf")
-        timeouts, exhausted = loaded.engine.ran_out
-        persist = loaded.engine.expire(now_ms())
-        if (records := loaded.engine.ran_out[0] - timeouts) > 0:
-            self._lock_reports.ran_out(loaded.key[0], records, loaded.engine.ran_out[1] - exhausted)
+        engine, group_id = loaded.engine, loaded.key[0]
+        before = engine.ran_out
+        persist = engine.expire(now_ms(), partial(self._alive_ms, group_id))
+        ran_out = engine.ran_out
+        if ran_out.timeouts > before.timeouts:
+            self._lock_reports.ran_out(group_id, RanOut(*(now - then for now, then in zip(ran_out, before, strict=True))))
         self.save_later(loaded, persist)
-        if persist is not None:
+        if engine.end_waits(now_ms()) or persist is not None:
             loaded.waiters.wake_all()
         self.schedule(loaded)
         self.retire(loaded)
 
-    def release(self, group_id: str, member_id: str, partitions: Sequence[TopicPartition]) -> None:
-        """The member has let go of these share-partitions: what it holds there is available again at once."""
+    def _alive_ms(self, group_id: str, member_id: str) -> float:
+        """For how long a holder of records is known to live: it has a share session, and sends heartbeats."""
+        return self.member_lives_ms(group_id, member_id) if self.sessions.get(group_id, member_id) is not None else 0
+
+    def release(self, group_id: str, member_id: str, partitions: Sequence[TopicPartition], *, delayed: bool) -> None:
+        """The member has let go of these share-partitions: what it holds there comes back, at once or after its redelivery delay."""
         for partition in partitions:
             loaded = self._loaded.get((group_id, partition))
             if loaded is None or loaded.engine is None:
                 continue
-            persist = loaded.engine.release_member(member_id)
+            persist = loaded.engine.release_member(member_id, delayed_at_ms=now_ms() if delayed else None)
             self.save_later(loaded, persist)
+            self.schedule(loaded)
             loaded.waiters.wake_all()
 
-    def release_session(self, session: ShareSession) -> None:
-        self.release(*session.key, session.to_release)
+    def release_session(self, session: ShareSession, *, in_order: bool = False) -> None:
+        """Release what the member of a session that has ended holds. `in_order`: the member said so, and gives its records back; else
+        it was lost, perhaps for a record that ends every worker: then they wait for their redelivery."""
+        self.release(*session.key, session.to_release, delayed=not in_order)
         self._session_ended(session.key.group_id)
 
     def close_session(self, session: ShareSession) -> None:
         """The member ends its session, unless it has a newer one by now."""
         if self.sessions.close(session):
-            self.release_session(session)
+            self.release_session(session, in_order=True)
 
     def connection_closed(self, connection_id: int) -> None:
+        """What its members hold comes back, but for a broker that stops: their deliveries are not counted then."""
         for session in self.sessions.connection_closed(connection_id):
-            self.release_session(session)
+            if not self._is_closing:
+                self.release_session(session)
 
-    def wake_all(self) -> None:
+    def start_closing(self) -> None:
+        self._is_closing = True
         for loaded in self._loaded.values():
             loaded.waiters.wake_all()
+            loaded.turns.wake_everybody()
 
 
 def _take_queued(loaded: LoadedSharePartition) -> list[_Save]:

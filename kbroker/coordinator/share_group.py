@@ -188,6 +188,12 @@ class ShareGroupCoordinator:
         group = self._groups.get(group_id)
         return group is not None and member_id in group.members
 
+    def session_left_ms(self, group_id: str, member_id: str, *, now_ms: int) -> int:
+        """When the member's session ends without a further heartbeat; 0 for one that is no member."""
+        group = self._groups.get(group_id)
+        member = group.members.get(member_id) if group is not None else None
+        return 0 if member is None else max(0, member.deadline_ms - now_ms)
+
     def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[ListedGroup]:
         """ListGroups: groups in one of the states and of one of the types, in any letter case; none given means all."""
         if types and SHARE not in {each.lower() for each in types}:

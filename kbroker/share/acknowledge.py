@@ -120,7 +120,7 @@ def _apply_to_run(window: InFlightWindow, settings: ShareSettings, first: int, l
     dead_letter_queue = settings.dead_letter_queue
     if len(types) == 1:
         if types[0] == _RELEASE:
-            by_count = given_back_pending(settings.delivery_count_limit, dead_letter_queue)
+            by_count = given_back_pending(settings.delivery_count_limit, dead_letter_queue, settings.redelivery is not None)
             window.exhausted += window.give_back(first, last, by_count)
             return
         if types[0] == _REJECT:
@@ -132,7 +132,7 @@ def _apply_to_run(window: InFlightWindow, settings: ShareSettings, first: int, l
     window.rejected += kinds.count(_REJECT)
     at = kinds.find(_RELEASE)
     if at >= 0:
-        by_count = given_back_pending(settings.delivery_count_limit, dead_letter_queue)
+        by_count = given_back_pending(settings.delivery_count_limit, dead_letter_queue, settings.redelivery is not None)
         counts = window.counts_of(first, last)
         while at >= 0:  # As a rule few of many.
             codes[at] = by_count[counts[at]]

@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from kbroker.share.record_state import RecordState
+from kbroker.share.redelivery import Redelivery
 
 _STATE_OF = attrgetter("state")
 
@@ -74,7 +75,8 @@ class DeadLetter(NamedTuple):
 class ShareSettings:
     """A group's effective settings that the engine needs (share.* group configs over group.share.* broker configs).
 
-    `dead_letter_queue`: the group has one (share.version 2, and errors.deadletterqueue.topic.name is set).
+    `dead_letter_queue`: the group has one (share.version 2, and errors.deadletterqueue.topic.name is set). The last three are
+    those of a work queue (queue_configs.py), each off where it is 0 or None.
     """
 
     delivery_count_limit: int = 5
@@ -82,3 +84,6 @@ class ShareSettings:
     max_record_locks: int = 2000
     renew_enabled: bool = True
     dead_letter_queue: bool = False
+    prefetch: int = 0
+    redelivery: Redelivery | None = None
+    lock_max_ms: int = 0

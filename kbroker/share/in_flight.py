@@ -37,8 +37,8 @@ from kbroker.share.record_state import (
     SETTLE,
     TERMINAL_CODES,
     TERMINAL_OR_PENDING,
+    WAITING,
     RecordState,
-    given_back,
 )
 
 AVAILABLE = int(RecordState.AVAILABLE)
@@ -217,10 +217,12 @@ class InFlightWindow:
 
     # ---- changing states -------------------------------------------------------------------------------------------
 
-    def renew(self, member_id: str, first: int, last: int, deadline_ms: float) -> None:
-        """Put first..last, all held by the member, under a new Lock."""
+    def renew(self, member_id: str, first: int, last: int, deadline_ms: float, since_ms: float | None = None) -> None:
+        """Put first..last, all held by the member, under a new Lock. `since_ms`: as Lock has it."""
         i, j = first - self.base, last + 1 - self.base
-        self.lock_numbers[i:j] = array("I", [self.new_lock(member_id, first, last, deadline_ms)]) * (j - i)
+        number = self.new_lock(member_id, first, last, deadline_ms)
+        self.locks.by_number[number].since_ms = since_ms
+        self.lock_numbers[i:j] = array("I", [number]) * (j - i)
 
     def new_lock(self, member_id: str, first: int, last: int, deadline_ms: float) -> int:
         """A new Lock's number; the caller writes it into the column."""
@@ -346,8 +348,8 @@ class InFlightWindow:
         return j - i - came_back
 
     def discard_available(self, first: int, last: int) -> list[tuple[int, int]]:
-        """AVAILABLE offsets of first..last become ARCHIVED, because the log no longer has them; the runs that did."""
-        discarded = [(run[0], run[1]) for run in self.runs(first, last) if run.state == AVAILABLE]
+        """AVAILABLE offsets of first..last, waiting or not, become ARCHIVED, because the log no longer has them; the runs that did."""
+        discarded = [(run[0], run[1]) for run in self.runs(first, last) if run.state in (AVAILABLE, WAITING)]
         for run_first, run_last in discarded:
             self.set_code(run_first, run_last, RecordState.ARCHIVED)
         return discarded
@@ -356,6 +358,17 @@ class InFlightWindow:
         """Other flags for first..last: bytes.translate table from codes to codes. It makes nothing AVAILABLE or terminal."""
         i, j = first - self.base, last + 1 - self.base
         self.states[i:j] = self.states[i:j].translate(table)
+
+    def end_wait(self, offset: int) -> bool:
+        """Its redelivery is due. True if it is AVAILABLE now; False if that is still being saved, or nothing waits there."""
+        i = offset - self.base
+        if not self.states or not self.start_offset <= offset <= self.end_offset or not self.states[i] & WAITING:
+            return False
+        self.states[i] &= ~WAITING
+        if self.states[i] != AVAILABLE:
+            return False
+        self.available_from = min(self.available_from, offset)
+        return True
 
     def settle(self, first: int, last: int) -> None:
         """What was pending or unsaved in first..last is final and saved."""
@@ -369,9 +382,9 @@ class InFlightWindow:
         if AVAILABLE in codes and first < self.available_from:
             self.available_from = first
 
-    def roll_back(self, first: int, last: int, delivery_limit: int, now_ms: float) -> list[tuple[int, int]]:
-        """What was pending in first..last goes back to its holder, or where that lock has run out, to everybody: at the delivery
-        limit it is archived then, without a dead letter. The runs of the latter kind."""
+    def roll_back(self, first: int, last: int, by_count: bytes, now_ms: float) -> list[tuple[int, int]]:
+        """What was pending in first..last goes back to its holder. Where that lock has run out it is given back by
+        delivery count: archived at the limit, without a dead letter. The runs of the latter kind."""
         first = max(first, self.start_offset)
         if first > last:
             return []
@@ -383,7 +396,7 @@ class InFlightWindow:
             if lock is not None and lock.deadline_ms > now_ms:
                 self.set_code(first, run_last, ACQUIRED)
             else:
-                self.exhausted += self.give_back(first, run_last, given_back(delivery_limit))
+                self.exhausted += self.give_back(first, run_last, by_count)
                 returned.append((first, run_last))
             first = run_last + 1
         return returned

@@ -11,12 +11,13 @@ from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 from kbroker.share.in_flight import ACQUIRED, InFlightWindow
-from kbroker.share.record_state import CONTROL, HOLE, PENDING, STATE, UNSAVED, RecordState
+from kbroker.share.record_state import CONTROL, HOLE, PENDING, STATE, UNSAVED, WAITING, RecordState
 
-STATE_NAMES = {**{int(state): state.name.lower() for state in RecordState}, HOLE: "gap", CONTROL: "gap"}
-"""`gap`: nothing is known of the offset. It was not read yet, or the log has no record there, or one of the broker's own."""
+STATE_NAMES = {**{int(state): state.name.lower() for state in RecordState}, WAITING: "waiting", HOLE: "gap", CONTROL: "gap"}
+"""`waiting`: for its redelivery. `gap`: nothing is known of the offset. It was not read yet, or the log has no record there,
+or one of the broker's own."""
 
-_SHOWN = bytes(code & STATE | (PENDING if code & (PENDING | UNSAVED) else 0) for code in range(256))
+_SHOWN = bytes(code & (STATE | WAITING) | (PENDING if code & (PENDING | UNSAVED) else 0) for code in range(256))
 """bytes.translate table: flags that say why a record is ARCHIVING, and who has it then, are nobody's business here."""
 
 _Held: TypeAlias = tuple[str | None, float | None]
@@ -62,7 +63,7 @@ def _ranges(window: InFlightWindow, start: int, now_ms: float) -> Iterator[InFli
     for (code, count, (member_id, deadline_ms)), run in groupby(columns):
         last = first + sum(1 for _ in run) - 1
         left = None if deadline_ms is None else max(0, round(deadline_ms - now_ms))
-        yield InFlightRange(first, last, STATE_NAMES[code & STATE], bool(code & PENDING), count, member_id, left)
+        yield InFlightRange(first, last, STATE_NAMES[code & ~PENDING], bool(code & PENDING), count, member_id, left)
         first = last + 1
 
 

@@ -19,9 +19,10 @@ _SWEEP_FROM = 1024
 
 
 class Lock:
-    """`member_id` holds the offsets of first..last that still carry `number`, until `deadline_ms`."""
+    """`member_id` holds the offsets of first..last that still carry `number`, until `deadline_ms`. `since_ms`: when the
+    first of the Locks was granted that this one prolongs, None where it prolongs none."""
 
-    __slots__ = ("deadline_ms", "first", "last", "member_id", "number")
+    __slots__ = ("deadline_ms", "first", "last", "member_id", "number", "since_ms")
 
     def __init__(self, number: int, member_id: str, first: int, last: int, deadline_ms: float) -> None:
         self.number = number
@@ -29,6 +30,7 @@ class Lock:
         self.first = first
         self.last = last
         self.deadline_ms = deadline_ms
+        self.since_ms: float | None = None
 
 
 class Locks:

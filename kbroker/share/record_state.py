@@ -87,6 +87,9 @@ UNSAVED = 32
 HANDED_OUT = 64
 """With ARCHIVING: whoever writes the dead letters has it."""
 
+WAITING = 128
+"""With AVAILABLE: the record came back, and is not delivered before its redelivery is due (redelivery.py)."""
+
 TERMINAL_CODES = bytes(sorted(TERMINAL))
 TERMINAL_OR_PENDING = frozenset(TERMINAL_CODES) | {code | PENDING for code in TERMINAL_CODES}
 
@@ -97,7 +100,9 @@ UNSAVED_ARCHIVING = RecordState.ARCHIVING | UNSAVED
 ARCHIVING_CODES = DEAD_LETTER_CODES + HANDED_OUT_CODES + bytes([UNSAVED_ARCHIVING])
 
 PENDING_ARCHIVING_CODES = bytes(code | PENDING for code in DEAD_LETTER_CODES)
-PENDING_CODES = bytes(sorted({state | PENDING for state in RecordState} | set(PENDING_ARCHIVING_CODES)))
+PENDING_CODES = bytes(
+    sorted({state | PENDING for state in RecordState} | set(PENDING_ARCHIVING_CODES) | {RecordState.AVAILABLE | WAITING | PENDING})
+)
 
 SETTLE = bytes(code & ~(PENDING | UNSAVED) for code in range(256))
 """bytes.translate table: codes that were being saved to what they are once they are."""
@@ -114,18 +119,18 @@ COUNT_UP = bytes(min(count + 1, MAX_DELIVERY_COUNT) for count in range(256))
 
 
 @lru_cache(maxsize=64)
-def given_back(delivery_limit: int, dead_letter_queue: bool = False) -> bytes:
+def given_back(delivery_limit: int, dead_letter_queue: bool = False, waits: bool = False) -> bytes:
     """bytes.translate table from delivery counts to the codes of ACQUIRED records that come back: RELEASE or, at the limit,
-    EXHAUST. With a dead letter queue (KIP-1191) the latter is DEAD_LETTER."""
+    EXHAUST. With a dead letter queue (KIP-1191) the latter is DEAD_LETTER. `waits`: what is released is WAITING."""
     exhausted = UNSAVED_ARCHIVING if dead_letter_queue else TRANSITIONS[RecordState.ACQUIRED, Event.EXHAUST]
-    released = TRANSITIONS[RecordState.ACQUIRED, Event.RELEASE]
+    released = TRANSITIONS[RecordState.ACQUIRED, Event.RELEASE] | (WAITING if waits else 0)
     return bytes(released if count < delivery_limit else exhausted for count in range(256))
 
 
 @lru_cache(maxsize=64)
-def given_back_pending(delivery_limit: int, dead_letter_queue: bool = False) -> bytes:
+def given_back_pending(delivery_limit: int, dead_letter_queue: bool = False, waits: bool = False) -> bytes:
     """The same for records whose return is persisted first."""
-    return bytes(code & STATE | PENDING for code in given_back(delivery_limit, dead_letter_queue))
+    return bytes(code & (STATE | WAITING) | PENDING for code in given_back(delivery_limit, dead_letter_queue, waits))
 
 
 ACK_CODES = bytes(TRANSITIONS[RecordState.ACQUIRED, event] | PENDING for event in (Event.GAP, Event.ACCEPT, Event.RELEASE, Event.REJECT))

@@ -27,14 +27,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from random import random
+from typing import NamedTuple, TypeAlias
 
 from kbroker.share import acknowledge, archiving
 from kbroker.share.acquire import AcquireMode, Acquisition, Batches, runs_of
 from kbroker.share.effects import AckBatch, AcquiredRange, DeadLetter, Persist, ShareSettings, StateBatch
+from kbroker.share.held import HeldHere, HeldRecords
 from kbroker.share.in_flight import MAX_SPAN, InFlightWindow
 from kbroker.share.in_flight_view import InFlightView, batch_count, in_flight_view
 from kbroker.share.lag import Standing
+from kbroker.share.locks import Lock
 from kbroker.share.record_state import (
     ARCHIVING_CODES,
     CONTROL,
@@ -46,10 +49,12 @@ from kbroker.share.record_state import (
     STATE,
     TERMINAL_OR_PENDING,
     UNSAVED_ARCHIVING,
+    WAITING,
     RecordState,
     given_back,
     given_back_pending,
 )
+from kbroker.share.redelivery import Waits
 
 __all__ = ["AcquireMode", "SharePartition", "SharePartitionStatistics"]
 
@@ -61,16 +66,17 @@ _new_persist: Callable[[tuple[int, int, int, tuple[StateBatch, ...], int, int]],
 
 @dataclass(frozen=True, slots=True)
 class SharePartitionStatistics:
-    """`in_flight` counts offsets from SPSO to SPEO, in cached `batches`; the six after it count records by state (`pending`: being
-    persisted, not counted elsewhere). From `acquired_records` on they count since the share-partition was loaded: `rejected` by
-    clients and `exhausted`, the delivery limit reached, when that happens, even if saving it fails and it happens again;
-    `dead_lettered` what dead_lettered() has ended."""
+    """`in_flight` counts offsets from SPSO to SPEO, in cached `batches`; the seven after it count records by state (`waiting`: for
+    their redelivery; `pending`: being persisted, not counted elsewhere). From `acquired_records` on they count since the
+    share-partition was loaded: `rejected` by clients and `exhausted`, the delivery limit reached, when that happens, even if saving
+    it fails and it happens again; `dead_lettered` what dead_lettered() has ended."""
 
     start_offset: int
     end_offset: int
     in_flight: int
     batches: int
     available: int
+    waiting: int
     acquired: int
     pending: int
     acknowledged: int
@@ -82,15 +88,26 @@ class SharePartitionStatistics:
     acquired_records: int
     redeliveries: int
     lock_timeouts: int
+    prolonged_locks: int
     failed_writes: int
     rejected: int
     exhausted: int
     dead_lettered: int
 
 
-_Write: TypeAlias = tuple[Runs, Sequence[StateBatch], Sequence[tuple[int, int]]]
-"""A Persist under way: pending, decided, passed. What was pending is final if it succeeds. The others are so in any case and go with
-the next one if it fails: `decided` is what it says beside the pending runs, `passed` what the SPSO that it says has left behind."""
+class RanOut(NamedTuple):
+    """Since the share-partition was loaded: records whose locks ran out, records that reached the delivery limit, and of the former
+    those whose holder was alive, but had them for as long as the broker prolongs a lock."""
+
+    timeouts: int
+    exhausted: int
+    at_lock_max: int
+
+
+_Write: TypeAlias = tuple[Runs, Sequence[StateBatch], Sequence[tuple[int, int]], str | None]
+"""A Persist under way: pending, decided, passed, the holder of what is pending. What was pending is final if it succeeds. The others
+are so in any case and go with the next one if it fails: `decided` is what it says beside the pending runs, `passed` what the SPSO
+that it says has left behind."""
 
 
 class SharePartition:
@@ -107,7 +124,10 @@ class SharePartition:
         self._writes: dict[int, _Write] = {}
         self._last_token = 0
         self._unsaved: Runs = []  # final, but not known to be saved; in order, also what the SPSO has passed since
+        self._waits = Waits()
+        self._held: HeldHere | None = None
         self._acquired_records = self._redeliveries = self._lock_timeouts = self._failed_writes = self._dead_lettered = 0
+        self._prolonged = self._at_lock_max = 0
 
     @classmethod
     def load(
@@ -179,21 +199,45 @@ class SharePartition:
         offset = window.next_fetch_offset()
         return offset if offset != window.end_offset + 1 or window.in_flight < self._settings.max_record_locks else None
 
+    def acquirable(self, end_offset: int) -> int:
+        """How many records could be acquired now, of a log that ends there."""
+        window = self._window
+        new = max(0, end_offset - self.unread_from) if window.in_flight < self._settings.max_record_locks else 0
+        return new + (window.count_of((RecordState.AVAILABLE,), window.start_offset, window.end_offset) if window.states else 0)
+
     def next_deadline_ms(self) -> float | None:
-        """When expire() should be called next; there may turn out to be nothing to do. None: no lock is held."""
+        """When expire() and end_waits() should be called next; there may turn out to be nothing to do. None: no lock is held and
+        nothing waits."""
         by_deadline = self._window.locks.by_deadline
-        return by_deadline[0].deadline_ms if by_deadline else None
+        lock_ms = by_deadline[0].deadline_ms if by_deadline else None
+        if not self._waits or (due_ms := self._waits.next_ms()) is None:
+            return lock_ms
+        return due_ms if lock_ms is None else min(lock_ms, due_ms)
 
     @property
-    def ran_out(self) -> tuple[int, int]:
-        """Since it was loaded: records whose locks ran out, and records that reached the delivery limit."""
-        return self._lock_timeouts, self._window.exhausted
+    def ran_out(self) -> RanOut:
+        return RanOut(self._lock_timeouts, self._window.exhausted, self._at_lock_max)
 
     @property
     def is_settled(self) -> bool:
         """Nobody holds a record, nobody has or waits for a dead letter, nothing is being saved or waits to be: loaded again from
         the Persister it would be the same."""
-        return not (self._writes or self._unsaved or self._has(RecordState.ACQUIRED, *ARCHIVING_CODES))
+        return not (self._writes or self._unsaved or self._has(RecordState.ACQUIRED, WAITING, *ARCHIVING_CODES))
+
+    def count_held(self, of_group: HeldRecords | None) -> None:
+        """Count from now on what members hold, as a part of `of_group`; None: no more."""
+        if self._held is not None:
+            self._held.clear()
+        if of_group is None:
+            self._held = None
+            return
+        self._held = HeldHere(of_group)
+        for lock in self._window.locks.by_deadline:
+            for first, last in self._window.held_runs(lock):
+                self._held.add(lock.member_id, last - first + 1)
+        for pending, _, _, member_id in self._writes.values():
+            if member_id is not None:
+                self._held.add(member_id, _size(pending))
 
     # ---- the life of a record --------------------------------------------------------------------------------------
 
@@ -232,6 +276,8 @@ class SharePartition:
             room -= turn.taken
             self._redeliveries += turn.redelivered
             self._acquired_records += turn.taken
+            if self._held is not None:
+                self._held.add(member_id, turn.taken)
             fetch_offset = run[-1][1] + 1
             if control and self._window.next_fetch_offset() < fetch_offset:
                 break  # There is more of it: what comes behind is not next.
@@ -246,27 +292,72 @@ class SharePartition:
         """
         checked = acknowledge.check(self._window, self._settings, member_id, batches)
         pending = acknowledge.apply(self._window, self._settings, member_id, checked, now_ms=now_ms)
-        return self._persist(pending) if pending else None
+        if self._settings.redelivery is not None:
+            self._begin_waits(pending, now_ms)
+        return self._persist(pending, member_id) if pending else None
 
-    def release_member(self, member_id: str) -> Persist | None:
-        """The member's session is over (or it forgot the partition): what it holds comes back, with its delivery count."""
-        window = self._window
-        by_count = given_back_pending(self._settings.delivery_count_limit, self._settings.dead_letter_queue)
+    def release_member(self, member_id: str, *, delayed_at_ms: float | None = None) -> Persist | None:
+        """The member's session is over (or it forgot the partition): what it holds comes back, with its delivery count. It waits for
+        its redelivery from `delayed_at_ms` on, or not at all if that is None: the session has ended in order."""
+        window, settings = self._window, self._settings
+        waits = settings.redelivery is not None and delayed_at_ms is not None
+        by_count = given_back_pending(settings.delivery_count_limit, settings.dead_letter_queue, waits)
         runs = _joined([run for lock in window.locks.of_member(member_id) for run in window.held_runs(lock)])
         for first, last in runs:
             window.exhausted += window.give_back(first, last, by_count)
-        return self._persist(runs) if runs else None
+        if delayed_at_ms is not None:
+            self._begin_waits(runs, delayed_at_ms)
+        return self._persist(runs, member_id) if runs else None
 
-    def expire(self, now_ms: float) -> Persist | None:
-        """Take back what has been locked for too long. It is available at once, whatever becomes of the Persist."""
-        window, runs = self._window, []
-        by_count = given_back(self._settings.delivery_count_limit, self._settings.dead_letter_queue)
-        for lock in window.locks.due(now_ms):
-            for first, last in window.held_runs(lock):
+    def expire(self, now_ms: float, alive_ms: Callable[[str], float] | None = None) -> Persist | None:
+        """Take back what has been locked for too long. It is available (or waits) at once, whatever becomes of the Persist.
+
+        `alive_ms(member_id)`: for how long the member is known to live from now on. Locks of those that live are prolonged, up
+        to `lock_max_ms` in all."""
+        window, settings, runs = self._window, self._settings, []
+        by_count = given_back(settings.delivery_count_limit, settings.dead_letter_queue, settings.redelivery is not None)
+        for lock in list(window.locks.due(now_ms)):
+            held = list(window.held_runs(lock))
+            if settings.lock_max_ms and held and alive_ms is not None and self._prolong(lock, held, now_ms, alive_ms(lock.member_id)):
+                continue
+            for first, last in held:
                 window.exhausted += window.give_back(first, last, by_count)
-                self._lock_timeouts += last - first + 1
-                runs.append((first, last))
+            self._lock_timeouts += _size(held)
+            if self._held is not None:
+                self._held.add(lock.member_id, -_size(held))
+            runs += held
+        self._begin_waits(runs, now_ms)
         return self._persist_best_effort(runs) if runs else None
+
+    def _prolong(self, lock: Lock, held: Runs, now_ms: float, alive_ms: float) -> bool:
+        """Whether the holder may go on."""
+        settings = self._settings
+        since_ms = lock.deadline_ms - settings.lock_duration_ms if lock.since_ms is None else lock.since_ms
+        until_ms = since_ms + settings.lock_max_ms
+        if alive_ms <= 0 or until_ms <= now_ms:
+            self._at_lock_max += _size(held) if alive_ms > 0 else 0
+            return False
+        deadline_ms = min(now_ms + min(settings.lock_duration_ms, alive_ms), until_ms)
+        for first, last in held:
+            self._window.renew(lock.member_id, first, last, deadline_ms, since_ms)
+        self._prolonged += _size(held)
+        return True
+
+    def _begin_waits(self, runs: Runs, now_ms: float) -> None:
+        """What came back in these runs is due some time after now."""
+        window, redelivery = self._window, self._settings.redelivery
+        if redelivery is None:
+            return
+        for first, last in runs:
+            i, j = first - window.base, last + 1 - window.base
+            for offset, code, count in zip(range(first, last + 1), window.states[i:j], window.counts[i:j], strict=True):
+                if code & WAITING:
+                    self._waits.begin(offset, now_ms + redelivery.wait_ms(count, random()))
+
+    def end_waits(self, now_ms: float) -> int:
+        """Records whose redelivery is due can be acquired from now on. How many there are of those that are saved as returned; the
+        others can be as soon as they are."""
+        return sum(map(self._window.end_wait, self._waits.take_due(now_ms)))
 
     def log_start_moved(self, new_start_offset: int) -> Persist | None:
         """The log begins later now (retention, DeleteRecords): what is below is done with, without a dead letter.
@@ -276,7 +367,13 @@ class SharePartition:
         start_offset = self._window.start_offset
         if new_start_offset <= start_offset:
             return None
+        if self._held is not None:
+            for lock in self._window.locks.by_deadline:
+                held = self._window.held_runs(lock)
+                gone = [(first, min(last, new_start_offset - 1)) for first, last in held if first < new_start_offset]
+                self._held.add(lock.member_id, -_size(gone))
         self._window.drop_below(new_start_offset)
+        self._waits.forget_below(new_start_offset)
         return self._persist_best_effort([(start_offset, new_start_offset - 1)])
 
     # ---- dead letters (KIP-1191) -----------------------------------------------------------------------------------
@@ -322,7 +419,7 @@ class SharePartition:
     def has_archiving(self) -> bool:
         """True while a record is or becomes ARCHIVING, or is still saved as that although it is ARCHIVED here: what was noted about
         its way into the dead letter queue may be needed. Then, with nothing else left to do, retry_unsaved()."""
-        if self._unsaved or any(decided or passed for _, decided, passed in self._writes.values()):
+        if self._unsaved or any(decided or passed for _, decided, passed, _ in self._writes.values()):
             return True
         return self._has(*ARCHIVING_CODES, *PENDING_ARCHIVING_CODES)
 
@@ -330,9 +427,11 @@ class SharePartition:
 
     def persisted(self, token: int) -> None:
         """The Persist with this token is saved: what it said is final, and the SPSO may move."""
-        pending, decided, _ = self._writes.pop(token)
+        pending, decided, _, member_id = self._writes.pop(token)
         for first, last in pending:
             self._window.settle(first, last)
+        if self._held is not None and member_id is not None:
+            self._held.add(member_id, -_size(pending))
         for batch in decided:
             if batch.state == RecordState.ARCHIVING:
                 self._window.settle(batch.first_offset, batch.last_offset)
@@ -340,11 +439,17 @@ class SharePartition:
 
     def persist_failed(self, token: int, *, now_ms: float) -> None:
         """The Persist with this token is not saved. Records go back to their holder, or to everybody where the lock has run out."""
-        pending, decided, passed = self._writes.pop(token)
+        pending, decided, passed, member_id = self._writes.pop(token)
         self._failed_writes += 1
         unsaved = [*self._unsaved, *passed, *((batch.first_offset, batch.last_offset) for batch in decided)]
+        by_count = given_back(self._settings.delivery_count_limit, waits=self._settings.redelivery is not None)
         for first, last in pending:
-            unsaved += self._window.roll_back(first, last, self._settings.delivery_count_limit, now_ms)
+            returned = self._window.roll_back(first, last, by_count, now_ms)
+            self._begin_waits(returned, now_ms)
+            unsaved += returned
+        if self._held is not None and member_id is not None:
+            still = sum(self._window.count_of((RecordState.ACQUIRED,), *run) for run in self._from_start(pending))
+            self._held.add(member_id, still - _size(pending))
         self._unsaved = _joined(unsaved)
         self._advance()
 
@@ -353,8 +458,8 @@ class SharePartition:
         self._unsaved = _joined([*self._unsaved, *runs])
         return self._persist([])
 
-    def _persist(self, pending: Runs) -> Persist:
-        """What is pending now, and along with it whatever waits to be saved."""
+    def _persist(self, pending: Runs, member_id: str | None = None) -> Persist:
+        """What is pending now, held by the member, and along with it whatever waits to be saved."""
         window = self._window
         batches: list[StateBatch] = []
         for first, last in pending:
@@ -369,17 +474,20 @@ class SharePartition:
             self._unsaved = []
             batches = sorted([*batches, *decided])
         token = self._last_token = self._last_token + 1
-        self._writes[token] = pending, decided, passed
+        self._writes[token] = pending, decided, passed, member_id
         return _new_persist((token, window.start_offset, window.complete, tuple(batches), self.state_epoch, self.leader_epoch))
 
     def _decided(self, runs: Runs) -> Iterator[StateBatch]:
         """The present state of runs from the SPSO on, without what is on its way by other means (held, or pending)."""
-        window = self._window
-        for first, last in runs:
-            if last >= window.start_offset:
-                for batch in window.runs(max(first, window.start_offset), last):
-                    if batch.state not in _UNDECIDED:
-                        yield batch._replace(state=batch.state & STATE)
+        for first, last in self._from_start(runs):
+            for batch in self._window.runs(first, last):
+                if batch.state not in _UNDECIDED:
+                    yield batch._replace(state=batch.state & STATE)
+
+    def _from_start(self, runs: Runs) -> Runs:
+        """What of the runs is not below the SPSO."""
+        start_offset = self._window.start_offset
+        return [(max(first, start_offset), last) for first, last in runs if last >= start_offset]
 
     def _has(self, *codes: int) -> bool:
         return self._window.has(codes, self._window.start_offset, self._window.end_offset)
@@ -409,6 +517,7 @@ class SharePartition:
             in_flight=window.in_flight,
             batches=batch_count(window),
             available=count(RecordState.AVAILABLE),
+            waiting=count(WAITING),
             acquired=count(RecordState.ACQUIRED),
             pending=count(*PENDING_CODES),
             acknowledged=count(RecordState.ACKNOWLEDGED),
@@ -420,11 +529,16 @@ class SharePartition:
             acquired_records=self._acquired_records,
             redeliveries=self._redeliveries,
             lock_timeouts=self._lock_timeouts,
+            prolonged_locks=self._prolonged,
             failed_writes=self._failed_writes,
             rejected=window.rejected,
             exhausted=window.exhausted,
             dead_lettered=self._dead_lettered,
         )
+
+
+def _size(runs: Runs) -> int:
+    return sum(last - first + 1 for first, last in runs)
 
 
 def _joined(runs: Sequence[tuple[int, int]]) -> Runs:

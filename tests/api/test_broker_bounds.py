@@ -9,6 +9,7 @@ import trio
 
 from kbroker.broker.lock_reports import LockReports
 from kbroker.errors import ErrorCode
+from kbroker.share.share_partition import RanOut
 from tests.api.conftest import Connect
 from tests.api.test_alter_configs import ASSIGNMENT_INTERVAL, BROKER, DELETE, GROUP, OK, alter, resource
 from tests.api.test_describe_configs import describe
@@ -151,7 +152,7 @@ async def test_what_lock_reports_advise_is_accepted(
         reports = LockReports(client.broker.configs.share_settings, client.broker.share_groups.longest_lock_ms)
         while True:
             caplog.clear()
-            reports.ran_out("g", 1, 0)
+            reports.ran_out("g", RanOut(1, 0, 0))
             with trio.CancelScope() as ended:
                 ended.cancel()
                 await reports.run()

@@ -7,6 +7,7 @@ import trio
 
 from kbroker.broker.lock_reports import LockReports
 from kbroker.share.effects import ShareSettings
+from kbroker.share.share_partition import RanOut
 
 NAME = "kbroker.broker.lock_reports"
 
@@ -34,8 +35,8 @@ async def test_one_line_a_minute_for_each_group(
         await trio.sleep(100)
         assert lines(caplog) == [], "nothing ran out"
         for _ in range(5):
-            reports.ran_out("a", 100, 0)
-            reports.ran_out("b c", 7, 7)
+            reports.ran_out("a", RanOut(100, 0, 0))
+            reports.ran_out("b c", RanOut(7, 7, 0))
             await trio.sleep(0.1)
         await trio.sleep(1)
         assert lines(caplog) == [
@@ -48,7 +49,7 @@ async def test_one_line_a_minute_for_each_group(
             "or fewer records a poll (max.poll.records)",
         ]
         for _ in range(580):
-            reports.ran_out("a", 10, 1)
+            reports.ran_out("a", RanOut(10, 1, 0))
             await trio.sleep(0.1)
         assert len(lines(caplog)) == 2, "not yet"
         await trio.sleep(4)
@@ -56,7 +57,7 @@ async def test_one_line_a_minute_for_each_group(
             "group a: the locks of 5800 records ran out in the last 60 s: 580 of them were given up at"
             in lines(caplog)[2]
         )
-        reports.ran_out("a", 100, 0)
+        reports.ran_out("a", RanOut(100, 0, 0))
         assert "limit, the others are delivered again;" in lines(caplog)[2]
         nursery.cancel_scope.cancel()
     assert len(lines(caplog)) == 4, "what was not reported is, at the end"

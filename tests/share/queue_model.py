@@ -8,53 +8,35 @@ must have been deliverable, and there must be some if there can be. Dead letters
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.effects import AckBatch, DeadLetterCause, Persist, ShareSettings, StateBatch
+from kbroker.share.held import HeldRecords
 from kbroker.share.share_partition import AcquireMode, SharePartition
 from kbroker.share.state_batches import combine
 from tests.share.dead_letter_model import DeadLetterModel, by_offset
 from tests.share.holdings import holdings
 from tests.share.queue_driver import ACCEPT, GAP, REJECT, RELEASE, RENEW
-
-AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = range(5)
-NOTHING = (-1, -1)
-DONE = (ACKNOWLEDGED, ARCHIVED)
-MEMBERS = ("a", "b", "c")
-LOCK_MS = 100
-
-
-@dataclass
-class Rec:
-    """`target` is the state that is being persisted, for a record that is still held. What is (or will be) ARCHIVING has a cause;
-    `is_saved` tells that it is known to be saved as that, `is_taken` that it is handed out."""
-
-    state: int
-    count: int
-    member: str | None = None
-    deadline_ms: float = 0
-    target: int | None = None
-    cause: DeadLetterCause | None = None
-    is_saved: bool = False
-    is_taken: bool = False
-
-    @property
-    def counts_as_done(self) -> bool:
-        return self.state in DONE or self.target in DONE
-
-
-@dataclass
-class Write:
-    """`offsets`: those that are pending. `said`: all that it says."""
-
-    persist: Persist
-    offsets: list[int]
-    said: dict[int, StateBatch]
+from tests.share.queue_records import (
+    ACKNOWLEDGED,
+    ACQUIRED,
+    ARCHIVED,
+    ARCHIVING,
+    AVAILABLE,
+    DONE,
+    LOCK_MS,
+    MEMBERS,
+    NOTHING,
+    Rec,
+    Write,
+    some_redelivery,
+)  # fmt: skip
 
 
 class CheckedQueue:
@@ -67,6 +49,8 @@ class CheckedQueue:
             lock_duration_ms=LOCK_MS,
             max_record_locks=rnd.choice((5, 20, 60)),
             dead_letter_queue=rnd.random() < 0.8,
+            redelivery=some_redelivery(rnd),
+            lock_max_ms=rnd.choice((0, 250, 1000)),
         )
         self.failures = rnd.choice((0.1, 0.2, 0.6))  # how many writes fail
         self.log: list[tuple[int, int]] = []
@@ -99,6 +83,8 @@ class CheckedQueue:
                 self.confirmed.discard(offset)  # rejected first and then accepted, but the write that failed was saved, and won
         self.has_gap = bool(self.known) and len(self.known) != max(self.known) + 1 - self.saved_start
         self.writes = {}
+        self.held = HeldRecords() if self.rnd.random() < 0.7 else None
+        self.sp.count_held(self.held)
         self.check(settled=True)
 
     # ---- the log ---------------------------------------------------------------------------------------------------
@@ -147,7 +133,7 @@ class CheckedQueue:
         max_records = rnd.choice((1, 2, 5, 30))
         if self.sp.offset_to_acquire() is None:
             assert self._in_flight() >= self.settings.max_record_locks
-            assert not any(rec.state == AVAILABLE for rec in self.known.values())
+            assert not any(rec.is_free for rec in self.known.values())
             return 0
         offset = self.sp.next_fetch_offset()
         self._check_fetch_offset(offset)
@@ -170,7 +156,7 @@ class CheckedQueue:
             return 0
         for lost, rec in self.known.items():
             if rec.state == AVAILABLE and offset <= lost < batches[0][0]:
-                rec.state = ARCHIVED
+                rec.state, rec.due_ms = ARCHIVED, 0
         taken = self._check_entries(entries, batches, member)
         if mode is AcquireMode.RECORD_LIMIT:
             assert taken <= max_records
@@ -181,8 +167,8 @@ class CheckedQueue:
 
     def _check_fetch_offset(self, offset: int) -> None:
         rec = self.known.get(offset)
-        assert rec is None or rec.state == AVAILABLE
-        assert all(offset <= other for other, rec in self.known.items() if rec.state == AVAILABLE)
+        assert rec is None or rec.is_free
+        assert all(offset <= other for other, rec in self.known.items() if rec.is_free)
         assert all(offset <= other for other in self.exists() - self.known.keys() if other >= self.start)
 
     def _check_entries(self, entries: Iterable[tuple[int, int, int]], batches: list[tuple[int, int]], member: str) -> int:
@@ -195,7 +181,7 @@ class CheckedQueue:
             previous = last
             for offset in range(first, last + 1):
                 rec = self.known.get(offset) or Rec(AVAILABLE, 0)
-                assert rec.state == AVAILABLE, "no second holder, and nothing that is done with"
+                assert rec.is_free, "no second holder, nothing that is done with, and nothing that waits"
                 assert rec.count + 1 == count, "counts rise by one"
                 assert offset not in self.confirmed, "never again"
                 assert offset not in self.dead_letters.owed, "nor a dead letter"
@@ -226,7 +212,7 @@ class CheckedQueue:
         persist = self.sp.acknowledge(member, batches, now_ms=self.now_ms)
         for offset, types in expected.items():
             if RENEW in types:
-                self.known[offset].deadline_ms = self.now_ms + LOCK_MS
+                self.known[offset].deadline_ms, self.known[offset].since_ms = self.now_ms + LOCK_MS, None
         taken = {offset: types[-1] for offset, types in expected.items() if types[-1] != RENEW}
         for offset, ack_type in taken.items():
             rec = self.known[offset]
@@ -238,7 +224,7 @@ class CheckedQueue:
                 rec.target = ACKNOWLEDGED if ack_type == ACCEPT else ARCHIVED
         assert (persist is None) == (not taken)
         if persist is not None:
-            self._began(persist, list(taken))
+            self._began(persist, list(taken), member)
 
     def _some_ack_batches(self) -> list[AckBatch]:
         """Mostly what somebody holds, at times something else; in order, as the validation wants it."""
@@ -282,24 +268,44 @@ class CheckedQueue:
     def release(self) -> None:
         member = self.rnd.choice(MEMBERS)
         held = [offset for offset, rec in self.known.items() if rec.state == ACQUIRED and rec.member == member and rec.target is None]
-        persist = self.sp.release_member(member)
+        in_order = self.rnd.random() < 0.5
+        persist = self.sp.release_member(member, delayed_at_ms=None if in_order else self.now_ms)
         assert (persist is None) == (not held)
         for offset in held:
-            self.known[offset].target = self._given_back(self.known[offset])
+            self.known[offset].target = self._given_back(self.known[offset], waits=not in_order)
         if persist is not None:
-            self._began(persist, held)
+            self._began(persist, held, member)
 
     def expire(self) -> None:
         due = [rec for rec in self.known.values() if rec.state == ACQUIRED and rec.deadline_ms <= self.now_ms and rec.target is None]
         deadline_ms = self.sp.next_deadline_ms()
         assert deadline_ms is not None or not due
         assert deadline_ms is None or not due or deadline_ms <= self.now_ms
-        persist = self.sp.expire(self.now_ms)
+        alive_ms = {member: self.rnd.choice((0, 30, 1000)) for member in (*MEMBERS, "drain")}
+        persist = self.sp.expire(self.now_ms, alive_ms.__getitem__)
+        due = [rec for rec in due if not self._is_prolonged(rec, alive_ms)]
         assert (persist is None) == (not due)
         for rec in due:
             rec.state, rec.member = self._given_back(rec), None
         if persist is not None:
             self._began(persist, [])
+        self._end_waits()
+
+    def _is_prolonged(self, rec: Rec, alive_ms: dict[str, int]) -> bool:
+        since_ms = rec.deadline_ms - LOCK_MS if rec.since_ms is None else rec.since_ms
+        until_ms, alive = since_ms + self.settings.lock_max_ms, alive_ms[str(rec.member)]
+        if not self.settings.lock_max_ms or not alive or until_ms <= self.now_ms:
+            return False
+        rec.since_ms, rec.deadline_ms = since_ms, min(self.now_ms + min(LOCK_MS, alive), until_ms)
+        return True
+
+    def _end_waits(self) -> None:
+        due = [rec for rec in self.known.values() if 0 < rec.due_ms <= self.now_ms]
+        deadline_ms = self.sp.next_deadline_ms()
+        assert not due or (deadline_ms is not None and deadline_ms <= self.now_ms)
+        assert self.sp.end_waits(self.now_ms) == sum(rec.state == AVAILABLE for rec in due)
+        for rec in due:
+            rec.due_ms = 0
 
     def wait(self) -> None:
         self.now_ms += self.rnd.choice((1, 10, LOCK_MS // 2, LOCK_MS))
@@ -310,8 +316,12 @@ class CheckedQueue:
             delivery_count_limit=self.rnd.randint(2, 6),
             max_record_locks=self.rnd.choice((5, 20, 60)),
             dead_letter_queue=self.rnd.random() < 0.7,
+            redelivery=some_redelivery(self.rnd),
+            lock_max_ms=self.rnd.choice((0, 250, 1000)),
         )
         self.sp.settings = self.settings
+        self.held = HeldRecords() if self.rnd.random() < 0.7 else None
+        self.sp.count_held(self.held)
 
     def settle(self) -> None:
         """One write ends, well or badly. A failed one may have been saved all the same."""
@@ -331,8 +341,10 @@ class CheckedQueue:
             for rec in [self.known[offset] for offset in write.offsets if offset in self.known]:
                 assert rec.target is not None
                 rec.target = rec.cause = None
+                rec.due_ms = 0
                 if rec.deadline_ms <= self.now_ms:  # and then it is archived at the limit, without a dead letter
-                    rec.state, rec.member = AVAILABLE if rec.count < self.settings.delivery_count_limit else ARCHIVED, None
+                    rec.state = ARCHIVED if rec.count >= self.settings.delivery_count_limit else self._given_back(rec)
+                    rec.member = None
         self.check(settled=True)
 
     def _succeeded(self, write: Write) -> None:
@@ -419,15 +431,17 @@ class CheckedQueue:
 
     # ---- saving ----------------------------------------------------------------------------------------------------
 
-    def _given_back(self, rec: Rec) -> int:
+    def _given_back(self, rec: Rec, *, waits: bool = True) -> int:
         if rec.count < self.settings.delivery_count_limit:
+            if waits and self.settings.redelivery is not None:
+                rec.due_ms = self.now_ms + self.settings.redelivery.wait_ms(rec.count, 0)
             return AVAILABLE
         if not self.settings.dead_letter_queue:
             return ARCHIVED
         rec.cause = DeadLetterCause.EXHAUSTED
         return ARCHIVING
 
-    def _began(self, persist: Persist, offsets: list[int]) -> None:
+    def _began(self, persist: Persist, offsets: list[int], holder: str | None = None) -> None:
         assert persist.token not in self.writes
         assert persist.start_offset == self.start
         said = by_offset(persist.batches)
@@ -439,7 +453,7 @@ class CheckedQueue:
             assert (rec.target is not None) == (offset in offsets)
         assert persist.archiving == any(batch.state == ARCHIVING for batch in said.values())
         assert persist.delivery_complete_count == sum(rec.counts_as_done for rec in self.known.values())
-        self.writes[persist.token] = Write(persist, offsets, said)
+        self.writes[persist.token] = Write(persist, offsets, said, holder)
         self._check_nothing_is_left_out()
 
     def _check_nothing_is_left_out(self) -> None:
@@ -496,6 +510,12 @@ class CheckedQueue:
         assert statistics.archiving == len(archiving)
         self._check_archiving(archiving)
         self._check_settled()
+        assert statistics.waiting == sum(rec.state == AVAILABLE and rec.due_ms > 0 for rec in self.known.values())
+        if self.held is not None:
+            held = Counter(rec.member for rec in self.known.values() if rec.state == ACQUIRED)
+            for write in self.writes.values():  # The log's start may have passed what is being saved.
+                held[write.holder] += sum(offset not in self.known for offset in write.offsets)
+            assert self.held.counts() == {member: count for member, count in held.items() if count}
         if self.log_start > self.start:
             self._check_what_is_left()
 
@@ -546,7 +566,7 @@ class CheckedQueue:
                 persist = self.sp.acknowledge("drain", [AckBatch(offset, offset, (ACCEPT,))], now_ms=self.now_ms)
                 assert persist is not None
                 self.known[offset].target = ACKNOWLEDGED
-                self._began(persist, [offset])
+                self._began(persist, [offset], "drain")
             self._drain_dead_letters()
             while self.writes:
                 self.settle()

@@ -1,0 +1,71 @@
+"""Redelivery delays: how long a record that came back waits, and which records of a share-partition are waiting. Pure.
+
+    delivery        1st      2nd      3rd      4th
+    then it waits   delay    x m      x m^2    ...    at most `max_ms`, each up to `jitter` of itself longer
+
+A wait is drawn once. The window marks the records (WAITING of record_state.py); this keeps when each of them is due.
+Only short waits stay in the window: a record that waits is in flight, and holds back the start offset.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+
+class Redelivery(NamedTuple):
+    """A group's redelivery settings: milliseconds and factors."""
+
+    delay_ms: int
+    multiplier: float
+    max_ms: int
+    jitter: float
+
+    def wait_ms(self, delivery_count: int, drawn: float) -> float:
+        """After so many deliveries. `drawn`: a random number in [0, 1)."""
+        try:
+            grown_ms = self.delay_ms * self.multiplier ** max(0, delivery_count - 1)
+        except OverflowError:
+            grown_ms = self.max_ms
+        return min(grown_ms, max(self.max_ms, self.delay_ms)) * (1 + self.jitter * drawn)
+
+
+class Waits:
+    """When the waiting records of one share-partition are due, by offset. A record whose return could not be saved, so that its
+    holder has it again, may still be in here: the window knows better."""
+
+    __slots__ = ("_by_time", "_due")
+
+    def __init__(self) -> None:
+        self._due: dict[int, float] = {}
+        self._by_time: list[tuple[float, int]] = []
+        """A heap, also of waits that a later one of the same record has replaced."""
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def begin(self, offset: int, due_ms: float) -> None:
+        self._due[offset] = due_ms
+        heappush(self._by_time, (due_ms, offset))
+
+    def due_ms(self, offset: int) -> float | None:
+        return self._due.get(offset)
+
+    def next_ms(self) -> float | None:
+        """When take_due() gives the next one; None: nothing waits."""
+        while self._by_time and self._due.get(self._by_time[0][1]) != self._by_time[0][0]:
+            heappop(self._by_time)
+        return self._by_time[0][0] if self._by_time else None
+
+    def take_due(self, now_ms: float) -> list[int]:
+        """Take out the offsets that are due, the earliest first."""
+        taken = []
+        while (due_ms := self.next_ms()) is not None and due_ms <= now_ms:
+            _, offset = heappop(self._by_time)
+            del self._due[offset]
+            taken.append(offset)
+        return taken
+
+    def forget_below(self, offset: int) -> None:
+        for each in [each for each in self._due if each < offset]:
+            del self._due[each]

@@ -1,0 +1,269 @@
+"""A share group as a work queue: one record a member, waits before a redelivery, locks that the broker prolongs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from kbroker.broker.deadlines import now_ms
+from tests.api.conftest import Client, Connect
+from tests.api.dead_letter_queues import until
+from tests.api.share_consumers import ACCEPT, GROUP, REJECT, RELEASE, Member, acquired, prepare, sent, set_up_group
+
+LOCK_MS, DELAY_MS = 1000, 100
+PREFETCH = {"kbroker.queue.prefetch": "1"}
+REDELIVERY = {
+    "kbroker.queue.redelivery.delay.ms": str(DELAY_MS),
+    "kbroker.queue.redelivery.max.ms": "250",
+    "kbroker.queue.redelivery.jitter": "0",
+}
+LONG_JOBS = {"kbroker.queue.lock.max.ms": "300000"}
+
+
+FAST = {
+    **{f"group.share.{bound}record.lock.duration.ms": "1000" for bound in ("min.", "")},
+    **{f"group.share.{bound}session.timeout.ms": "2500" for bound in ("min.", "")},
+    **{f"group.share.{bound}heartbeat.interval.ms": "500" for bound in ("min.", "")},
+}
+
+
+async def members(client: Client, count: int) -> list[Member]:
+    return [Member(client.another(2 + number), f"m{number}") for number in range(count)]
+
+
+async def lag(client: Client) -> int:
+    groups = [{"group_id": GROUP, "topics": None}]
+    (group,) = (await client.call("describe_share_group_offsets", 1, groups=groups)).groups
+    return sum(row.lag for topic in group.topics for row in topic.partitions)
+
+
+async def heartbeat(client: Client, member_id: str, epoch: int) -> int:
+    """Its member epoch."""
+    names = ["orders"] if epoch == 0 else None
+    fields = {"group_id": GROUP, "member_id": member_id, "rack_id": None, "subscribed_topic_names": names}
+    answer = await client.call("share_group_heartbeat", 1, member_epoch=epoch, **fields)
+    assert answer.error_code == 0
+    return int(answer.member_epoch)
+
+
+class TestPrefetch:
+    async def test_each_member_gets_one_record_of_a_batch(self, connect: Connect, every_engine: str) -> None:
+        async with connect(every_engine) as client:
+            key = await prepare(client, 10)
+            await set_up_group(client, PREFETCH)
+            first, second = await members(client, 2)
+            for offset, member in enumerate((first, second)):
+                answer = await member.fetch([key], wait_ms=5000)
+                assert acquired(answer) == [(offset, offset, 1)]
+                assert sent(answer) == [offset], "what a client is not sent it acknowledges as a gap"
+            assert acquired(await first.fetch()) == [], "it has no room"
+            assert acquired(await first.fetch(acks={key: [(0, 0, [ACCEPT])]})) == [(2, 2, 1)], "its own answer makes room"
+            assert acquired(await second.fetch(acks={key: [(1, 1, [REJECT])]})) == [(3, 3, 1)]
+            refused = await second.fetch(acks={key: [(0, 0, [ACCEPT])]})
+            assert acquired(refused) == [], "a refused acknowledgement leaves it busy"
+            assert acquired(await second.fetch(acks={key: [(3, 3, [RELEASE])]})) == [(3, 3, 2)]
+
+    async def test_the_limit_is_over_all_partitions(self, connect: Connect) -> None:
+        async with connect(config=FAST) as client:
+            (topic_id, _) = await prepare(client, partitions=3)
+            for index in range(3):
+                await client.append("orders", 1, 2, 3, partition=index)
+            await set_up_group(client, {"kbroker.queue.prefetch": "4"})
+            (member,) = await members(client, 1)
+            keys = [(topic_id, index) for index in range(3)]
+            taken = acquired(await member.fetch(keys, wait_ms=5000, max_records=500))
+            while more := acquired(await member.fetch(forget=keys[:1])):
+                taken += more
+            assert sum(last + 1 - first for first, last, _ in taken) == 4
+            assert client.broker.share_groups.held[GROUP].of("m0") == 4
+
+    async def test_the_limit_is_altered_while_records_are_held(self, connect: Connect) -> None:
+        async with connect(config=FAST) as client:
+            key = await prepare(client, 10)
+            (member,) = await members(client, 1)
+            assert acquired(await member.fetch([key], wait_ms=5000, max_records=3, share_acquire_mode=1)) == [(0, 2, 1)]
+            assert not client.broker.share_groups.held
+            await set_up_group(client, {"kbroker.queue.prefetch": "2"})
+            assert client.broker.share_groups.held[GROUP].counts() == {"m0": 3}, "nothing is taken back"
+            assert acquired(await member.fetch(acks={key: [(0, 0, [ACCEPT])]})) == []
+            assert acquired(await member.fetch(acks={key: [(1, 1, [ACCEPT])]})) == [(3, 3, 1)]
+            await set_up_group(client, {"kbroker.queue.prefetch": "0"})
+            assert not client.broker.share_groups.held
+            assert acquired(await member.fetch()) == [(4, 9, 1)]
+
+    async def test_a_record_wakes_the_member_that_waits_longest(self, connect: Connect) -> None:
+        async with connect(config=FAST) as client:
+            key = await prepare(client)
+            await set_up_group(client, PREFETCH)
+            waiting = await members(client, 5)
+            got: list[tuple[str, Any]] = []
+            for member in waiting:
+                assert acquired(await member.fetch([key], wait_ms=10)) == []
+
+            async def wait(member: Member) -> None:
+                got.append((member.member_id, acquired(await member.fetch(wait_ms=20_000))))
+
+            async with trio.open_nursery() as nursery:
+                for member in waiting:
+                    nursery.start_soon(wait, member)
+                    await trio.testing.wait_all_tasks_blocked()
+                for offset in range(5):
+                    await client.append("orders", 1000)
+                    await until(lambda expected=offset + 1: len(got) == expected)
+                    assert got[offset:] == [(f"m{offset}", [(offset, offset, 1)])]
+            held = client.broker.share_groups.held[GROUP]
+            assert (held.counts(), held.notify) == ({f"m{number}": 1 for number in range(5)}, {})
+
+    async def test_a_member_that_leaves_passes_its_turn_on(self, connect: Connect) -> None:
+        """Woken, and gone before it could take the record or at least answer with it."""
+        async with connect(config=FAST) as client:
+            key = await prepare(client)
+            await set_up_group(client, PREFETCH)
+            first, second = await members(client, 2)
+            for member in (first, second):
+                assert acquired(await member.fetch([key], wait_ms=10)) == []
+            async with trio.open_nursery() as nursery:
+                scope = trio.CancelScope()
+
+                async def leave() -> None:
+                    with scope:
+                        await first.fetch(wait_ms=20_000)
+
+                nursery.start_soon(leave)
+                await trio.testing.wait_all_tasks_blocked()
+
+                async def stay() -> None:
+                    ((offset, _, _),) = acquired(await second.fetch(wait_ms=20_000))
+                    assert offset == 0
+
+                nursery.start_soon(stay)
+                await trio.testing.wait_all_tasks_blocked()
+                await client.append("orders", 1000)
+                scope.cancel()
+                first.client.disconnect()
+
+
+class TestRedelivery:
+    async def test_a_released_record_waits_longer_each_time(self, connect: Connect, every_engine: str) -> None:
+        async with connect(every_engine, FAST) as client:
+            key = await prepare(client, 2)
+            await set_up_group(client, {**PREFETCH, **REDELIVERY})
+            (member,) = await members(client, 1)
+            assert acquired(await member.fetch([key], wait_ms=5000)) == [(0, 0, 1)]
+            for delivery, least_ms in zip(range(2, 6), (100, 200, 250, 250), strict=True):
+                began = now_ms()
+                await member.acknowledge({key: [(0, 0, [RELEASE])]})
+                while (got := acquired(await member.fetch(wait_ms=5000))) != [(0, 0, delivery)]:
+                    assert got == [(1, 1, 1)], "others are not held up"
+                    await member.acknowledge({key: [(1, 1, [ACCEPT])]})
+                assert now_ms() - began >= least_ms
+            await member.acknowledge({key: [(0, 0, [RELEASE])]})
+            assert await lag(client) == 0, "the limit: given up at once"
+
+    @pytest.mark.parametrize("in_order", [True, False])
+    async def test_a_session_that_ends(self, connect: Connect, in_order: bool) -> None:
+        """A record that ends every worker must wait. A worker that says goodbye gives its records back."""
+        async with connect(config=FAST) as client:
+            key = await prepare(client, 1)
+            await set_up_group(client, {**PREFETCH, **REDELIVERY})
+            first, second = await members(client, 2)
+            assert acquired(await first.fetch([key], wait_ms=5000)) == [(0, 0, 1)]
+            began = now_ms()
+            if in_order:
+                await first.fetch(epoch=-1)
+            else:
+                first.client.disconnect()
+            engine = client.broker.share_groups.loaded()[0].engine
+            assert engine is not None
+            await until(lambda: not engine.statistics().writes_under_way)
+            if in_order:
+                assert engine.statistics().waiting == 0
+            assert acquired(await second.fetch([key], wait_ms=5000)) == [(0, 0, 2)]
+            assert in_order or now_ms() - began >= DELAY_MS
+
+    async def test_a_lock_that_runs_out_delays(self, connect: Connect) -> None:
+        async with connect(config=FAST) as client:
+            key = await prepare(client, 1)
+            await set_up_group(client, {**PREFETCH, **REDELIVERY})
+            first, second = await members(client, 2)
+            began = now_ms()
+            assert acquired(await first.fetch([key], wait_ms=5000)) == [(0, 0, 1)]
+            assert acquired(await second.fetch([key], wait_ms=20_000)) == [(0, 0, 2)]
+            assert now_ms() - began >= LOCK_MS + DELAY_MS
+            assert client.broker.share_groups.held[GROUP].counts() == {"m1": 1}
+
+    async def test_many_releases_are_no_busy_loop(self, connect: Connect) -> None:
+        async with connect(config=FAST) as client:
+            key = await prepare(client, 1000)
+            await set_up_group(client, {**REDELIVERY, "kbroker.queue.redelivery.jitter": "0.5"})
+            (member,) = await members(client, 1)
+            assert acquired(await member.fetch([key], wait_ms=5000, max_records=1000)) == [(0, 999, 1)]
+            began = now_ms()
+            await member.acknowledge({key: [(0, 999, [RELEASE])]})
+            got = fetches = 0
+            while got < 1000:
+                answer = acquired(await member.fetch(wait_ms=5000, max_records=1000))
+                got += sum(last + 1 - first for first, last, _ in answer)
+                fetches += 1
+            assert now_ms() - began >= DELAY_MS
+            assert fetches <= 1000
+
+    async def test_a_broker_that_stops_counts_no_delivery(self, connect: Connect) -> None:
+        for _ in range(3):
+            async with connect("segment") as client:
+                if client.broker.topics.by_name("orders") is None:
+                    await prepare(client, 3)
+                key = (client.partition("orders").log.topic_id, 0)
+                (member,) = await members(client, 1)
+                assert acquired(await member.fetch([key], wait_ms=5000)) == [(0, 2, 1)]
+                client.broker.start_closing()
+                member.client.disconnect()
+
+
+class TestLongJobs:
+    async def test_the_lock_lasts_as_long_as_its_holder_lives(self, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+        async with connect(config=FAST) as client:
+            key = await prepare(client, 1)
+            await set_up_group(client, {**PREFETCH, **LONG_JOBS})
+            first, second = await members(client, 2)
+            epoch = await heartbeat(first.client, "m0", 0)
+            began = now_ms()
+            assert acquired(await first.fetch([key], wait_ms=5000)) == [(0, 0, 1)]
+            while now_ms() - began < 3.5 * LOCK_MS:
+                assert acquired(await second.fetch([key] if second.epoch == 0 else (), wait_ms=200)) == []
+                epoch = await heartbeat(first.client, "m0", epoch)
+            answer = await first.acknowledge({key: [(0, 0, [ACCEPT])]})
+            assert answer.responses[0].partitions[0].error_code == 0
+            engine = client.broker.share_groups.loaded()[0].engine
+            assert engine is not None
+            assert engine.statistics().prolonged_locks >= 3
+        assert "locks" not in caplog.text
+
+    async def test_not_beyond_the_limit(self, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+        async with connect(config=FAST) as client:
+            key = await prepare(client, 1)
+            await set_up_group(client, {**PREFETCH, "kbroker.queue.lock.max.ms": "2200"})
+            first, second = await members(client, 2)
+            epoch = await heartbeat(first.client, "m0", 0)
+            began = now_ms()
+            assert acquired(await first.fetch([key], wait_ms=5000)) == [(0, 0, 1)]
+            while acquired(await second.fetch([key] if second.epoch == 0 else (), wait_ms=200)) != [(0, 0, 2)]:
+                epoch = await heartbeat(first.client, "m0", epoch)
+            assert now_ms() - began >= 2200
+        assert "group g1: consumers that are alive held 1 records for 2200 ms" in caplog.text
+
+    async def test_a_holder_without_heartbeats(self, connect: Connect) -> None:
+        """A frozen process keeps its connection: its session ends."""
+        async with connect(config=FAST) as client:
+            key = await prepare(client, 1)
+            await set_up_group(client, {**PREFETCH, **LONG_JOBS})
+            first, second = await members(client, 2)
+            await heartbeat(first.client, "m0", 0)
+            assert acquired(await first.fetch([key], wait_ms=5000)) == [(0, 0, 1)]
+            assert acquired(await second.fetch([key], wait_ms=20_000)) == [(0, 0, 2)]
+            engine = client.broker.share_groups.loaded()[0].engine
+            assert engine is not None
+            assert engine.statistics().prolonged_locks >= 1
