@@ -112,7 +112,7 @@ SHARE_GROUP_CONFIGS: Final = (
         type=_LIST,
         default="simple",
         only=("simple",),
-        reason="it is the only assignor there is",
+        reason="a group chooses another one by its own kbroker.queue.assignment",
         doc="How partitions are given to members.",
     ),
 )

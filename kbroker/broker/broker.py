@@ -137,7 +137,6 @@ class Broker:
             reset_policy=self.configs.reset_policy,
             longest_lock_ms=lambda: self.config["group.share.max.record.lock.duration.ms"],
         )
-        self.configs.on_group_changed = self.share_groups.settings_changed
         writer = DeadLetterWriter(self.topics, self.config)
         self.append_queues = AppendQueues()
         self.dead_letters = DeadLetters(self.topics, self.configs, self.share_groups, persister, writer, self.state)
@@ -149,11 +148,16 @@ class Broker:
             share_coordinator, self.topics, persister, self.share_groups, self.configs, state_store, self.state, clock
         )
         self.share_groups.member_lives_ms = self.group_coordinator.member_lives_ms
+        self.configs.on_group_changed = self._group_settings_changed
         removed = RemovedRecords(persister, self.share_groups, share_coordinator.groups_of)
         self.topics.count_unfinished = removed.before_removal
         self.consumer_groups = self._consumer_groups(clock)
         self.client_telemetry = ClientTelemetry(now_ms)
         self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])
+
+    def _group_settings_changed(self, group_id: str | None) -> None:
+        self.share_groups.settings_changed(group_id)
+        self.group_coordinator.settings_changed(group_id)
 
     def _consumer_groups(self, clock: SessionClock) -> ConsumerGroups:
         assignors = plugins.consumer_assignors(self.config["group.consumer.assignors"])

@@ -19,7 +19,15 @@ from kbroker.coordinator.classic_group_api import ClassicGroupSettings
 from kbroker.coordinator.consumer_group_api import ConsumerGroupSettings, MigrationPolicy
 from kbroker.coordinator.offsets_api import OffsetsSettings
 from kbroker.coordinator.share_group_api import ShareGroupSettings
-from kbroker.queue_configs import LOCK_MAX, PREFETCH, REDELIVERY_DELAY, REDELIVERY_JITTER, REDELIVERY_MAX, REDELIVERY_MULTIPLIER
+from kbroker.queue_configs import (
+    ASSIGNMENT,
+    LOCK_MAX,
+    PREFETCH,
+    REDELIVERY_DELAY,
+    REDELIVERY_JITTER,
+    REDELIVERY_MAX,
+    REDELIVERY_MULTIPLIER,
+)
 from kbroker.share.dead_letter import Contents, DeadLetterQueue
 from kbroker.share.effects import ShareSettings
 from kbroker.share.redelivery import Redelivery
@@ -179,6 +187,7 @@ class Configs:
             assignment_interval_ms=config["share.assignment.interval.ms"],
             initialize_retry_interval_ms=self._broker["group.share.initialize.retry.interval.ms"],
             max_size=self._broker["group.share.max.size"],
+            assignor=config[ASSIGNMENT],
         )
 
     def reset_policy(self, group_id: str) -> str:

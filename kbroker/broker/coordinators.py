@@ -135,6 +135,21 @@ class GroupCoordinator:
             if deadline_ms is not None and deadline_ms <= self._clock.now_ms():
                 await self._save(self.coordinator.expire(self._clock.now_ms()))
 
+    def settings_changed(self, group_id: str | None) -> None:
+        """Settings of a group were altered (None: the broker's, and none of those changes an assignment). If the new targets
+        cannot be saved the next heartbeat makes them again."""
+        if group_id is None:
+            return
+        outcome = self.coordinator.settings_changed(group_id, now_ms=self._clock.now_ms(), topics=self._topics)
+        if not outcome.changes:
+            return
+
+        def done(error: Exception | None) -> None:
+            if error is not None:
+                self._reload(outcome.group_ids)
+
+        self._commits.submit(outcome.changes, done)
+
     async def _save(self, outcome: Outcome[R], on_saved: Callable[[], None] | None = None) -> bool:
         """Whether the outcome's changes count now; if so `on_saved` was called. If not, its groups are what the store has."""
         if not outcome.changes:

@@ -1,4 +1,6 @@
-"""Who gets which partitions in a share group: the assignor SPI, and Kafka's SimpleAssignor as it is since 4.2 (KIP-932).
+"""Who gets which partitions in a share group: the assignor SPI, Kafka's SimpleAssignor as it is since 4.2 (KIP-932), and `all`.
+
+`all` gives every member every partition of its topics: a worker is idle only if the whole queue is empty.
 
 Partitions may be shared. With P partitions and M members each partition is for S = ceil(M / P) members, and member i gets
 ceil(d * (i + 1)) - ceil(d * i) of them, d = S * P / M: numbers that differ by one at most and add up to S * P.
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from kbroker.share.persister import TopicPartition
@@ -31,7 +33,7 @@ class AssignorMember(NamedTuple):
 
 class Assignor(Protocol):
     name: str
-    """As in group.share.assignors and in ShareGroupDescribe."""
+    """As in the group's kbroker.queue.assignment and in ShareGroupDescribe."""
 
     def assign(
         self, members: Mapping[str, AssignorMember], partitions: Mapping[UUID, Sequence[int]]
@@ -56,6 +58,27 @@ class SimpleAssignor:
             for member_id, share in _share_out({name: member.assigned for name, member in subscribers.items()}, targets).items():
                 assigned[member_id] += share
         return assigned
+
+
+class AllAssignor:
+    name = "all"
+
+    def assign(
+        self, members: Mapping[str, AssignorMember], partitions: Mapping[UUID, Sequence[int]]
+    ) -> Mapping[str, Sequence[TopicPartition]]:
+        return {
+            member_id: [
+                TopicPartition(topic_id, number)
+                for topic_id, numbers in partitions.items()
+                if topic_id in member.topic_ids
+                for number in numbers
+            ]
+            for member_id, member in members.items()
+        }
+
+
+ASSIGNORS: Final[Mapping[str, Assignor]] = {each.name: each for each in (SimpleAssignor(), AllAssignor())}
+"""By the values of kbroker.queue.assignment."""
 
 
 def _share_out(current: Mapping[str, Iterable[TopicPartition]], targets: Sequence[TopicPartition]) -> dict[str, list[TopicPartition]]:

@@ -25,7 +25,9 @@ If the initialisation failed or took too long the member gets what there is, per
 `now_ms` is the session clock's: sessions hang on it. What it is in the records, `times` says (stored_times.py).
 
 Which topics there are is asked of `topics` at every heartbeat: topics created or grown are noticed by their version. A deleted
-topic is told by `topic_deleted`. Checks of the API layer come before: share.version, authorization.
+topic is told by `topic_deleted`, an altered setting by `settings_changed`. Which assignor made the targets is part of the stored hash
+of the topics, so that a restart between the alteration and its targets is noticed, too. Checks of the API layer come before:
+share.version, authorization.
 
 This module must not know how share-partitions are initialised, where records are kept, or which connection a member has.
 """
@@ -38,7 +40,7 @@ from heapq import heappop, heappush
 from uuid import UUID
 
 from kbroker.coordinator import share_group_offsets as offsets
-from kbroker.coordinator.assignors import Assignor, AssignorMember, SimpleAssignor
+from kbroker.coordinator.assignors import ASSIGNORS, AssignorMember
 from kbroker.coordinator.group_ids import SHARE, GroupIds
 from kbroker.coordinator.share_group_api import (
     JOIN_EPOCH,
@@ -85,12 +87,10 @@ class ShareGroupCoordinator:
         self,
         settings: Callable[[str], ShareGroupSettings],
         group_ids: GroupIds | None = None,
-        assignor: Assignor | None = None,
         times: StoredTimes | None = None,
     ) -> None:
         self._settings = settings
         self._group_ids = group_ids or GroupIds()
-        self._assignor = assignor or SimpleAssignor()
         self._times = times or StoredTimes()
         self._groups: dict[str, Group] = {}
         self._timers: list[tuple[int, str, str]] = []
@@ -158,6 +158,20 @@ class ShareGroupCoordinator:
             self._assign(group, now_ms, records)
         return records.outcome()
 
+    def settings_changed(self, group_id: str, *, now_ms: int, topics: TopicsView) -> Outcome[None]:
+        """A setting of the group was altered. Another assignor makes new targets at once; each member gets its own with its next
+        heartbeat."""
+        group = self._groups.get(group_id)
+        if group is None or not group.members:
+            return Outcome()  # the first member that joins starts a new epoch anyway
+        records = Records(group_id, self._times)
+        topics_hash = self._hash_topics(group, topics)
+        if topics_hash != group.metadata_hash:
+            group.metadata_hash = topics_hash
+            self._bump(group, records)
+            self._assign(group, now_ms, records)
+        return records.outcome()
+
     def expire(self, now_ms: int) -> Outcome[None]:
         """Remove the members whose sessions have ended."""
         expired: dict[str, list[str]] = {}
@@ -182,7 +196,7 @@ class ShareGroupCoordinator:
 
     def describe(self, group_ids: Iterable[str]) -> list[DescribedGroup]:
         """ShareGroupDescribe, one row for each id."""
-        return [describe_group(group_id, self._groups.get(group_id), self._assignor.name) for group_id in group_ids]
+        return [describe_group(group_id, self._groups.get(group_id), self._settings(group_id).assignor) for group_id in group_ids]
 
     def has_member(self, group_id: str, member_id: str) -> bool:
         group = self._groups.get(group_id)
@@ -413,10 +427,13 @@ class ShareGroupCoordinator:
     def _note_topics(self, group: Group, topics: TopicsView, subscribed_anew: bool, records: Records) -> None:
         """A new group epoch if the subscriptions have changed, or the topics subscribed to."""
         group.topics_version = topics.version
-        topics_hash = group.hash_topics(topics)
+        topics_hash = self._hash_topics(group, topics)
         if subscribed_anew or topics_hash != group.metadata_hash:
             group.metadata_hash = topics_hash
             self._bump(group, records)
+
+    def _hash_topics(self, group: Group, topics: TopicsView) -> int:
+        return group.hash_topics(topics, self._settings(group.group_id).assignor)
 
     def _compare_targets(self, group: Group, records: Records) -> None:
         """A new group epoch if what is assignable is not what the targets give away, unless new targets are to come anyway."""
@@ -446,7 +463,8 @@ class ShareGroupCoordinator:
             )
             for member in group.members.values()
         }
-        targets = self._assignor.assign(members, {topic_id: sorted(part.partitions) for topic_id, part in assignable.items()})
+        assignor = ASSIGNORS[self._settings(group.group_id).assignor]
+        targets = assignor.assign(members, {topic_id: sorted(part.partitions) for topic_id, part in assignable.items()})
         group.set_targets({member_id: to_assignment(targets[member_id]) for member_id in members}, now_ms, records)
 
     def _reply(self, member: Member, settings: ShareGroupSettings, with_assignment: bool) -> HeartbeatReply:

@@ -41,13 +41,16 @@ class HeartbeatRequest:
 
 @dataclass(frozen=True, slots=True)
 class ShareGroupSettings:
-    """What applies to a group: share.* of the group over group.share.* of the broker, in milliseconds."""
+    """What applies to a group: share.* of the group over group.share.* of the broker, in milliseconds.
+
+    `assignor` is a name of ASSIGNORS (assignors.py)."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
     assignment_interval_ms: int = 1_000
     initialize_retry_interval_ms: int = 30_000
     max_size: int = 200
+    assignor: str = "simple"
 
 
 class TopicView(Protocol):

@@ -128,12 +128,15 @@ class Group:
         names = set(self.subscribed_names())
         return {topic_id: part for topic_id, part in self.initialized.items() if part.name in names}
 
-    def hash_topics(self, topics: TopicsView) -> int:
-        """Changes when a subscribed topic is created, deleted, recreated or grown. 0: there are none."""
+    def hash_topics(self, topics: TopicsView, assignor: str) -> int:
+        """Changes when a subscribed topic is created, deleted, recreated or grown, and with the assignor. 0: there are none."""
         found = [topic for topic in map(topics.by_name, self.subscribed_names()) if topic is not None]
         if not found:
             return 0
-        text = "\n".join(f"{topic.name} {topic.topic_id} {len(topic.partitions)}" for topic in found)
+        lines = [f"{topic.name} {topic.topic_id} {len(topic.partitions)}" for topic in found]
+        if assignor != "simple":  # Hashes that are stored since before there was another one stay as they are.
+            lines.append(assignor)
+        text = "\n".join(lines)
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
     def forget_attempts(self, topic_id: UUID) -> None:

@@ -10,6 +10,7 @@ import trio
 
 from kbroker.config import Scope
 from kbroker.errors import ErrorCode
+from kbroker.queue_configs import ASSIGNMENT as ASSIGNOR
 from tests.api.conftest import Client, Connect
 from tests.api.share_consumers import ACCEPT, GROUP, RELEASE, RENEW, Member, acquired, initialize, prepare, rows, set_up_group
 from tests.api.test_alter_configs import DELETE, OK, alter, resource
@@ -178,6 +179,39 @@ async def test_assignment_interval(connect: Connect, jump_clock: trio.testing.Mo
         assert await alter(client, short) == [OK]
         due = await heartbeat(client, "m", epoch)
         assert (due.member_epoch, partitions(due)) == (left.member_epoch + 1, 2)
+
+
+async def test_the_assignor(connect: Connect, every_engine: str) -> None:
+    """A group that sends no heartbeat has its new targets when the alteration is answered; a restart keeps them and the setting."""
+    async with connect(every_engine) as client:
+        await client.create_topic("orders", 4)
+        epochs = {}
+        for member in ("m", "n"):
+            epochs[member] = (await heartbeat(client, member, 0, "orders")).member_epoch
+        epochs["m"] = (await heartbeat(client, "m", epochs["m"], "orders")).member_epoch
+        before = await _group_of(client)
+        assert await alter(client, resource(32, GROUP, (ASSIGNOR, "all"))) == [OK]
+        group = await _group_of(client)
+        assert (group.assignor_name, group.group_epoch, group.assignment_epoch) == ("all", before.group_epoch + 1, before.group_epoch + 1)
+        assert [partitions(await heartbeat(client, member, epochs[member])) for member in ("m", "n")] == [4, 4]
+    if every_engine == "memory":
+        return
+    async with connect(every_engine) as client:
+        assert (await _group_of(client)).assignor_name == "all"
+        assert partitions(await heartbeat(client, "m", group.group_epoch, "orders")) == 4
+        assert partitions(await heartbeat(client, "late", 0, "orders")) == 4
+        (wrong,) = await alter(client, resource(32, GROUP, (ASSIGNOR, "everything")))
+        assert wrong != OK
+        assert await alter(client, resource(32, GROUP, (ASSIGNOR, DELETE, None))) == [OK]
+        group = await _group_of(client)
+        assert (group.assignor_name, group.group_epoch) == ("simple", group.assignment_epoch)
+        answers = [await heartbeat(client, member, 0, "orders") for member in ("m", "n", "late")]
+        assert sorted(partitions(answer) or 0 for answer in answers) == [1, 1, 2]
+
+
+async def _group_of(client: Client) -> Any:
+    (group,) = (await client.call("share_group_describe", 1, group_ids=[GROUP], include_authorized_operations=False)).groups
+    return group
 
 
 async def test_what_is_unset_is_the_brokers_again(connect: Connect) -> None:  # CFG-35, CFG-42

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID
 
@@ -93,7 +94,8 @@ class World:
             longest_lock_ms=lambda: 60_000,
         )
         self.group_ids = GroupIds()
-        pure = ShareGroupCoordinator(lambda _: ShareGroupSettings(), self.group_ids)
+        self.settings = ShareGroupSettings()
+        pure = ShareGroupCoordinator(lambda _: self.settings, self.group_ids)
         self.coordinator = GroupCoordinator(pure, topics, persister, share_groups, configs, store, commits, SessionClock())
         self.coordinator.load()
 
@@ -235,3 +237,23 @@ async def test_an_administrator_who_hangs_up_leaves_the_group_as_it_can_be_used(
         assert scope.cancelled_caught
         assert w.coordinator.statistics().in_administration == 0
         assert partitions(await w.heartbeat(0, "orders")) == [0, 1]
+
+
+async def test_targets_that_could_not_be_saved_come_with_the_next_heartbeat(autojump_clock: trio.testing.MockClock) -> None:
+    """The setting is stored already, and the alteration was answered: nobody would try again."""
+    async with world(0) as w:
+        epochs = {}
+        for member in ("M1", "M2"):
+            request = HeartbeatRequest(GROUP, member, 0, None, ("orders",), "c", "/h")
+            epochs[member] = (await w.coordinator.heartbeat(request)).member_epoch
+        await trio.sleep(2)
+        epochs["M1"] = (await w.heartbeat(epochs["M1"])).member_epoch
+        w.settings = replace(w.settings, assignor="all")
+        w.commits.failure = NoSpace()
+        w.coordinator.settings_changed(GROUP)
+        w.coordinator.settings_changed(None)
+        w.coordinator.settings_changed("nobody")
+        w.commits.failure = None
+        assert w.coordinator.coordinator.describe([GROUP])[0].group_epoch == epochs["M1"]
+        await trio.sleep(2)
+        assert partitions(await w.heartbeat(epochs["M1"])) == [0, 1]

@@ -14,6 +14,7 @@ from confluent_kafka import Message, Producer, ShareConsumer
 
 from kbroker.client import admin, group_admin
 from kbroker.errors import ErrorCode
+from kbroker.queue_configs import ASSIGNMENT
 from kbroker.testing.broker import RunningBroker
 from tests.brokers import ENGINES
 from tests.clients.share_workers import Crew
@@ -238,6 +239,34 @@ def test_records_of_a_member_that_leaves_come_back_at_once(crew: Crew, broker: R
     crew.until("all are accepted", lambda: sum(len(worker.accepted_places) for worker in staying) == 200)
     assert crew.counts() == {value: [1, 2] if value in leaving.values else [1] for value in sent}
     assert members_assigned(broker, name) == {(first, 0), (first, 1), (first, 2), (second, 0)}
+
+
+def test_with_assignment_all_no_member_idles_beside_a_full_partition(crew: Crew, broker: RunningBroker, name: str) -> None:
+    """Kafka's assignor gives each of eight members one of four partitions, so that six have nothing to do with jobs in one of them."""
+    prepare(broker, name, partitions=4, heartbeat_interval_ms="500")
+    workers = crew.start(8, name, max_poll_records=1)
+    for worker in workers:
+        worker.tell("hold")
+        worker.tell("subscribe", name)
+    crew.until("each has one partition", lambda: sizes_assigned(broker, name) == [1] * 8)
+    broker.set_group_config(name, {ASSIGNMENT: "all"})
+    crew.until("each has all", lambda: sizes_assigned(broker, name) == [4] * 8)
+    jobs = numbered(40)
+    for job in jobs:
+        send(broker, name, [job])  # one batch each: a client takes whole ones
+    crew.until("each holds a job", lambda: all(worker.deliveries for worker in workers))
+    assert {delivery.partition for delivery in crew.deliveries()} == {0}
+    for worker in workers:
+        worker.tell("accept")
+    crew.until_delivered(jobs)
+    crew.check_each_once(jobs)
+
+
+def sizes_assigned(broker: RunningBroker, group: str) -> list[int]:
+    """How many partitions each member has, as the broker has told it."""
+    with broker.connect() as connection:
+        described = group_admin.describe_share_group(connection, group)
+    return [sum(map(len, member.assignment.values())) for member in described.members]
 
 
 def members_assigned(broker: RunningBroker, group: str) -> set[tuple[str, int]]:

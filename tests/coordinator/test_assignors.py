@@ -1,4 +1,4 @@
-"""SimpleAssignor: the numbers of released Kafka (5.5), and what must hold for any members and partitions."""
+"""SimpleAssignor: the numbers of released Kafka (5.5), and what must hold for any members and partitions. AllAssignor: everything."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.coordinator.assignors import AssignorMember, SimpleAssignor
+from kbroker.coordinator.assignors import ASSIGNORS, AllAssignor, AssignorMember, SimpleAssignor
+from kbroker.group_config import GROUP_CONFIGS
+from kbroker.queue_configs import ASSIGNMENT
 from kbroker.share.persister import TopicPartition
 
 TOPICS = [UUID(int=number) for number in (1, 2, 3)]
@@ -150,3 +152,21 @@ def test_those_who_are_there_keep_what_their_number_allows_when_others_join(memb
     after = assign(same_topics(members + more), {TOPICS[0]: partitions}, before)
     for name, old in before.items():
         assert len({*old} & {*after[name]}) == min(len(old), len(after[name]))
+
+
+@given(any_group, counts, any_group)
+def test_all_gives_each_member_every_partition_of_its_topics(
+    subscriptions: dict[str, frozenset[UUID]], partitions: dict[UUID, int], before: dict[str, frozenset[UUID]]
+) -> None:
+    old = assign(before, partitions)
+    members = {name: AssignorMember(topics, old.get(name, ())) for name, topics in subscriptions.items()}
+    assigned = AllAssignor().assign(members, {topic_id: range(count) for topic_id, count in partitions.items()})
+    assert {name: sorted(found) for name, found in assigned.items()} == {
+        name: [TopicPartition(topic_id, number) for topic_id in sorted(topics) for number in range(partitions[topic_id])]
+        for name, topics in subscriptions.items()
+    }
+
+
+def test_the_values_of_the_setting_are_the_assignors() -> None:
+    assert set(GROUP_CONFIGS[ASSIGNMENT].choices) == set(ASSIGNORS)
+    assert [each.name for each in ASSIGNORS.values()] == list(ASSIGNORS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -12,6 +13,7 @@ from kbroker.coordinator_records import (
     ShareGroupCurrentMember,
     ShareGroupMember,
     ShareGroupMetadata,
+    ShareGroupTargetMember,
     ShareGroupTargetMetadata,
 )
 from kbroker.errors import ErrorCode
@@ -377,3 +379,109 @@ def test_statistics(world: World) -> None:
     world.heartbeat("m2", 0, ["more"])
     found = world.coordinator.statistics()
     assert (found.groups, found.empty_groups, found.members, found.rebalances, found.initializing) == (2, 1, 2, 3, 2)
+
+
+# --- kbroker.queue.assignment ---
+
+
+def choose(world: World, assignor: str) -> None:
+    """The setting is stored, and nothing else happened yet."""
+    world.settings = replace(world.settings, assignor=assignor)
+
+
+def alter(world: World, assignor: str) -> bool:
+    """Whether that changed the group."""
+    choose(world, assignor)
+    outcome = world.coordinator.settings_changed("g", now_ms=world.now_ms, topics=world.topics)
+    world.save(outcome)
+    return bool(outcome.changes)
+
+
+def targets(world: World) -> dict[str | None, tuple[int, ...]]:
+    """Partitions of "orders" that members are to have, as stored."""
+    return {
+        member_id: value.topic_partitions[0].partitions
+        for (record_type, member_id), value in world.records().items()
+        if record_type is RecordType.SHARE_GROUP_TARGET_MEMBER
+        if isinstance(value, ShareGroupTargetMember)
+        if value.topic_partitions
+    }
+
+
+def test_another_assignor_makes_targets_at_once_and_members_have_them_with_their_next_heartbeat(world: World) -> None:
+    world.join("m1", "orders")
+    world.join("m2", "orders")
+    assert assigned(world.again("m1")) == orders(world, 0, 1)
+    before = world.group_epoch()
+    assert alter(world, "all")
+    assert (world.group_epoch(), targets(world)) == (before + 1, {"m1": (0, 1, 2), "m2": (0, 1, 2)})
+    for member in ("m1", "m2"):
+        assert assigned(world.again(member, after_ms=0)) == orders(world, 0, 1, 2)
+    assert world.coordinator.describe(["g"])[0].assignor_name == "all"
+    assert alter(world, "simple")
+    assert sorted(map(len, targets(world).values())) == [1, 2]
+    assert world.coordinator.describe(["g"])[0].assignor_name == "simple"
+
+
+def test_settings_that_say_nothing_of_the_assignor_change_nothing(world: World) -> None:
+    assert not alter(world, "all"), "there is no group"
+    world.join("m1", "orders")
+    before = list(world.store.scan(b""))
+    assert not alter(world, "all"), "it joined with that"
+    world.settings = replace(world.settings, heartbeat_interval_ms=7_000)
+    assert not world.coordinator.settings_changed("g", now_ms=world.now_ms, topics=world.topics).changes
+    world.heartbeat("m1", -1)
+    epoch = world.group_epoch()
+    assert not alter(world, "simple"), "nobody is there"
+    assert world.group_epoch() == epoch
+    assert before != list(world.store.scan(b""))
+    assert assigned(world.join("m2", "orders")) == orders(world, 0, 1, 2)
+
+
+@pytest.mark.parametrize("other", ["all", "simple"])
+def test_a_restart_between_the_alteration_and_its_targets_is_made_good(world: World, other: str) -> None:
+    choose(world, "simple" if other == "all" else "all")
+    world.join("m1", "orders")
+    world.join("m2", "orders")
+    world.again("m1")
+    choose(world, other)
+    world.restart()
+    reply = world.again("m1")
+    assert assigned(reply) == orders(world, *range(3 if other == "all" else 2))
+    assert world.coordinator.describe(["g"])[0].assignor_name == other
+
+
+def test_a_restart_without_an_alteration_makes_no_new_targets(world: World) -> None:
+    choose(world, "all")
+    for member in ("m1", "m2"):
+        world.join(member, "orders")
+    world.again("m1")
+    epoch, before = world.group_epoch(), targets(world)
+    world.restart()
+    assert assigned(world.again("m1")) is None
+    assert (world.group_epoch(), targets(world)) == (epoch, before)
+    assert not alter(world, "all")
+
+
+def test_targets_that_could_not_be_saved_are_made_again_with_the_next_heartbeat(world: World) -> None:
+    for member in ("m1", "m2"):
+        world.join(member, "orders")
+    world.again("m1")
+    epoch = world.group_epoch()
+    choose(world, "all")
+    world.fail(world.coordinator.settings_changed("g", now_ms=world.now_ms, topics=world.topics))
+    assert world.group_epoch() == epoch
+    assert assigned(world.again("m1")) == orders(world, 0, 1, 2)
+    assert world.group_epoch() == epoch + 1
+
+
+def test_a_partition_that_is_added_goes_to_all(world: World) -> None:
+    choose(world, "all")
+    world.join("m1", "orders")
+    world.join("m2", "orders")
+    world.topics.put("orders", 4)
+    for member in ("m1", "m2"):
+        world.again(member)
+    for member in ("m1", "m2"):
+        world.again(member)
+    assert targets(world) == {"m1": (0, 1, 2, 3), "m2": (0, 1, 2, 3)}

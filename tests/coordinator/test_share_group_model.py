@@ -7,6 +7,7 @@ likes, refusing some. At the end everything is let through, and then everybody m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from kbroker.coordinator.assignors import ASSIGNORS
 from kbroker.coordinator.share_group import ShareGroupCoordinator
 from kbroker.coordinator.share_group_api import (
     DeleteShareState,
@@ -68,6 +70,7 @@ class ShareGroupMachine(RuleBasedStateMachine):
         self.store = MemoryStateStore({})
         self.now_ms = 1_000_000
         self.settings = ShareGroupSettings(assignment_interval_ms=interval_ms, max_size=3)
+        self.assignors = dict.fromkeys(GROUPS, "simple")
         self.flying: list[Outcome[Any]] = []
         self.asked: list[InitializeSharePartitions | DeleteShareState] = []
         self.epochs: dict[str, int] = {}
@@ -79,7 +82,7 @@ class ShareGroupMachine(RuleBasedStateMachine):
         self.coordinator = self.replayed(self.store.scan)
 
     def replayed(self, scan: Callable[[bytes], Iterable[tuple[bytes, bytes]]]) -> ShareGroupCoordinator:
-        coordinator = ShareGroupCoordinator(lambda group_id: self.settings)
+        coordinator = ShareGroupCoordinator(lambda group_id: replace(self.settings, assignor=self.assignors[group_id]))
         coordinator.load(scan(GroupKey.namespace), now_ms=self.now_ms)
         return coordinator
 
@@ -145,6 +148,18 @@ class ShareGroupMachine(RuleBasedStateMachine):
         assert all(member.deadline_ms > self.now_ms for group in self.coordinator._groups.values() for member in group.members.values())
 
     # --- topics, groups ---
+
+    @rule(group_id=groups, assignor=st.sampled_from(sorted(ASSIGNORS)))
+    def alter_settings(self, group_id: str, assignor: str) -> None:
+        """The setting itself is stored before the coordinator is told, and no failed save of its targets takes it back."""
+        before = self.coordinator._groups.get(group_id)
+        epoch = before.epoch if before else 0
+        changes = before is not None and bool(before.members) and self.assignors[group_id] != assignor
+        self.assignors[group_id] = assignor
+        self.flying.append(self.coordinator.settings_changed(group_id, now_ms=self.now_ms, topics=self.topics))
+        group = self.coordinator._groups.get(group_id)
+        if changes and group is not None and group.hash_topics(self.topics, assignor) != 0:
+            assert (group.epoch, group.assignment_epoch) == (epoch + 1, epoch + 1), "new targets at once"
 
     @rule(name=st.sampled_from(TOPIC_NAMES), more=st.integers(1, 3))
     def create_or_grow(self, name: str, more: int) -> None:
@@ -332,6 +347,8 @@ class ShareGroupMachine(RuleBasedStateMachine):
             subscribed = {topic.topic_id for topic in map(self.topics.by_name, member.topic_names) if topic is not None}
             assert {each.topic_id for each in found} <= subscribed
             assert bool(found) == bool(subscribed), "everybody who can have something has something"
+            if self.assignors[group.group_id] == "all":
+                assert found == {each for each in wanted if each.topic_id in subscribed}
 
 
 ShareGroupMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
