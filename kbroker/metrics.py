@@ -135,6 +135,7 @@ ENGINE_COUNTERS = (
     "acquired_records",
     "redeliveries",
     "lock_timeouts",
+    "prolonged_locks",
     "failed_writes",
     "rejected",
     "exhausted",

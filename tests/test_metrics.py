@@ -181,6 +181,19 @@ async def consuming(world: World) -> None:
     await world.scrape()
 
 
+async def long_jobs(world: World) -> None:
+    """A record that is held for longer than its lock lasts."""
+    topic = await world.client.create_topic("long")
+    await world.client.append("long", 1)
+    await set_up_group(world.client, {"share.auto.offset.reset": "earliest", "kbroker.queue.lock.max.ms": "60000"}, "long")
+    fields = {"group_id": "long", "member_id": "L1", "rack_id": None, "subscribed_topic_names": ["long"]}
+    await world.client.call("share_group_heartbeat", 1, member_epoch=0, **fields)
+    member = Member(world.client.another(1003), "L1", "long")
+    assert acquired(await member.fetch([(topic.topic_id, 0)], wait_ms=5000)) == [(0, 0, 1)]
+    await world.until("kbroker_share_partition_prolonged_locks_total")
+    await member.fetch(epoch=-1)
+
+
 async def ordinary_groups(world: World) -> None:
     """Two members of the classic protocol, one of whom waits for the other; a member of the consumer protocol; offsets that come and go."""
     client = world.client
@@ -221,6 +234,7 @@ STEPS: tuple[Callable[[World], Awaitable[None]], ...] = (
     commits,
     ordinary_groups,
     consuming,
+    long_jobs,
     housekeeping,
 )
 

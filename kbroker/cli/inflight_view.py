@@ -6,7 +6,7 @@ Each state has a character of its own, so that the strip can be read without col
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count, groupby
 from typing import Any, NamedTuple, TypeAlias
 
@@ -29,6 +29,7 @@ LOOKS = {
     "archiving": Look("!", "bold magenta"),
     "saving": Look("~", "blue"),
     "available": Look("o", "cyan"),
+    "waiting": Look(":", "cyan"),
     "archived": Look("x", "red"),
     "acknowledged": Look("+", "green"),
     "gap": Look("_", "dim"),
@@ -51,7 +52,8 @@ def draw(document: Document, width: int, *, member_ids: bool = False) -> list[Te
     for partition in partitions:
         lines += [Text(), *_partition(partition, width)]
     if partitions:
-        lines += [Text(), _legend()]
+        waits = any(_state(found) == "waiting" for partition in partitions for found in partition["ranges"])
+        lines += [Text(), _legend(_STATES if waits else [state for state in _STATES if state != "waiting"])]
     names = _names(partitions)
     held = [row for partition in partitions for row in _held(partition, names)]
     if held:
@@ -91,10 +93,10 @@ def _state(found: Document) -> str:
     return "saving" if found["saving"] else str(found["state"])
 
 
-def _legend() -> Text:
+def _legend(states: Iterable[str]) -> Text:
     legend = Text()
-    for state, look in LOOKS.items():
-        legend.append(look.symbol, look.style)
+    for state in states:
+        legend.append(*LOOKS[state])
         legend.append(f" {state}  ")
     legend.rstrip()
     return legend

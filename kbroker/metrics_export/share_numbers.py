@@ -41,6 +41,7 @@ _COUNTERS = {
     "acquired_records": "kbroker_share_partition_deliveries_total",
     "redeliveries": "kbroker_share_partition_redeliveries_total",
     "lock_timeouts": "kbroker_share_partition_lock_timeouts_total",
+    "prolonged_locks": "kbroker_share_partition_prolonged_locks_total",
     "failed_writes": "kbroker_share_partition_failed_saves_total",
     "dead_lettered": "kbroker_share_partition_dead_lettered_total",
 }
@@ -161,6 +162,7 @@ class _Turn:
         self._scrape.add("kbroker_share_partition_in_flight_batches", found.batches, labels)
         for state, count in (
             ("available", found.available),
+            ("waiting", found.waiting),
             ("acquired", found.acquired),
             ("saving", found.pending),
             ("archiving", found.archiving),

@@ -304,14 +304,18 @@ SHARE_PARTITIONS = Section(
         _gauge("share_partition_in_flight_batches", _PARTITION, "SharePartitionMetrics InFlightBatchCount", "Cached batches among them."),
         _gauge(
             "share_partition_records", f"{_PARTITION} state", "",
-            "Records among them by `state`: available (came back, or read with a batch of which only a part was handed out), acquired, "
-            "saving, archiving (waits for its dead letter), done.",
+            "Records among them by `state`: available (came back, or read with a batch of which only a part was handed out), "
+            "waiting (for its redelivery), acquired, saving, archiving (waits for its dead letter), done.",
         ),
         _counter("share_partition_deliveries", _PARTITION, "", "Records handed out, each time counted."),
         _counter("share_partition_redeliveries", _PARTITION, "", "Of these, those that were handed out before."),
         _counter(
             "share_partition_lock_timeouts", _PARTITION, "SharePartitionMetrics AcquisitionLockTimeoutPerSec",
             "Records whose acquisition lock ran out.",
+        ),
+        _counter(
+            "share_partition_prolonged_locks", _PARTITION, "",
+            "Locks of records that the broker prolonged for a consumer that is alive (kbroker.queue.lock.max.ms), each time counted.",
         ),
         _counter(
             "share_partition_archived", f"{_PARTITION} cause", "",

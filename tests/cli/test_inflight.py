@@ -118,6 +118,12 @@ def test_a_broker_of_before_says_member_ids_only() -> None:
     assert drawn(window(old))[-1].split() == ["orders", "0", "0", "1", "1", "1", "M1", "-", "1.0", "s"]
 
 
+def test_records_that_wait_for_their_redelivery() -> None:
+    lines = [line for line in drawn(window(in_flight(0, 2, "acquired"), in_flight(3, 4, "waiting", 2)))]
+    assert "###::" in lines
+    assert any(line.startswith("# acquired") and "  : waiting  " in line for line in lines)
+
+
 def test_every_state_has_a_symbol_of_its_own() -> None:
     assert set(LOOKS) == {*STATE_NAMES.values(), "saving"}
     assert len({look.symbol for look in LOOKS.values()}) == len(LOOKS)
