@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Message, Producer, ShareConsumer
 
 from kbroker.client import admin, group_admin
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.queue_configs import ASSIGNMENT
 from kbroker.testing.broker import RunningBroker
 from tests.brokers import ENGINES
@@ -263,9 +263,11 @@ def test_with_assignment_all_no_member_idles_beside_a_full_partition(crew: Crew,
 
 
 def sizes_assigned(broker: RunningBroker, group: str) -> list[int]:
-    """How many partitions each member has, as the broker has told it."""
+    """How many partitions each member has, as the broker has told it; none before the first has joined."""
     with broker.connect() as connection:
-        described = group_admin.describe_share_group(connection, group)
+        (described,) = group_admin.describe_share_groups(connection, [group])
+    if isinstance(described, KafkaError):
+        return []
     return [sum(map(len, member.assignment.values())) for member in described.members]
 
 
