@@ -486,6 +486,9 @@ class ShareGroups:
 
     def start_closing(self) -> None:
         self._is_closing = True
+        self.wake_all()
+
+    def wake_all(self) -> None:
         for loaded in self._loaded.values():
             loaded.waiters.wake_all()
             loaded.turns.wake_everybody()
