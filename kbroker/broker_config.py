@@ -200,6 +200,13 @@ BROKER_CONFIGS: Final = by_name(
         doc="Keeper of share state: default (state storage), control-records (logs), noop (none; for tests), an installed plugin's name.",
     ),
     ConfigDef(
+        name="kbroker.queue.cache.bytes",
+        type=_LONG,
+        default=str(16 << 20),
+        minimum=1 << 20,
+        doc="Memory for decompressed batches that share consumers take in parts; a single batch that is larger is held alone.",
+    ),
+    ConfigDef(
         name="kbroker.sync.interval.ms",
         type=_INT,
         default="75",

@@ -48,7 +48,9 @@ NO_PRODUCER_ID = -1
 NO_TIMESTAMP = -1
 _HEADER_ERRORS = "surrogateescape"  # Names of headers are text by agreement only: what is no UTF-8 is written as it was read.
 
-_CODEC_MASK = 0x07
+CODEC_MASK = 0x07
+CODEC_AT = CRC_START + 1
+"""The byte of a header whose lowest bits say which codec."""
 LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 CONTROL = 0x20
@@ -100,7 +102,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec_id(self) -> int:
-        return self.attributes & _CODEC_MASK
+        return self.attributes & CODEC_MASK
 
     @property
     def has_producer(self) -> bool:
@@ -191,9 +193,11 @@ def stamp_create_time(batch: bytearray | memoryview) -> None:
 
 
 def sliced_header(data: Buffer, position: int, records: Buffer, *, last_offset_delta: int, record_count: int) -> bytes:
-    """The header for a batch of which only `records` is left, `record_count` neighbours of the uncompressed batch at `position`. All
-    that records are relative to (base offset, times, producer) stays as it is, as after compaction."""
+    """The header for a batch of which only `records` is left, `record_count` neighbours of the
+    batch at `position`, plain. All that records are relative to (base offset, times, producer)
+    stays as it is, as after compaction; a codec is not named any more."""
     header = bytearray(memoryview(data)[position : position + HEADER_SIZE])
+    header[CODEC_AT] &= ~CODEC_MASK
     _LENGTH.pack_into(header, 8, HEADER_SIZE - LENGTH_END + len(records))
     _LAST_DELTA.pack_into(header, 23, last_offset_delta)
     _RECORD_COUNT.pack_into(header, 57, record_count)

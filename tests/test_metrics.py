@@ -15,6 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from kbroker.clock import wall_clock_ms
+from kbroker.compression import Codec
 from kbroker.errors import NoSpace, StoreFailed
 from kbroker.metrics import SECONDS, Histogram, ShareGroupMetrics
 from kbroker.metrics_export import scrape as scrape_module
@@ -27,6 +28,7 @@ from tests.api.conftest import Client
 from tests.api.share_consumers import ACCEPT, FAST, GAP, GROUP, REJECT, RELEASE, RENEW, Member, acquired, initialize, prepare, set_up_group
 from tests.checks.metrics_doc import METRICS_DOC, render
 from tests.metrics_world import Samples, World, blocked, opened, parse, refusing, scrape_text, total
+from tests.odd_batches import odd_batch
 
 CONSTANT = {"kbroker_info"}
 ROW = re.compile(r"^\| `(kbroker_\w+)` \| (\w+) \| ([\w, ]*) \|", re.MULTILINE)
@@ -194,6 +196,24 @@ async def long_jobs(world: World) -> None:
     await member.fetch(epoch=-1)
 
 
+async def parts_of_compressed_batches(world: World) -> None:
+    """Two of one, then one of another that nobody can open."""
+    client = world.client
+    topic = await client.create_topic("parts")
+    await client.append_raw("parts", build_batch([Record(0, 1, None, b"x", ())] * 3, codec=Codec.LZ4))
+    await client.append_raw("parts", odd_batch("no lz4"))
+    await set_up_group(client, {"share.auto.offset.reset": "earliest"}, "parts")
+    await initialize(client, topic.topic_id, 1, "parts")
+    member = Member(client, "M1", "parts")
+    for offset in range(4):
+        answer = await member.fetch([(topic.topic_id, 0)], max_records=1, wait_ms=5000, share_acquire_mode=1)
+        assert acquired(answer) == [(offset, offset, 1)]
+    samples = await world.scrape()
+    assert [total(samples, f"kbroker_queue_cache_{kind}_total") for kind in ("hits", "misses")] == [2, 2]
+    assert samples["kbroker_queue_uncut_batches_total"][(("reason", "payload"),)] == 1
+    await member.acknowledge({}, epoch=-1)
+
+
 async def ordinary_groups(world: World) -> None:
     """Two members of the classic protocol, one of whom waits for the other; a member of the consumer protocol; offsets that come and go."""
     client = world.client
@@ -233,6 +253,7 @@ STEPS: tuple[Callable[[World], Awaitable[None]], ...] = (
     administration,
     commits,
     ordinary_groups,
+    parts_of_compressed_batches,
     consuming,
     long_jobs,
     housekeeping,

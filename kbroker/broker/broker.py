@@ -36,6 +36,7 @@ from kbroker.broker.fetch_sessions import FetchSessions, FetchSessionsStatistics
 from kbroker.broker.group_commit import GroupCommit, GroupCommitStatistics
 from kbroker.broker.local_persister import CountsShareState, LocalPersister, PersisterContext
 from kbroker.broker.missing_topics import MissingTopics, MissingTopicsStatistics
+from kbroker.broker.opened_batches import OpenedBatches, OpenedBatchesStatistics
 from kbroker.broker.options import StartOptions
 from kbroker.broker.partition import Partition
 from kbroker.broker.producer_ids import ProducerIds, ProducerIdsStatistics
@@ -85,6 +86,7 @@ class BrokerStatistics:
     fetch_sessions: FetchSessionsStatistics
     share_groups: ShareGroupsStatistics
     share_sessions: ShareSessionsStatistics
+    opened_batches: OpenedBatchesStatistics
     share_state: ShareStateStatistics
     state_housekeeping: StateHousekeepingStatistics
     dead_letters: DeadLettersStatistics
@@ -137,6 +139,7 @@ class Broker:
             reset_policy=self.configs.reset_policy,
             longest_lock_ms=lambda: self.config["group.share.max.record.lock.duration.ms"],
         )
+        self.opened_batches = OpenedBatches(self.config["kbroker.queue.cache.bytes"])
         writer = DeadLetterWriter(self.topics, self.config)
         self.append_queues = AppendQueues()
         self.dead_letters = DeadLetters(self.topics, self.configs, self.share_groups, persister, writer, self.state)
@@ -195,6 +198,7 @@ class Broker:
             fetch_sessions=self.fetch_sessions.statistics(),
             share_groups=self.share_groups.statistics(),
             share_sessions=self.share_groups.sessions.statistics(),
+            opened_batches=self.opened_batches.statistics(),
             share_state=self.state_counts.statistics(),
             state_housekeeping=self.state_housekeeping.statistics(),
             dead_letters=self.dead_letters.statistics(),

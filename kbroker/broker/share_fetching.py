@@ -1,8 +1,11 @@
-"""One ShareFetch's search for records: which share-partitions have some, reading them, acquiring them, waiting for more.
+"""One ShareFetch's search for records: which share-partitions have some, reading them, acquiring
+them, waiting for more.
 
-The budget of records is over the whole request; bytes are split evenly over the partitions that can deliver. Whole batches are
-handed out as they lie in the store, and the client keeps to the acquired ranges; in record_limit mode only the records that it
-takes (share_records.py). In a group with a prefetch limit each mode is that one, and a member gets no more than it has room for.
+The budget of records is over the whole request; bytes are split evenly over the partitions that can
+deliver. Whole batches are handed out as they lie in the store, and the client keeps to the acquired
+ranges; in an exact fetch only the records that it acquires (share_records.py). A fetch is exact in
+record_limit mode, and in each mode where the group has a prefetch limit: then a member is given no
+more than it has room for. Acquiring is one step with answering: a compressed batch is opened before.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ import trio
 
 from kbroker.broker.connection import Connection
 from kbroker.broker.deadlines import now_ms
+from kbroker.broker.opened_batches import BatchOpener
 from kbroker.broker.share_groups import LoadedSharePartition
-from kbroker.broker.share_records import Walked, walk, whole_batches
+from kbroker.broker.share_records import Walked, front_of, walk, whole_batches
 from kbroker.broker.waiting import Waiter
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.metrics import TopicMetrics
@@ -59,11 +63,11 @@ class ShareFetching:
         self._member_id = member_id
         self._limits = limits
         self._empty_rows = empty_rows
+        self._exact = limits.mode is AcquireMode.RECORD_LIMIT
         self._is_watching = False
         self._has_read = False
         self._rows: dict[TopicPartition, ShareFetchRow] = {}
         self._budget = limits.max_records
-        self._mode = limits.mode
         self._held: HeldRecords | None = None
         self._watched_in_turn = False
         self._has_failed_load = False
@@ -233,6 +237,7 @@ class ShareFetching:
         Others may acquire while a read is in its thread."""
         engine = loaded.engine
         end_offset = loaded.partition.high_watermark
+        opener = BatchOpener(self._broker.opened_batches, loaded.partition.log) if self._exact else None
         while engine is not None:
             fetch_offset, known = engine.offset_to_acquire() if known is None else known, None
             if fetch_offset is None or fetch_offset >= end_offset:
@@ -243,22 +248,50 @@ class ShareFetching:
             views = await loaded.partition.read(fetch_offset, max_bytes=max_bytes, end_offset=end_offset)
             if loaded.gone or not self._is_current():
                 return False
-            if self._take(partition, loaded, engine, fetch_offset, walk(views, fetch_offset, wanted, end_offset)):
+            batches = walk(views, fetch_offset, wanted, end_offset)
+            if opener is not None and (stored := self._unopened(batches, engine, opener)) is not None:
+                await opener.open(stored)
+                if loaded.gone or not self._is_current():
+                    return False
+                continue  # Others may have acquired its records meanwhile.
+            if self._take(partition, loaded, engine, fetch_offset, batches, opener, share_bytes):
                 return True
             if engine.next_fetch_offset() == fetch_offset:
                 return False
             await trio.lowlevel.checkpoint()  # There were control batches alone, and there may be many.
         return False
 
+    def _unopened(self, batches: list[Walked], engine: SharePartition, opener: BatchOpener) -> memoryview | None:
+        """The batch that has to be opened before anything can be acquired. None: leaves in
+        `batches` those of which records may be acquired now."""
+        room = self._budget
+        locks_left = engine.settings.max_record_locks - (engine.unread_from - engine.start_offset)
+        if locks_left > 0:  # Otherwise only what came back is delivered, whatever the limit.
+            room = min(room, locks_left)
+        ready, to_open = front_of(batches, room, engine.acquirable_in, opener)
+        if ready or not batches:
+            del batches[ready:]
+            return None
+        _, _, _, view, start, end = batches[to_open]
+        return view[start:end]
+
     def _take(
-        self, partition: TopicPartition, loaded: LoadedSharePartition, engine: SharePartition, fetch_offset: int, batches: list[Walked]
+        self,
+        partition: TopicPartition,
+        loaded: LoadedSharePartition,
+        engine: SharePartition,
+        fetch_offset: int,
+        batches: list[Walked],
+        opener: BatchOpener | None,
+        share_bytes: int,
     ) -> bool:
+        """`opener`: of an exact fetch."""
         if not batches:
             return False
         control = [(first, last) for first, last, is_control, _, _, _ in batches if is_control]
         ranges = engine.acquire(
             self._member_id,
-            mode=self._mode,
+            mode=AcquireMode.BATCH_OPTIMIZED if opener is None else AcquireMode.RECORD_LIMIT,
             batch_size=self._limits.batch_size,
             max_records=self._budget,
             fetch_offset=fetch_offset,
@@ -275,8 +308,8 @@ class ShareFetching:
             if loaded.metrics is not None:
                 loaded.metrics.acquired_ranges.observe(size)
         records: Sequence[Buffer]
-        if self._mode is AcquireMode.RECORD_LIMIT:
-            records = loaded.records.of(batches, ranges)
+        if opener is not None:
+            records = loaded.records.of(batches, ranges, opener, share_bytes)
         else:
             records = whole_batches(batches, ranges, has_control=bool(control))
         loaded.partition.metrics.bytes_out += sum(map(len, records))
@@ -288,7 +321,7 @@ class ShareFetching:
     def _see_to_prefetch(self, held: HeldRecords | None) -> None:
         """The group's limit may have been altered since the last look, and so may have been what the member holds."""
         self._held = held
-        self._mode = self._limits.mode if held is None else AcquireMode.RECORD_LIMIT
+        self._exact = held is not None or self._limits.mode is AcquireMode.RECORD_LIMIT
         self._budget = self._limits.max_records if held is None else min(self._limits.max_records, self._room())
 
     def _room(self) -> int:

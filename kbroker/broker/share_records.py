@@ -1,36 +1,42 @@
-"""The records of a ShareFetch answer, as bytes: whole batches as they lie in the store, or cut down to what was taken.
+"""The records of a ShareFetch answer, as bytes: whole batches as they lie in the store, or cut down
+to the acquired records.
 
     stored   | header: 8000 records, last delta 7999 | 0 | 1 | ... | 4711 | 4712 | ... | 7999 |
     sent     | header:    2 records, last delta 4712 | 4711 | 4712 |
 
-In record_limit mode (KIP-1206) a client takes few records, perhaps one, of a batch that may have thousands. It would parse all of
-them at every poll, so it is sent only those that it takes. A slice is a batch such as compaction leaves behind: base offset, both
-timestamps, producer and attributes are the stored ones, so that the deltas inside the records stay true and LogAppendTime counts;
-length, last offset delta, record count and CRC are its own. Records that others hold, or that are done, part a batch into several.
+In record_limit mode (KIP-1206) a client takes few records, perhaps one, of a batch that may have
+thousands. It would parse all of them at every poll, so it is sent only those that it takes. A slice
+is a batch such as compaction leaves behind: base offset, both timestamps, producer and attributes
+are the stored ones, so that the deltas inside the records stay true and LogAppendTime counts;
+length, last offset delta, record count and CRC are its own. Records that others hold, or that are
+done, part a batch into several. A slice of a compressed batch is uncompressed: the batch was opened
+before anything of it was acquired (opened_batches.py).
 
-Where a record lies is known only to who walks there from record to record. So that this is not done from the batch's beginning at
-every poll, `TakenRecords` remembers of the batches cut last each `_STRIDE`-th record that was come by, and the place behind the
-last slice: where the next poll goes on as a rule. A record that is delivered again is at most `_STRIDE` records from a known place.
+Where a record lies is known only to a walk from record to record. So that none begins at the
+batch's start at every poll, `TakenRecords` remembers the places (record_places.py) in the
+uncompressed batches cut last, and an opened batch has its own.
 
-Whole, as in Kafka, go: batches that are taken whole; compressed ones (a slice would mean to decompress all of it for each poll, or to
-keep it in memory in plain); those whose CRC is not right, since a new CRC would hide the damage from the client; and those whose
-records cannot be walked over. It knows bytes and offsets, and neither locks nor clients.
+Whole, as in Kafka, go: batches that are taken whole; those whose CRC is not right, since a new CRC
+would hide the damage from the client; those that cannot be opened or walked over; and those whose
+slice is larger than the client wants, while the batch is not. A client that acquired a record which
+was not sent would acknowledge a gap, and that is final. Therefore a slice is sent only if it has a
+record for each acquired offset, or the batch has holes (compaction). It knows bytes and offsets,
+and neither locks nor clients.
 """
 
 from __future__ import annotations
 
 import struct
-from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
-from kio._kio_native import read_signed_varint
-from kio.serial.errors import BufferUnderflow
-
-from kbroker.compression import Codec
+from kbroker.broker.opened_batches import BatchOpener, Refusal
+from kbroker.broker.record_places import UNWALKABLE, Places
 from kbroker.records import (
+    CODEC_AT,
+    CODEC_MASK,
     CONTROL,
     HEADER_SIZE,
     LENGTH_END,
@@ -43,7 +49,6 @@ from kbroker.records import (
 )
 from kbroker.share.effects import AcquiredRange
 
-_STRIDE = 32
 _BATCHES_REMEMBERED = 4
 _COPY_BELOW_BYTES = 4 << 10
 """A slice of less is copied behind its header: one buffer to send instead of two."""
@@ -80,7 +85,13 @@ def walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset
         while at + HEADER_SIZE <= size:
             base_offset, length, magic, attributes, last_delta = _unpack_batch(view, at)
             end = at + length + LENGTH_END
-            if magic != MAGIC or length < _LEAST_LENGTH or end > size or not least_offset <= base_offset < end_offset or last_delta < 0:
+            if (
+                magic != MAGIC
+                or length < _LEAST_LENGTH
+                or end > size
+                or not least_offset <= base_offset < end_offset
+                or last_delta < 0
+            ):
                 break
             if base_offset >= beyond:
                 return batches
@@ -94,7 +105,9 @@ def walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset
     return batches
 
 
-def whole_batches(batches: Sequence[Walked], ranges: Sequence[AcquiredRange], *, has_control: bool = True) -> list[memoryview]:
+def whole_batches(
+    batches: Sequence[Walked], ranges: Sequence[AcquiredRange], *, has_control: bool = True
+) -> list[memoryview]:
     """From the batch of the first acquired offset to that of the last, in as few views as the reading gave. `has_control`: there may be
     control batches among them."""
     first, last = ranges[0].first_offset, ranges[-1].last_offset
@@ -123,24 +136,76 @@ def _views(batches: Sequence[StoredBatch]) -> list[memoryview]:
     return views
 
 
+class Front(NamedTuple):
+    """Of the first `ready` batches records may be acquired now, since whatever is taken of them can
+    be sent at once. 0: batch number `to_open` has to be opened before."""
+
+    ready: int
+    to_open: int = 0
+
+
+def front_of(
+    batches: Sequence[Walked], room: int, acquirable: Callable[[int, int], int], opener: BatchOpener
+) -> Front:
+    """What can be acquired of these batches without waiting; small ones are opened on the way.
+    `acquirable(first, last)`: how many of these offsets a member could be given, of which it gets
+    `room`.
+
+    A batch of which all is taken, or nothing, need not be opened. Where the engine takes less than
+    is told here (throttling), a batch that is not opened goes whole, and nothing is lost. One that
+    could not be opened goes whole in an answer of its own: librdkafka acknowledges what lies behind
+    a batch that it cannot read as gaps."""
+    taken = 0
+    for number, (base_offset, last_offset, is_control, view, start, end) in enumerate(batches):
+        if taken >= room:
+            break
+        if is_control:
+            continue
+        wanted = min(acquirable(base_offset, last_offset), room - taken)
+        if wanted and view[start + CODEC_AT] & CODEC_MASK:
+            opened = opener.find(base_offset, read_header(view, start).crc)
+            if opened is None and wanted <= last_offset - base_offset:
+                opened = opener.open_quickly(view[start:end])
+                if opened is None:
+                    return Front(number) if taken else Front(0, number)
+            if isinstance(opened, Refusal):
+                return Front(number if taken else number + 1)
+        taken += wanted
+    return Front(len(batches))
+
+
 class TakenRecords:
-    """What record_limit sends of one share-partition. Memory: for `_BATCHES_REMEMBERED` batches, 8 bytes for each `_STRIDE` records."""
+    """What is sent of one share-partition where a client gets nothing but what it acquires. Memory:
+    for `_BATCHES_REMEMBERED` uncompressed batches, 8 bytes for each stride of records."""
 
     __slots__ = ("_places",)
 
     def __init__(self) -> None:
-        self._places: dict[tuple[int, int], _Places | None] = {}
+        self._places: dict[tuple[int, int], Places | None] = {}
 
-    def of(self, batches: Sequence[Walked], ranges: Sequence[AcquiredRange]) -> list[Buffer]:
-        """Exactly the records of `ranges`, which are in offset order; see above for what goes whole. Holes in a batch have none, but a
-        batch of which nothing but holes was taken goes whole too: clients look for the ranges in records, not in an empty answer."""
+    def of(
+        self, batches: Sequence[Walked], ranges: Sequence[AcquiredRange], opener: BatchOpener, max_bytes: int
+    ) -> list[Buffer]:
+        """Exactly the records of `ranges`, which are in offset order; see above for what goes
+        whole. Holes in a batch have none, but a batch of which nothing but holes was taken goes
+        whole too: clients look for the ranges in records, not in an empty answer.
+
+        `max_bytes`: what plain slices of compressed batches may come to, where they are larger than
+        the batches."""
         buffers: list[Buffer] = []
         unsent: list[StoredBatch] = []
         for batch in map(StoredBatch._make, batches):
             runs = [] if batch.is_control else _runs_within(batch, ranges)
             if not runs:
                 continue
-            slices = None if runs[0] == (batch.base_offset, batch.last_offset) else self._slices(batch, runs)
+            slices = None
+            if runs[0] != (batch.base_offset, batch.last_offset):
+                header = read_header(batch.view, batch.start)
+                if header.codec_id:
+                    slices = _plain_slices(batch, header, runs, opener, max_bytes)
+                    max_bytes -= sum(map(len, slices or ()))
+                else:
+                    slices = self._slices(batch, header, runs, opener)
             if slices:
                 buffers += _views(unsent)
                 buffers += slices
@@ -150,26 +215,47 @@ class TakenRecords:
         buffers += _views(unsent)
         return buffers
 
-    def _slices(self, batch: StoredBatch, runs: Sequence[tuple[int, int]]) -> list[Buffer] | None:
-        """None: whole."""
-        header = read_header(batch.view, batch.start)
-        if header.codec_id != Codec.NONE:
-            return None
+    def _slices(
+        self, batch: StoredBatch, header: BatchHeader, runs: Sequence[tuple[int, int]], opener: BatchOpener
+    ) -> list[Buffer] | None:
+        """Of an uncompressed batch; None: whole."""
         key = header.base_offset, header.crc
         try:
             places = self._places.pop(key)
         except KeyError:
-            places = _Places() if crc_is_valid(batch.view, batch.start, header) else None
+            places = Places() if crc_is_valid(batch.view, batch.start, header) else None
+            if places is None:
+                opener.count_refused(Refusal.CRC)
             while len(self._places) >= _BATCHES_REMEMBERED:
                 del self._places[next(iter(self._places))]
         slices = None
         if places is not None:
+            payload = batch.view[batch.start + HEADER_SIZE : batch.end]
             try:
-                slices = list(_cut(batch, header, places, runs))
-            except (ValueError, IndexError, BufferUnderflow):
+                slices = _cut(batch, payload, _find(header, payload, places, runs))
+            except UNWALKABLE:
                 places = None
+                opener.count_refused(Refusal.RECORDS)
         self._places[key] = places
         return slices
+
+
+def _plain_slices(
+    batch: StoredBatch,
+    header: BatchHeader,
+    runs: Sequence[tuple[int, int]],
+    opener: BatchOpener,
+    max_bytes: int,
+) -> list[Buffer] | None:
+    """Of a compressed batch; None: whole. Copies, as the payload is the cache's."""
+    opened = opener.find(header.base_offset, header.crc)
+    if opened is None or isinstance(opened, Refusal):
+        return None
+    found = _find(header, opened.payload, opened.places, runs)
+    size = sum(HEADER_SIZE + end - begin for _, _, begin, end in found)
+    if size > max_bytes and size > header.size_bytes:
+        return None
+    return _cut(batch, opened.payload, found)
 
 
 def _runs_within(batch: StoredBatch, ranges: Sequence[AcquiredRange]) -> list[tuple[int, int]]:
@@ -186,70 +272,36 @@ def _runs_within(batch: StoredBatch, ranges: Sequence[AcquiredRange]) -> list[tu
     return runs
 
 
-def _cut(batch: StoredBatch, header: BatchHeader, places: _Places, runs: Sequence[tuple[int, int]]) -> Iterator[Buffer]:
-    payload = batch.view[batch.start + HEADER_SIZE : batch.end]
+_Found: TypeAlias = tuple[int, int, int, int]
+"""A run of records: last offset delta, record count, where it begins and ends in the payload."""
+
+
+def _find(
+    header: BatchHeader, payload: bytes | memoryview, places: Places, runs: Sequence[tuple[int, int]]
+) -> list[_Found]:
+    """Raises one of UNWALKABLE, also where a batch without holes has no record for an offset."""
+    has_holes = header.record_count != header.last_offset_delta + 1
+    found = []
     for first, last in runs:
-        number, begin = places.find(payload, first - batch.base_offset)
-        end_number, end = places.find(payload, last + 1 - batch.base_offset)
-        if begin == end:
-            continue
+        number, begin = places.find(payload, first - header.base_offset)
+        end_number, end = places.find(payload, last + 1 - header.base_offset)
+        count = end_number - number
+        if count != last - first + 1 and not (has_holes and count < last - first + 1):
+            raise ValueError(f"{count} records for the offsets {first} to {last}")
+        if count:
+            found.append((last - header.base_offset, count, begin, end))
+    return found
+
+
+def _cut(batch: StoredBatch, payload: bytes | memoryview, found: Sequence[_Found]) -> list[Buffer]:
+    buffers: list[Buffer] = []
+    for last_delta, count, begin, end in found:
         records = payload[begin:end]
-        head = sliced_header(batch.view, batch.start, records, last_offset_delta=last - batch.base_offset, record_count=end_number - number)
+        head = sliced_header(
+            batch.view, batch.start, records, last_offset_delta=last_delta, record_count=count
+        )
         if len(records) < _COPY_BELOW_BYTES:
-            yield b"".join((head, records))
+            buffers.append(b"".join((head, records)))
         else:
-            yield head
-            yield records
-
-
-class _Places:
-    """Where records of one uncompressed batch lie, as far as somebody walked. Each is (offset delta, number, position): all records
-    before it have a lower delta, and its own is as high at least."""
-
-    __slots__ = ("_deltas", "_last", "_positions")
-
-    def __init__(self) -> None:
-        self._deltas = array("I", [0])
-        self._positions = array("I", [0])
-        self._last = (0, 0, 0)
-
-    def find(self, payload: memoryview, delta: int) -> tuple[int, int]:
-        """Number and position of the first record whose delta is not below this one, or what they would be behind the last record.
-
-        Raises ValueError, IndexError or BufferUnderflow where there is no record, or one that is out of order."""
-        k = bisect_right(self._deltas, delta) - 1
-        at_least, number, position = self._deltas[k], k * _STRIDE, self._positions[k]
-        if number < self._last[1] and self._last[0] <= delta:
-            at_least, number, position = self._last
-        size = len(payload)
-        while position < size:
-            found, end = _delta_and_end(payload, position)
-            if found < at_least or end > size:
-                raise ValueError(f"record at byte {position} is not where it should be")
-            if found >= delta:
-                break
-            at_least, number, position = found + 1, number + 1, end
-            if number == len(self._deltas) * _STRIDE:
-                self._deltas.append(at_least)
-                self._positions.append(position)
-        self._last = at_least, number, position
-        return number, position
-
-
-def _delta_and_end(payload: memoryview, position: int) -> tuple[int, int]:
-    """Offset delta of the record at `position`, and where the next one begins."""
-    length = payload[position]
-    if length < 0x80:
-        length, size = (length >> 1) ^ -(length & 1), 1
-    else:
-        length, size = read_signed_varint(payload, position)
-    position += size
-    end = position + length
-    position += 1  # attributes
-    while payload[position] >= 0x80:  # timestamp delta
-        position += 1
-    position += 1
-    if position >= end:
-        raise ValueError("a record that ends before it says what it is")
-    delta = payload[position]
-    return ((delta >> 1) ^ -(delta & 1) if delta < 0x80 else read_signed_varint(payload, position)[0]), end
+            buffers += (head, records)
+    return buffers

@@ -30,6 +30,7 @@ async def add_broker(scrape: Scrape, broker: Broker) -> None:
     _add_groups(scrape, broker)
     _add_share_state(scrape, broker)
     _add_share_sessions(scrape, broker)
+    _add_opened_batches(scrape, broker)
 
 
 def _add_whole(scrape: Scrape, broker: Broker) -> None:
@@ -175,3 +176,13 @@ def _add_share_sessions(scrape: Scrape, broker: Broker) -> None:
     scrape.add("kbroker_share_session_evictions_total", sessions.evictions)
     scrape.add("kbroker_share_sessions_refused_total", sessions.refused)
     scrape.add("kbroker_share_partitions_loaded", len(broker.share_groups.loaded()))
+
+
+def _add_opened_batches(scrape: Scrape, broker: Broker) -> None:
+    opened = broker.opened_batches.statistics()
+    scrape.add("kbroker_queue_cache_batches", opened.batches)
+    scrape.add("kbroker_queue_cache_bytes", opened.size_bytes)
+    scrape.add("kbroker_queue_cache_hits_total", opened.hits)
+    scrape.add("kbroker_queue_cache_misses_total", opened.misses)
+    for reason, count in opened.refused.items():
+        scrape.add("kbroker_queue_uncut_batches_total", count, {"reason": reason})

@@ -280,6 +280,15 @@ SHARE_GROUPS = Section(
             "share_group_dead_letters_without_copy", "group", "",
             "Dead letters without the copy of key and value that they should have: the record could not be read or was too large.",
         ),
+        _gauge("queue_cache_batches", "", "", "Compressed batches that are held decompressed, since share consumers take parts of them."),
+        _gauge("queue_cache_bytes", "", "", "Their size; kbroker.queue.cache.bytes is the bound."),
+        _counter("queue_cache_hits", "", "", "Compressed batches of which a fetch took a part, and found them decompressed."),
+        _counter("queue_cache_misses", "", "", "Those that a fetch had to decompress, or to wait for."),
+        _counter(
+            "queue_uncut_batches", "reason", "",
+            "Batches that go whole to consumers that take a part, by `reason`: `crc` (damaged), `too_large` (more than 64 MiB plain), "
+            "`payload` (cannot be decompressed), `records` (not those that the header says).",
+        ),
         _gauge("dead_letter_partitions", "", "", "Share-partitions with dead letters to write, or which had some a moment ago."),
     ),
 )  # fmt: skip

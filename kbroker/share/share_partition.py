@@ -34,7 +34,7 @@ from kbroker.share import acknowledge, archiving
 from kbroker.share.acquire import AcquireMode, Acquisition, Batches, runs_of
 from kbroker.share.effects import AckBatch, AcquiredRange, DeadLetter, Persist, ShareSettings, StateBatch
 from kbroker.share.held import HeldHere, HeldRecords
-from kbroker.share.in_flight import MAX_SPAN, InFlightWindow
+from kbroker.share.in_flight import AVAILABLE, MAX_SPAN, InFlightWindow
 from kbroker.share.in_flight_view import InFlightView, batch_count, in_flight_view
 from kbroker.share.lag import Standing
 from kbroker.share.locks import Lock
@@ -183,6 +183,20 @@ class SharePartition:
     def unread_from(self) -> int:
         """The first offset that was not read for a member yet."""
         return self._window.end_offset + 1 if self._window.states else self._window.start_offset
+
+    def acquirable_in(self, first: int, last: int) -> int:
+        """How many offsets of first..last a member could be given now, if there were no limits:
+        available ones, holes of the gap window, and those that were not read for a member yet."""
+        window = self._window
+        first, unread_from = max(first, window.start_offset), self.unread_from
+        unread = max(0, last + 1 - max(first, unread_from))
+        if first >= unread_from:
+            return unread
+        last = min(last, window.end_offset)
+        available = window.count_of((AVAILABLE,), first, last)
+        if window.gap_open and last >= window.gap_start:
+            available += window.count_of((HOLE,), max(first, window.gap_start), last)
+        return available + unread
 
     def stands_from(self, offset: int) -> Standing:
         """What is done from `offset` > SPSO on, where the log begins there by now and no fetch has noticed it: then log_start_moved()

@@ -9,6 +9,8 @@ import trio
 import trio.testing
 
 from kbroker.broker.deadlines import now_ms
+from kbroker.compression import Codec
+from kbroker.records import Record, build_batch
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import until
 from tests.api.share_consumers import ACCEPT, GROUP, REJECT, RELEASE, Member, acquired, prepare, sent, set_up_group
@@ -65,6 +67,21 @@ class TestPrefetch:
             refused = await second.fetch(acks={key: [(0, 0, [ACCEPT])]})
             assert acquired(refused) == [], "a refused acknowledgement leaves it busy"
             assert acquired(await second.fetch(acks={key: [(3, 3, [RELEASE])]})) == [(3, 3, 2)]
+
+    @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
+    async def test_a_compressed_batch_is_cut_as_well(self, connect: Connect, codec: Codec) -> None:
+        async with connect(config=FAST) as client:
+            key = await prepare(client)
+            records = [Record(0, 1, None, b"a job", ())] * 1000
+            await client.append_raw("orders", build_batch(records, codec=codec))
+            await set_up_group(client, PREFETCH)
+            first, second = await members(client, 2)
+            for offset, member in enumerate((first, second)):
+                answer = await member.fetch([key], wait_ms=5000)
+                assert (acquired(answer), sent(answer)) == ([(offset, offset, 1)], [offset])
+            answer = await first.fetch(acks={key: [(0, 0, [RELEASE])]})
+            assert (acquired(answer), sent(answer)) == ([(0, 0, 2)], [0])
+            assert client.broker.opened_batches.statistics().misses == 1
 
     async def test_the_limit_is_over_all_partitions(self, connect: Connect) -> None:
         async with connect(config=FAST) as client:

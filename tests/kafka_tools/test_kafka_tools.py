@@ -177,9 +177,10 @@ def test_a_java_share_consumer_accepts_releases_rejects_and_renews(broker: Runni
             assert deliveries == [("1", kind.upper())]
 
 
-@pytest.mark.parametrize("codec", ["none", "lz4"])
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_a_java_share_consumer_takes_few_records_at_a_time_of_a_big_batch(broker: RunningBroker, filled: str, codec: str) -> None:
-    """record_limit: of the uncompressed batch it is sent slices, whose CRC it checks. Some come back from the middle."""
+    """record_limit: it is sent slices, whose CRC it checks, uncompressed ones also of a compressed
+    batch. Some records come back from the middle."""
     topic = f"{filled}-{codec}"
     broker.create_topic(topic)
     broker.set_group_config(topic, {"share.auto.offset.reset": "earliest"})

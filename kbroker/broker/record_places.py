@@ -1,0 +1,123 @@
+"""Where the records of one plain payload lie, so that a slice of it is found without a walk from
+its beginning.
+
+Only the record before tells where a record begins. A walk therefore notes each `STRIDE`-th record
+that it passes, and the place where it stops: a later search starts from the nearest of these.
+
+It knows the bytes of one batch, and neither offsets of a log nor codecs.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from typing import Final
+
+from kio._kio_native import read_signed_varint
+from kio.serial.errors import BufferUnderflow
+
+STRIDE: Final = 32
+UNWALKABLE: Final = (ValueError, IndexError, BufferUnderflow)
+"""What a walk raises where there is no record, or one that is out of order."""
+
+
+class Places:
+    """Each place is (offset delta, number, position): all records before it have a lower delta, and
+    its own is as high at least."""
+
+    __slots__ = ("_deltas", "_last", "_positions")
+
+    def __init__(self) -> None:
+        self._deltas = array("I", [0])
+        self._positions = array("I", [0])
+        self._last = (0, 0, 0)
+
+    @property
+    def size_bytes(self) -> int:
+        return 2 * len(self._deltas) * self._deltas.itemsize
+
+    def find(self, payload: bytes | memoryview, delta: int) -> tuple[int, int]:
+        """Number and position of the first record whose delta is not below this one, or what they
+        would be behind the last record.
+
+        Raises one of UNWALKABLE."""
+        k = bisect_right(self._deltas, delta) - 1
+        at_least, number, position = self._deltas[k], k * STRIDE, self._positions[k]
+        if number < self._last[1] and self._last[0] <= delta:
+            at_least, number, position = self._last
+        size = len(payload)
+        while position < size:
+            found, end = _delta_and_end(payload, position)
+            if found < at_least or end > size:
+                raise ValueError(f"record at byte {position} is not where it should be")
+            if found >= delta:
+                break
+            at_least, number, position = found + 1, number + 1, end
+            if number == len(self._deltas) * STRIDE:
+                self._deltas.append(at_least)
+                self._positions.append(position)
+        self._last = at_least, number, position
+        return number, position
+
+    def walk_all(self, payload: bytes, record_count: int, last_delta: int) -> None:
+        """Find all of them; raises one of UNWALKABLE where the payload is not exactly so many
+        records up to this delta.
+
+        As find() does it, with varints of one and two bytes read in place: half the time of a large
+        batch."""
+        deltas, positions = array("I", [0]), array("I", [0])
+        size, position, number, at_least = len(payload), 0, 0, 0
+        while position < size:
+            signs = byte = payload[position]
+            if byte < 0x80:
+                at = position + 1
+                end = at + (byte >> 1)
+            elif (second := payload[position + 1]) < 0x80:
+                at = position + 2
+                end = at + ((byte & 0x7F | second << 7) >> 1)
+            else:
+                length, length_size = read_signed_varint(payload, position)
+                at = position + length_size
+                end = at + length
+            at += 1  # attributes
+            while payload[at] >= 0x80:  # timestamp delta
+                at += 1
+            at += 1
+            byte = payload[at]
+            signs |= byte
+            if byte < 0x80:
+                delta = byte >> 1
+            elif (second := payload[at + 1]) < 0x80:
+                delta = (byte & 0x7F | second << 7) >> 1
+            else:
+                delta, _ = read_signed_varint(payload, at)
+            if signs & 1 or at >= end or end > size or not at_least <= delta <= last_delta:
+                raise ValueError(f"record at byte {position} is not where it should be")
+            at_least, number, position = delta + 1, number + 1, end
+            if not number % STRIDE:
+                if number > record_count:  # More of them take time for nothing.
+                    break
+                deltas.append(at_least)
+                positions.append(position)
+        if number != record_count:
+            raise ValueError(f"{number} records, not {record_count}")
+        self._deltas, self._positions = deltas, positions
+
+
+def _delta_and_end(payload: bytes | memoryview, position: int) -> tuple[int, int]:
+    """Offset delta of the record at `position`, and where the next one begins."""
+    length = payload[position]
+    if length < 0x80:
+        length, size = (length >> 1) ^ -(length & 1), 1
+    else:
+        length, size = read_signed_varint(payload, position)
+    position += size
+    end = position + length
+    position += 1  # attributes
+    while payload[position] >= 0x80:  # timestamp delta
+        position += 1
+    position += 1
+    if position >= end:
+        raise ValueError("a record that ends before it says what it is")
+    delta = payload[position]
+    return ((delta >> 1) ^ -(delta & 1) if delta < 0x80 else read_signed_varint(payload, position)[0]), end

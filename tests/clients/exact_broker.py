@@ -1,0 +1,23 @@
+"""`kbroker` with every ShareFetch exact, for clients that cannot ask for record_limit themselves.
+
+python -m tests.clients.exact_broker start ...
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.broker.share_fetching import ShareFetching
+from kbroker.cli import main
+
+_init = ShareFetching.__init__
+
+
+def _init_exact(self: ShareFetching, *arguments: Any, **more: Any) -> None:
+    _init(self, *arguments, **more)
+    self._exact = True
+
+
+if __name__ == "__main__":
+    ShareFetching.__init__ = _init_exact  # type: ignore[method-assign]
+    main()
