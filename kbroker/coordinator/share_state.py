@@ -318,7 +318,7 @@ class ShareStateCoordinator:
         )
 
     def _write(self, now_ms: int, decision: _Decision[Result], request: WriteRequest) -> Result:
-        partition, state_epoch, leader_epoch, start_offset, delivery_complete_count, batches = request
+        partition, state_epoch, leader_epoch, start_offset, delivery_complete_count, batches = request[:6]
         if partition.partition < 0 or leader_epoch < 0 or state_epoch < 0:
             _check_partition(partition)
             _check_epoch(leader_epoch, "leader epoch")

@@ -15,6 +15,7 @@ from uuid import UUID
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.effects import StateBatch
 from kbroker.share.lag import Standing
+from kbroker.share.parked import Lane, Parked, ParkingChange
 
 
 class TopicPartition(NamedTuple):
@@ -61,6 +62,10 @@ class WriteRequest(NamedTuple):
     start_offset: int
     delivery_complete_count: int
     batches: Sequence[StateBatch]
+    parking: Sequence[ParkingChange] = ()
+    """Saved with the rest, all or nothing, in this order; only for a persister that ParksRecords."""
+    waiting: int = 0
+    """How many records are parked once this is saved; looked at where `parking` is not empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,24 +80,27 @@ class Result:
 @dataclass(frozen=True, slots=True)
 class ReadResult(Result):
     """`written_in`: the newest leader epoch whose log the start offset and the batches speak of. None: they speak of no record, or are
-    kept so that a power cut cannot leave them ahead of the log."""
+    kept so that a power cut cannot leave them ahead of the log. `waiting`: how many records are parked."""
 
     state_epoch: int = 0
     start_offset: int = 0
     batches: tuple[StateBatch, ...] = field(default=())
     written_in: int | None = None
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryResult(Result):
     """What is saved at this moment: nobody waits for what is on its way. `start_offset` -1: not initialised, or initialised without
     an offset. `delivery_complete_count` -1: unknown; offsets from the start on that the persister itself has taken in the topic
-    partition are counted as well, since they are nobody's to deliver."""
+    partition are counted as well, since they are nobody's to deliver. `waiting`: how many records are parked: they are lag, although
+    their places count as complete."""
 
     state_epoch: int = 0
     leader_epoch: int = 0
     start_offset: int = -1
     delivery_complete_count: int = -1
+    waiting: int = 0
 
 
 class Persister(Protocol):
@@ -106,6 +114,30 @@ class Persister(Protocol):
     async def delete(self, group_id: str, partitions: Sequence[TopicPartition]) -> list[Result]: ...
     async def read_summary(self, group_id: str, requests: Sequence[ReadRequest]) -> list[SummaryResult]: ...
     async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class ParksRecords(Protocol):
+    """A persister that keeps parked records (share/parked.py), any number of them, on disk and in order.
+
+    `write` saves `parking` and `waiting`. Parked records belong to the state: `initialize` with another
+    epoch or start, `delete` and the topic's deletion end them in the same commit, and a state that
+    begins anew under the same name never shows them."""
+
+    @property
+    def parks_records(self) -> bool:
+        """Whether the store underneath can; without it, `write` is never given any."""
+
+    async def read_parked(
+        self, group_id: str, partition: TopicPartition, lane: Lane, after: tuple[int, int], limit: int
+    ) -> list[Parked]:
+        """Of one lane, in order, those that are saved and stand behind `after` = (due_ms, offset); at most
+        `limit`. Fewer: there are no more. Raises KafkaError for state that cannot be read."""
+
+    async def parked_from(
+        self, group_id: str, partition: TopicPartition, offset: int, limit: int
+    ) -> list[Parked]:
+        """In the order of their offsets, of all lanes, from one offset on. Else as `read_parked`."""
 
 
 @runtime_checkable
