@@ -359,8 +359,8 @@ class ShareGroups:
         for loaded, persist in saves:
             if persist.archiving:
                 self.dead_letters.before_save(loaded)
-            _, start_offset, complete, batches, state_epoch, leader_epoch = persist
-            requests.append(WriteRequest(loaded.key[1], state_epoch, leader_epoch, start_offset, complete, batches))
+            _, start_offset, complete, batches, state_epoch, leader_epoch, parking, waiting = persist
+            requests.append(WriteRequest(loaded.key[1], state_epoch, leader_epoch, start_offset, complete, batches, parking, waiting))
         try:
             write = self._write_shielded if self._shields_writes else self._persister.write
             written = await write(group_id, requests)

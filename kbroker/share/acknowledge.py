@@ -22,6 +22,12 @@ _REJECT = int(Event.REJECT)
 _RENEW = int(Event.RENEW)
 
 
+def check_renewals(settings: ShareSettings, batches: Sequence[AckBatch]) -> None:
+    """Raises KafkaError(invalid_record_state) where the group has switched them off."""
+    if not settings.renew_enabled and any(_RENEW in batch.types for batch in batches):
+        raise KafkaError(ErrorCode.invalid_record_state, RENEW_DISABLED)
+
+
 def check(window: InFlightWindow, settings: ShareSettings, member_id: str, batches: Sequence[AckBatch]) -> list[AckBatch]:
     """What there is to apply: runs of offsets that the member holds, neighbours of one type joined. Offsets below the SPSO are
     skipped silently, and so are natural holes.
@@ -29,8 +35,7 @@ def check(window: InFlightWindow, settings: ShareSettings, member_id: str, batch
     Raises KafkaError: invalid_record_state where the member does not hold a record (any more), invalid_request where a batch
     reaches beyond what was acquired.
     """
-    if not settings.renew_enabled and any(_RENEW in batch.types for batch in batches):
-        raise KafkaError(ErrorCode.invalid_record_state, RENEW_DISABLED)
+    check_renewals(settings, batches)
     start_offset, base = window.start_offset, window.base
     checked: list[AckBatch] = []
     taken_to = -1  # highest offset that an earlier batch of this list has taken out of ACQUIRED

@@ -8,6 +8,7 @@ from enum import Enum
 from operator import attrgetter
 from typing import NamedTuple
 
+from kbroker.share.parked import Lane, ParkingChange
 from kbroker.share.record_state import RecordState
 from kbroker.share.redelivery import Redelivery
 
@@ -48,11 +49,16 @@ class Persist(NamedTuple):
     batches: tuple[StateBatch, ...]
     state_epoch: int
     leader_epoch: int
+    parking: tuple[ParkingChange, ...] = ()
+    waiting: int = 0
+    """How many records are parked then; only where `parking` says something."""
 
     @property
     def archiving(self) -> bool:
         """True if records become ARCHIVING with this, or are said once more to be."""
-        return RecordState.ARCHIVING in map(_STATE_OF, self.batches)  # looked at with every save
+        if RecordState.ARCHIVING in map(_STATE_OF, self.batches):  # looked at with every save
+            return True
+        return any(change.parked is not None and change.parked.lane is Lane.ARCHIVING for change in self.parking)
 
 
 class DeadLetterCause(Enum):
@@ -75,8 +81,9 @@ class DeadLetter(NamedTuple):
 class ShareSettings:
     """A group's effective settings that the engine needs (share.* group configs over group.share.* broker configs).
 
-    `dead_letter_queue`: the group has one (share.version 2, and errors.deadletterqueue.topic.name is set). The last three are
-    those of a work queue (queue_configs.py), each off where it is 0 or None.
+    `dead_letter_queue`: the group has one (share.version 2, and errors.deadletterqueue.topic.name is set). Those behind it are
+    those of a work queue (queue_configs.py), each off where it is 0 or None. `park_from_ms`: waits that are longer are spent
+    outside the window (parking.py); None: none is.
     """
 
     delivery_count_limit: int = 5
@@ -87,3 +94,4 @@ class ShareSettings:
     prefetch: int = 0
     redelivery: Redelivery | None = None
     lock_max_ms: int = 0
+    park_from_ms: float | None = None

@@ -204,6 +204,33 @@ class InFlightWindow:
         i, j = first - self.base, last + 1 - self.base
         return sum(self.states.count(code, i, j) for code in codes)
 
+    @property
+    def unread_from(self) -> int:
+        """The first offset that is not in the window yet."""
+        return self.end_offset + 1 if self.states else self.start_offset
+
+    def unfinished(self, first: int, end: int) -> int:
+        """How many offsets from `first` to `end` - 1 are neither terminal, nor will be once persisted, nor control batches."""
+        first = max(first, self.start_offset)
+        if first >= end:
+            return 0
+        last = min(end - 1, self.end_offset)
+        if not self.states or first > last:
+            return end - first
+        return end - first - self.count_of((*TERMINAL_OR_PENDING, CONTROL), first, last)
+
+    def acquirable_in(self, first: int, last: int) -> int:
+        """How many offsets of first..last are AVAILABLE, holes of the gap window, or not in the window yet."""
+        first = max(first, self.start_offset)
+        unread = max(0, last + 1 - max(first, self.unread_from))
+        if first >= self.unread_from:
+            return unread
+        last = min(last, self.end_offset)
+        available = self.count_of((AVAILABLE,), first, last)
+        if self.gap_open and last >= self.gap_start:
+            available += self.count_of((HOLE,), max(first, self.gap_start), last)
+        return available + unread
+
     def stands_from(self, offset: int) -> Standing:
         """What would be done from `offset` > SPSO on if the log began there: as after drop_below() and advance(), which this leaves to
         whoever fetches next. Control batches are neither done nor open."""

@@ -21,6 +21,11 @@ class Redelivery(NamedTuple):
     max_ms: int
     jitter: float
 
+    @property
+    def longest_ms(self) -> float:
+        """No wait is longer."""
+        return max(self.max_ms, self.delay_ms) * (1 + self.jitter)
+
     def wait_ms(self, delivery_count: int, drawn: float) -> float:
         """After so many deliveries. `drawn`: a random number in [0, 1)."""
         try:

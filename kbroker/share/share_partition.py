@@ -24,9 +24,9 @@ saved that it is to be one, because a crash would forget that, and there would b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from random import random
 from typing import NamedTuple, TypeAlias
 
@@ -34,20 +34,21 @@ from kbroker.share import acknowledge, archiving
 from kbroker.share.acquire import AcquireMode, Acquisition, Batches, runs_of
 from kbroker.share.effects import AckBatch, AcquiredRange, DeadLetter, Persist, ShareSettings, StateBatch
 from kbroker.share.held import HeldHere, HeldRecords
-from kbroker.share.in_flight import AVAILABLE, MAX_SPAN, InFlightWindow
-from kbroker.share.in_flight_view import InFlightView, batch_count, in_flight_view
+from kbroker.share.in_flight import InFlightWindow
+from kbroker.share.in_flight_view import InFlightView, in_flight_view
 from kbroker.share.lag import Standing
 from kbroker.share.locks import Lock
+from kbroker.share.parked import Parked, ParkingChange
+from kbroker.share.parked_memory import Entry
+from kbroker.share.parking import Parking, ParkingWrite
 from kbroker.share.record_state import (
     ARCHIVING_CODES,
-    CONTROL,
     DEAD_LETTER_CODES,
     HOLE,
-    MAX_DELIVERY_COUNT,
+    PENDING,
     PENDING_ARCHIVING_CODES,
     PENDING_CODES,
     STATE,
-    TERMINAL_OR_PENDING,
     UNSAVED_ARCHIVING,
     WAITING,
     RecordState,
@@ -55,44 +56,17 @@ from kbroker.share.record_state import (
     given_back_pending,
 )
 from kbroker.share.redelivery import Waits
+from kbroker.share.runs import Runs, check_state, joined_runs, size_of
+from kbroker.share.statistics import Counters, SharePartitionStatistics, statistics_of
 
 __all__ = ["AcquireMode", "SharePartition", "SharePartitionStatistics"]
 
-Runs = list[tuple[int, int]]
+_FIRST_OFFSET = attrgetter("first_offset")
 _UNDECIDED = frozenset((RecordState.ACQUIRED, HOLE, *PENDING_CODES))
-_new_persist: Callable[[tuple[int, int, int, tuple[StateBatch, ...], int, int]], Persist] = partial(tuple.__new__, Persist)
+_new_persist: Callable[
+    [tuple[int, int, int, tuple[StateBatch, ...], int, int, tuple[ParkingChange, ...], int]], Persist
+] = partial(tuple.__new__, Persist)
 """A Persist without two calls: there is one for each acknowledgement list."""
-
-
-@dataclass(frozen=True, slots=True)
-class SharePartitionStatistics:
-    """`in_flight` counts offsets from SPSO to SPEO, in cached `batches`; the seven after it count records by state (`waiting`: for
-    their redelivery; `pending`: being persisted, not counted elsewhere). From `acquired_records` on they count since the
-    share-partition was loaded: `rejected` by clients and `exhausted`, the delivery limit reached, when that happens, even if saving
-    it fails and it happens again; `dead_lettered` what dead_lettered() has ended."""
-
-    start_offset: int
-    end_offset: int
-    in_flight: int
-    batches: int
-    available: int
-    waiting: int
-    acquired: int
-    pending: int
-    acknowledged: int
-    archiving: int
-    archived: int
-    delivery_complete_count: int
-    locks: int
-    writes_under_way: int
-    acquired_records: int
-    redeliveries: int
-    lock_timeouts: int
-    prolonged_locks: int
-    failed_writes: int
-    rejected: int
-    exhausted: int
-    dead_lettered: int
 
 
 class RanOut(NamedTuple):
@@ -104,10 +78,12 @@ class RanOut(NamedTuple):
     at_lock_max: int
 
 
-_Write: TypeAlias = tuple[Runs, Sequence[StateBatch], Sequence[tuple[int, int]], str | None]
-"""A Persist under way: pending, decided, passed, the holder of what is pending. What was pending is final if it succeeds. The others
-are so in any case and go with the next one if it fails: `decided` is what it says beside the pending runs, `passed` what the SPSO
-that it says has left behind."""
+_Write: TypeAlias = tuple[Runs, Sequence[StateBatch], Sequence[tuple[int, int]], str | None, ParkingWrite | None]
+"""A Persist under way: pending, decided, passed, the holder of what is pending, and what it says of parked records. What was pending
+is final if it succeeds. The others are so in any case and go with the next one if it fails: `decided` is what it says beside the
+pending runs, `passed` what the SPSO that it says has left behind."""
+_Park: TypeAlias = list[Parked]
+_Pending: TypeAlias = Sequence[tuple[Entry, Parked | None]]
 
 
 class SharePartition:
@@ -125,9 +101,11 @@ class SharePartition:
         self._last_token = 0
         self._unsaved: Runs = []  # final, but not known to be saved; in order, also what the SPSO has passed since
         self._waits = Waits()
+        self.parking: Parking | None = None
+        """Where long waits are spent. Set once, before anything else is asked."""
         self._held: HeldHere | None = None
-        self._acquired_records = self._redeliveries = self._lock_timeouts = self._failed_writes = self._dead_lettered = 0
-        self._prolonged = self._at_lock_max = 0
+        self._counters = Counters()
+        self._at_lock_max = 0
 
     @classmethod
     def load(
@@ -137,7 +115,7 @@ class SharePartition:
         sense: the share-partition cannot be served then."""
         share_partition = cls(settings, start_offset=start_offset, state_epoch=state_epoch, leader_epoch=leader_epoch)
         batches = sorted(state_batches)
-        _check_state(start_offset, batches)
+        check_state(start_offset, batches)
         share_partition._window.load(batches)
         archiving.load(share_partition._window, batches, settings.delivery_count_limit)
         share_partition._advance()
@@ -170,33 +148,17 @@ class SharePartition:
     def unfinished(self, first: int, end: int) -> int:
         """How many offsets from `first` to `end` - 1 are not done with. Those that will be done once that
         is saved do not count, nor do control batches."""
-        window = self._window
-        first = max(first, window.start_offset)
-        if first >= end:
-            return 0
-        last = min(end - 1, window.end_offset)
-        if not window.states or first > last:
-            return end - first
-        return end - first - window.count_of((*TERMINAL_OR_PENDING, CONTROL), first, last)
+        return self._window.unfinished(first, end)
 
     @property
     def unread_from(self) -> int:
         """The first offset that was not read for a member yet."""
-        return self._window.end_offset + 1 if self._window.states else self._window.start_offset
+        return self._window.unread_from
 
     def acquirable_in(self, first: int, last: int) -> int:
         """How many offsets of first..last a member could be given now, if there were no limits:
         available ones, holes of the gap window, and those that were not read for a member yet."""
-        window = self._window
-        first, unread_from = max(first, window.start_offset), self.unread_from
-        unread = max(0, last + 1 - max(first, unread_from))
-        if first >= unread_from:
-            return unread
-        last = min(last, window.end_offset)
-        available = window.count_of((AVAILABLE,), first, last)
-        if window.gap_open and last >= window.gap_start:
-            available += window.count_of((HOLE,), max(first, window.gap_start), last)
-        return available + unread
+        return self._window.acquirable_in(first, last)
 
     def stands_from(self, offset: int) -> Standing:
         """What is done from `offset` > SPSO on, where the log begins there by now and no fetch has noticed it: then log_start_moved()
@@ -217,25 +179,37 @@ class SharePartition:
         """How many records could be acquired now, of a log that ends there."""
         window = self._window
         new = max(0, end_offset - self.unread_from) if window.in_flight < self._settings.max_record_locks else 0
+        new += self.parked_ready
         return new + (window.count_of((RecordState.AVAILABLE,), window.start_offset, window.end_offset) if window.states else 0)
+
+    @property
+    def parked_ready(self) -> int:
+        """How many parked records could be acquired now."""
+        if self.parking is None:
+            return 0
+        return max(0, min(self.parking.ready, self._settings.max_record_locks - self.parking.held))
 
     def next_deadline_ms(self) -> float | None:
         """When expire() and end_waits() should be called next; there may turn out to be nothing to do. None: no lock is held and
         nothing waits."""
         by_deadline = self._window.locks.by_deadline
         lock_ms = by_deadline[0].deadline_ms if by_deadline else None
+        if self.parking is not None and (parked_ms := self.parking.next_deadline_ms()) is not None:
+            lock_ms = parked_ms if lock_ms is None else min(lock_ms, parked_ms)
         if not self._waits or (due_ms := self._waits.next_ms()) is None:
             return lock_ms
         return due_ms if lock_ms is None else min(lock_ms, due_ms)
 
     @property
     def ran_out(self) -> RanOut:
-        return RanOut(self._lock_timeouts, self._window.exhausted, self._at_lock_max)
+        return RanOut(self._counters.lock_timeouts, self._exhausted, self._at_lock_max)
 
     @property
     def is_settled(self) -> bool:
         """Nobody holds a record, nobody has or waits for a dead letter, nothing is being saved or waits to be: loaded again from
         the Persister it would be the same."""
+        if self.parking is not None and not self.parking.is_settled:
+            return False
         return not (self._writes or self._unsaved or self._has(RecordState.ACQUIRED, WAITING, *ARCHIVING_CODES))
 
     def count_held(self, of_group: HeldRecords | None) -> None:
@@ -249,9 +223,11 @@ class SharePartition:
         for lock in self._window.locks.by_deadline:
             for first, last in self._window.held_runs(lock):
                 self._held.add(lock.member_id, last - first + 1)
-        for pending, _, _, member_id in self._writes.values():
-            if member_id is not None:
-                self._held.add(member_id, _size(pending))
+        for member_id, records in self.parking.held_by().items() if self.parking is not None else ():
+            self._held.add(member_id, records)
+        for pending, _, _, holder, parked in self._writes.values():
+            if holder is not None:
+                self._held.add(holder, size_of(pending) + (0 if parked is None else len(parked.pending)))
 
     # ---- the life of a record --------------------------------------------------------------------------------------
 
@@ -277,7 +253,7 @@ class SharePartition:
         room = max_records
         for run, is_control in runs_of(batches, control):
             if is_control:
-                for first, last in _joined([(batch[0], batch[1]) for batch in run]):
+                for first, last in joined_runs([(batch[0], batch[1]) for batch in run]):
                     self._window.pass_over(first, last)
                 continue
             if room <= 0 or not run:
@@ -285,11 +261,11 @@ class SharePartition:
             turn = Acquisition(self._window, self._settings, member_id, mode, batch_size, room, deadline_ms, run)
             turn.run(fetch_offset)
             if turn.discarded:
-                self._unsaved = _joined(self._unsaved + turn.discarded)
+                self._unsaved = joined_runs(self._unsaved + turn.discarded)
             ranges += turn.ranges
             room -= turn.taken
-            self._redeliveries += turn.redelivered
-            self._acquired_records += turn.taken
+            self._counters.redeliveries += turn.redelivered
+            self._counters.acquired_records += turn.taken
             if self._held is not None:
                 self._held.add(member_id, turn.taken)
             fetch_offset = run[-1][1] + 1
@@ -304,11 +280,30 @@ class SharePartition:
 
         Raises KafkaError(invalid_record_state or invalid_request) with a message, and then nothing has changed.
         """
+        parking, named = self.parking, None
+        if parking is not None and parking.entries:
+            acknowledge.check_renewals(self._settings, batches)
+            batches, named = parking.split(member_id, batches)
         checked = acknowledge.check(self._window, self._settings, member_id, batches)
         pending = acknowledge.apply(self._window, self._settings, member_id, checked, now_ms=now_ms)
-        if self._settings.redelivery is not None:
-            self._begin_waits(pending, now_ms)
-        return self._persist(pending, member_id) if pending else None
+        parked = parking.apply(named, self._settings, now_ms, random) if parking is not None and named else ()
+        to_park = self._begin_waits(pending, now_ms) if self._settings.redelivery is not None else ()
+        return self._persist(pending, member_id, parked, to_park) if pending or parked else None
+
+    def acquire_parked(self, member_id: str, offsets: Sequence[int], *, now_ms: float) -> list[AcquiredRange]:
+        """Lock parked records that are ready for the member. `offsets`: the one whose turn it is comes first."""
+        parking = self.parking
+        ranges = [] if parking is None else parking.acquire(member_id, offsets, now_ms, self._settings)
+        taken = sum(last - first + 1 for first, last, _ in ranges)
+        self._counters.redeliveries += sum(last - first + 1 for first, last, count in ranges if count > 1)
+        self._counters.acquired_records += taken
+        if self._held is not None and taken:
+            self._held.add(member_id, taken)
+        return ranges
+
+    def parked_lost(self, offsets: Iterable[int]) -> Persist | None:
+        """The log has no records there any more."""
+        return self._persist([]) if self.parking is not None and self.parking.lost(offsets) else None
 
     def release_member(self, member_id: str, *, delayed_at_ms: float | None = None) -> Persist | None:
         """The member's session is over (or it forgot the partition): what it holds comes back, with its delivery count. It waits for
@@ -316,12 +311,14 @@ class SharePartition:
         window, settings = self._window, self._settings
         waits = settings.redelivery is not None and delayed_at_ms is not None
         by_count = given_back_pending(settings.delivery_count_limit, settings.dead_letter_queue, waits)
-        runs = _joined([run for lock in window.locks.of_member(member_id) for run in window.held_runs(lock)])
+        runs = joined_runs([run for lock in window.locks.of_member(member_id) for run in window.held_runs(lock)])
         for first, last in runs:
             window.exhausted += window.give_back(first, last, by_count)
-        if delayed_at_ms is not None:
-            self._begin_waits(runs, delayed_at_ms)
-        return self._persist(runs, member_id) if runs else None
+        to_park = self._begin_waits(runs, delayed_at_ms) if delayed_at_ms is not None else ()
+        parked: _Pending = ()
+        if self.parking is not None and self.parking.held:
+            parked = self.parking.release_member(member_id, settings, delayed_at_ms, random)
+        return self._persist(runs, member_id, parked, to_park) if runs or parked else None
 
     def expire(self, now_ms: float, alive_ms: Callable[[str], float] | None = None) -> Persist | None:
         """Take back what has been locked for too long. It is available (or waits) at once, whatever becomes of the Persist.
@@ -336,12 +333,25 @@ class SharePartition:
                 continue
             for first, last in held:
                 window.exhausted += window.give_back(first, last, by_count)
-            self._lock_timeouts += _size(held)
+            self._counters.lock_timeouts += size_of(held)
             if self._held is not None:
-                self._held.add(lock.member_id, -_size(held))
+                self._held.add(lock.member_id, -size_of(held))
             runs += held
-        self._begin_waits(runs, now_ms)
-        return self._persist_best_effort(runs) if runs else None
+        to_park = self._begin_waits(runs, now_ms)
+        if self.parking is not None and self._expire_parked(self.parking, now_ms, alive_ms):
+            return self._persist_best_effort(runs, to_park)
+        return self._persist_best_effort(runs, to_park) if runs else None
+
+    def _expire_parked(self, parking: Parking, now_ms: float, alive_ms: Callable[[str], float] | None) -> bool:
+        """Whether some came back."""
+        ran_out = parking.expire(now_ms, self._settings, alive_ms, random)
+        self._counters.prolonged_locks += ran_out.prolonged
+        self._at_lock_max += ran_out.at_lock_max
+        for member_id, records in ran_out.by_member.items():
+            self._counters.lock_timeouts += records
+            if self._held is not None:
+                self._held.add(member_id, -records)
+        return bool(ran_out.by_member)
 
     def _prolong(self, lock: Lock, held: Runs, now_ms: float, alive_ms: float) -> bool:
         """Whether the holder may go on."""
@@ -349,29 +359,39 @@ class SharePartition:
         since_ms = lock.deadline_ms - settings.lock_duration_ms if lock.since_ms is None else lock.since_ms
         until_ms = since_ms + settings.lock_max_ms
         if alive_ms <= 0 or until_ms <= now_ms:
-            self._at_lock_max += _size(held) if alive_ms > 0 else 0
+            self._at_lock_max += size_of(held) if alive_ms > 0 else 0
             return False
         deadline_ms = min(now_ms + min(settings.lock_duration_ms, alive_ms), until_ms)
         for first, last in held:
             self._window.renew(lock.member_id, first, last, deadline_ms, since_ms)
-        self._prolonged += _size(held)
+        self._counters.prolonged_locks += size_of(held)
         return True
 
-    def _begin_waits(self, runs: Runs, now_ms: float) -> None:
-        """What came back in these runs is due some time after now."""
-        window, redelivery = self._window, self._settings.redelivery
+    def _begin_waits(self, runs: Runs, now_ms: float, *, parks: bool = True) -> _Park:
+        """What came back in these runs is due some time after now. What waits for long is to be parked, if it is saved: its place in the
+        window is final then."""
+        window, redelivery, to_park = self._window, self._settings.redelivery, []
         if redelivery is None:
-            return
+            return []
+        park_from_ms = self._settings.park_from_ms if parks else None
         for first, last in runs:
             i, j = first - window.base, last + 1 - window.base
             for offset, code, count in zip(range(first, last + 1), window.states[i:j], window.counts[i:j], strict=True):
-                if code & WAITING:
-                    self._waits.begin(offset, now_ms + redelivery.wait_ms(count, random()))
+                if not code & WAITING:
+                    continue
+                wait_ms = redelivery.wait_ms(count, random())
+                if self.parking is not None and park_from_ms is not None and wait_ms > park_from_ms:
+                    window.set_code(offset, offset, RecordState.ARCHIVED | PENDING)
+                    to_park.append(self.parking.park(offset, now_ms + wait_ms, count))
+                else:
+                    self._waits.begin(offset, now_ms + wait_ms)
+        return to_park
 
-    def end_waits(self, now_ms: float) -> int:
+    def end_waits(self, now_ms: float, wall_ms: float = 0) -> int:
         """Records whose redelivery is due can be acquired from now on. How many there are of those that are saved as returned; the
-        others can be as soon as they are."""
-        return sum(map(self._window.end_wait, self._waits.take_due(now_ms)))
+        others can be as soon as they are. `wall_ms`: the wall clock, which scheduled records go by."""
+        ready = 0 if self.parking is None else self.parking.make_ready(now_ms, wall_ms)
+        return ready + sum(map(self._window.end_wait, self._waits.take_due(now_ms)))
 
     def log_start_moved(self, new_start_offset: int) -> Persist | None:
         """The log begins later now (retention, DeleteRecords): what is below is done with, without a dead letter.
@@ -385,22 +405,39 @@ class SharePartition:
             for lock in self._window.locks.by_deadline:
                 held = self._window.held_runs(lock)
                 gone = [(first, min(last, new_start_offset - 1)) for first, last in held if first < new_start_offset]
-                self._held.add(lock.member_id, -_size(gone))
+                self._held.add(lock.member_id, -size_of(gone))
         self._window.drop_below(new_start_offset)
         self._waits.forget_below(new_start_offset)
         return self._persist_best_effort([(start_offset, new_start_offset - 1)])
+
+    def parked_below(self, log_start_offset: int) -> Persist | None:
+        """The log begins there now: parked records below it are done with, without dead letters. Those that are not in memory are
+        swept (`parking.needs_sweep`)."""
+        parking = self.parking
+        if parking is None or log_start_offset <= parking.floor:
+            return None
+        for member_id, records in parking.drop_below(log_start_offset).items():
+            if self._held is not None:
+                self._held.add(member_id, -records)
+        return self._persist([]) if parking.has_unsaved else None
+
+    def sweep_parked(self, found: Iterable[Parked]) -> Persist | None:
+        """Of parked records read from the store, in the order of their offsets, those below the log's start are done with."""
+        return self._persist([]) if self.parking is not None and self.parking.sweep(found) else None
 
     # ---- dead letters (KIP-1191) -----------------------------------------------------------------------------------
 
     @property
     def has_dead_letters(self) -> bool:
         """True if take_dead_letters() would give some."""
-        return self._has(*DEAD_LETTER_CODES)
+        return self._has(*DEAD_LETTER_CODES) or (self.parking is not None and self.parking.has_dead_letters)
 
     def take_dead_letters(self) -> list[DeadLetter]:
         """Hand out what is ARCHIVING, saved, and was not handed out before, in offset order. Whoever takes it says what became of
         it with dead_lettered() or give_back_dead_letters()."""
-        return archiving.take(self._window)
+        taken = archiving.take(self._window)
+        parked = [] if self.parking is None else self.parking.take_dead_letters()
+        return sorted([*taken, *parked], key=_FIRST_OFFSET) if parked else taken
 
     def dead_lettered(self, runs: Sequence[tuple[int, int]]) -> Persist | None:
         """These offsets, handed out before, are durable in the dead letter queue, or will never be: they are ARCHIVED. What the log
@@ -408,32 +445,51 @@ class SharePartition:
 
         Raises ValueError for an offset that is not handed out, and then nothing has changed.
         """
-        ended = archiving.end(self._window, _joined(runs))
-        if not ended:
+        parked, runs = self._handed_out(runs)
+        ended = archiving.end(self._window, joined_runs(runs))
+        if self.parking is not None:
+            self.parking.dead_lettered(parked)
+        if not ended and not parked:
             return None
-        self._dead_lettered += sum(last - first + 1 for first, last in ended)
+        self._counters.dead_lettered += len(parked) + sum(last - first + 1 for first, last in ended)
         persist = self._persist_best_effort(ended)
         self._advance()
         return persist
 
+    def _handed_out(self, runs: Sequence[tuple[int, int]]) -> tuple[list[int], Sequence[tuple[int, int]]]:
+        """Which of these offsets are parked, and the rest."""
+        parked = [] if self.parking is None else self.parking.handed_out(runs)
+        if not parked:
+            return [], runs
+        known = set(parked)
+        rest = [offset for first, last in runs for offset in range(first, last + 1) if offset not in known]
+        return parked, joined_runs([(offset, offset) for offset in rest])
+
     def give_back_dead_letters(self, runs: Sequence[tuple[int, int]]) -> None:
         """These offsets, handed out before, were not written: take_dead_letters() gives them again."""
+        parked, runs = self._handed_out(runs)
         archiving.give_back(self._window, runs)
+        if self.parking is not None:
+            self.parking.give_back_dead_letters(parked)
 
     @property
     def has_unsaved_archiving(self) -> bool:
         """True if a failed write left records ARCHIVING that are not saved as that: time for retry_unsaved()."""
+        if self.parking is not None and self.parking.has_unsaved_archiving:
+            return True
         return any(self._window.has((UNSAVED_ARCHIVING,), first, last) for first, last in self._unsaved)
 
     def retry_unsaved(self) -> Persist | None:
         """What failed best-effort writes left unsaved, once more, without waiting for the next Persist. None: nothing is."""
-        return self._persist([]) if self._unsaved else None
+        return self._persist([]) if self._unsaved or (self.parking is not None and self.parking.has_unsaved) else None
 
     @property
     def has_archiving(self) -> bool:
         """True while a record is or becomes ARCHIVING, or is still saved as that although it is ARCHIVED here: what was noted about
         its way into the dead letter queue may be needed. Then, with nothing else left to do, retry_unsaved()."""
-        if self._unsaved or any(decided or passed for _, decided, passed, _ in self._writes.values()):
+        if self._unsaved or any(decided or passed for _, decided, passed, _, _ in self._writes.values()):
+            return True
+        if self.parking is not None and self.parking.has_archiving:
             return True
         return self._has(*ARCHIVING_CODES, *PENDING_ARCHIVING_CODES)
 
@@ -441,11 +497,13 @@ class SharePartition:
 
     def persisted(self, token: int) -> None:
         """The Persist with this token is saved: what it said is final, and the SPSO may move."""
-        pending, decided, _, member_id = self._writes.pop(token)
+        pending, decided, _, member_id, parked = self._writes.pop(token)
         for first, last in pending:
             self._window.settle(first, last)
+        if parked is not None and self.parking is not None:
+            self.parking.persisted(parked)
         if self._held is not None and member_id is not None:
-            self._held.add(member_id, -_size(pending))
+            self._held.add(member_id, -size_of(pending) - (0 if parked is None else len(parked.pending)))
         for batch in decided:
             if batch.state == RecordState.ARCHIVING:
                 self._window.settle(batch.first_offset, batch.last_offset)
@@ -453,26 +511,31 @@ class SharePartition:
 
     def persist_failed(self, token: int, *, now_ms: float) -> None:
         """The Persist with this token is not saved. Records go back to their holder, or to everybody where the lock has run out."""
-        pending, decided, passed, member_id = self._writes.pop(token)
-        self._failed_writes += 1
+        pending, decided, passed, member_id, parked = self._writes.pop(token)
+        self._counters.failed_writes += 1
+        still = 0
+        if parked is not None and self.parking is not None:
+            still = self.parking.failed(parked, now_ms, self._settings, random) - len(parked.pending)
         unsaved = [*self._unsaved, *passed, *((batch.first_offset, batch.last_offset) for batch in decided)]
         by_count = given_back(self._settings.delivery_count_limit, waits=self._settings.redelivery is not None)
         for first, last in pending:
             returned = self._window.roll_back(first, last, by_count, now_ms)
-            self._begin_waits(returned, now_ms)
+            self._begin_waits(returned, now_ms, parks=False)
             unsaved += returned
         if self._held is not None and member_id is not None:
-            still = sum(self._window.count_of((RecordState.ACQUIRED,), *run) for run in self._from_start(pending))
-            self._held.add(member_id, still - _size(pending))
-        self._unsaved = _joined(unsaved)
+            still += sum(self._window.count_of((RecordState.ACQUIRED,), *run) for run in self._from_start(pending))
+            self._held.add(member_id, still - size_of(pending))
+        self._unsaved = joined_runs(unsaved)
         self._advance()
 
-    def _persist_best_effort(self, runs: Runs) -> Persist:
-        """Save what these are already, and are whether that succeeds or not."""
-        self._unsaved = _joined([*self._unsaved, *runs])
-        return self._persist([])
+    def _persist_best_effort(self, runs: Runs, to_park: _Park | tuple[()] = ()) -> Persist:
+        """Save what these are already, and are whether that succeeds or not; but for those that are parked if it does."""
+        self._unsaved = joined_runs([*self._unsaved, *runs])
+        return self._persist(joined_runs([(parked.offset, parked.offset) for parked in to_park]), to_park=to_park)
 
-    def _persist(self, pending: Runs, member_id: str | None = None) -> Persist:
+    def _persist(
+        self, pending: Runs, member_id: str | None = None, parked: _Pending = (), to_park: Sequence[Parked] = ()
+    ) -> Persist:
         """What is pending now, held by the member, and along with it whatever waits to be saved."""
         window = self._window
         batches: list[StateBatch] = []
@@ -488,8 +551,14 @@ class SharePartition:
             self._unsaved = []
             batches = sorted([*batches, *decided])
         token = self._last_token = self._last_token + 1
-        self._writes[token] = pending, decided, passed, member_id
-        return _new_persist((token, window.start_offset, window.complete, tuple(batches), self.state_epoch, self.leader_epoch))
+        changes: tuple[ParkingChange, ...] = ()
+        parking, write, waiting = self.parking, None, 0
+        if parking is not None and (parked or to_park or parking.has_unsaved):
+            changes, write = parking.write(parked, to_park)
+            waiting = parking.waiting
+        self._writes[token] = pending, decided, passed, member_id, write
+        said = tuple(batches)
+        return _new_persist((token, window.start_offset, window.complete, said, self.state_epoch, self.leader_epoch, changes, waiting))
 
     def _decided(self, runs: Runs) -> Iterator[StateBatch]:
         """The present state of runs from the SPSO on, without what is on its way by other means (held, or pending)."""
@@ -519,66 +588,8 @@ class SharePartition:
         return in_flight_view(self._window, self._settings.max_record_locks, now_ms, log_start_offset)
 
     def statistics(self) -> SharePartitionStatistics:
-        window = self._window
-        first, last = window.start_offset, window.end_offset
+        return statistics_of(self._window, self.parking, self._counters, len(self._writes))
 
-        def count(*codes: int) -> int:
-            return window.count_of(codes, first, last) if window.states else 0
-
-        return SharePartitionStatistics(
-            start_offset=first,
-            end_offset=last,
-            in_flight=window.in_flight,
-            batches=batch_count(window),
-            available=count(RecordState.AVAILABLE),
-            waiting=count(WAITING),
-            acquired=count(RecordState.ACQUIRED),
-            pending=count(*PENDING_CODES),
-            acknowledged=count(RecordState.ACKNOWLEDGED),
-            archiving=count(*ARCHIVING_CODES),
-            archived=count(RecordState.ARCHIVED),
-            delivery_complete_count=window.complete,
-            locks=len(window.locks),
-            writes_under_way=len(self._writes),
-            acquired_records=self._acquired_records,
-            redeliveries=self._redeliveries,
-            lock_timeouts=self._lock_timeouts,
-            prolonged_locks=self._prolonged,
-            failed_writes=self._failed_writes,
-            rejected=window.rejected,
-            exhausted=window.exhausted,
-            dead_lettered=self._dead_lettered,
-        )
-
-
-def _size(runs: Runs) -> int:
-    return sum(last - first + 1 for first, last in runs)
-
-
-def _joined(runs: Sequence[tuple[int, int]]) -> Runs:
-    """Runs in offset order, neighbours joined."""
-    if len(runs) < 2:
-        return list(runs)
-    joined: Runs = []
-    for first, last in sorted(runs):
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
-        else:
-            joined.append((first, last))
-    return joined
-
-
-def _check_state(start_offset: int, batches: Sequence[StateBatch]) -> None:
-    if start_offset < 0:
-        raise ValueError(f"start offset {start_offset}")
-    next_offset = start_offset
-    for batch in batches:
-        if batch.first_offset < next_offset or batch.last_offset < batch.first_offset:
-            raise ValueError(f"{batch}: below the start offset, upside down, or overlapping the one before")
-        if batch.state not in RecordState.__members__.values():
-            raise ValueError(f"{batch}: unknown record state")
-        if not 0 <= batch.delivery_count <= MAX_DELIVERY_COUNT:
-            raise ValueError(f"{batch}: delivery count out of range")
-        next_offset = batch.last_offset + 1
-    if next_offset - start_offset > MAX_SPAN:
-        raise ValueError(f"state for {next_offset - start_offset} offsets from {start_offset} on, more than {MAX_SPAN}")
+    @property
+    def _exhausted(self) -> int:
+        return self._window.exhausted + (0 if self.parking is None else self.parking.exhausted)

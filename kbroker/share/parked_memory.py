@@ -1,0 +1,205 @@
+"""The parked records of a share-partition that are in memory: those that come next, those that somebody has, and those whose state is
+on its way to the store. What becomes of them is decided in parking.py. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from heapq import heappop, heappush
+from math import ceil
+from typing import Final
+
+from kbroker.share.effects import ShareSettings
+from kbroker.share.parked import Lane, Parked, Place
+from kbroker.share.parked_order import READ_AT_ONCE, LaneOrder
+
+_LOOK_AT_THE_CLOCK_MS: Final = 1000
+"""How often scheduled records are compared with the wall clock, which may be set."""
+
+
+class Code(IntEnum):
+    """Where a parked record that is in memory stands."""
+
+    QUEUED = 0
+    READY = 1
+    HELD = 2
+    PENDING = 3
+    ARCHIVING = 4
+    HANDED_OUT = 5
+    UNSAVED_ARCHIVING = 6
+
+
+IN_ORDER = frozenset((Code.QUEUED, Code.READY))
+DEAD = frozenset((Code.ARCHIVING, Code.HANDED_OUT, Code.UNSAVED_ARCHIVING))
+
+
+class Entry:
+    """A parked record in memory. `count`: deliveries, that of its holder included. `places`: see the head of this file."""
+
+    __slots__ = (
+        "code", "count", "deadline_ms", "due_ms", "lane", "leader_epoch", "member_id", "offset", "places", "rejected", "since_ms",
+    )  # fmt: skip
+
+    def __init__(self, parked: Parked) -> None:
+        self.offset = parked.offset
+        self.code = Code.QUEUED
+        self.count = parked.delivery_count
+        self.lane = parked.lane
+        self.due_ms: float = parked.due_ms
+        self.rejected = parked.rejected
+        self.leader_epoch = parked.leader_epoch
+        self.places = [parked.place]
+        self.member_id: str | None = None
+        self.deadline_ms = 0.0
+        self.since_ms = 0.0
+
+    def as_parked(self, leader_epoch: int) -> Parked:
+        return Parked(self.offset, self.lane, ceil(self.due_ms), self.count, leader_epoch, self.rejected)
+
+
+class ParkedMemory:
+    """See Parking, the only one that is made."""
+
+    def __init__(self, waiting: int, *, leader_epoch: int, life_ahead_ms: float, now_ms: float) -> None:
+        self.waiting = waiting
+        self.entries: dict[int, Entry] = {}
+        self.held = 0
+        self.floor = 0
+        """Below is nothing any more: the log's start."""
+        self._leader_epoch = leader_epoch
+        self._began_ms = now_ms + life_ahead_ms
+        self._ahead_ms = {Lane.REDELIVERY: life_ahead_ms, Lane.SCHEDULE: life_ahead_ms}
+        self._looked_ms = now_ms
+        self._orders = {lane: LaneOrder(lane, is_empty=not waiting) for lane in Lane}
+        self._queues: dict[Lane, list[tuple[float, int]]] = {Lane.REDELIVERY: [], Lane.SCHEDULE: []}
+        self._ready: dict[int, Entry] = {}
+        self._unsaved: dict[int, None] = {}
+        """Records whose present state goes with whatever is written next."""
+        self._ghosts: dict[int, tuple[Place, ...]] = {}
+        self._leaving: dict[int, int] = {}
+        """Ghosts, and records that come from the window, that a write under way speaks of: how many writes."""
+
+    @property
+    def ready(self) -> int:
+        """How many are due, and nobody has them."""
+        return len(self._ready)
+
+    def in_turn(self) -> list[int]:
+        """Offsets of those, the longest due first."""
+        return list(self._ready)
+
+    # ---- what comes next, from the store -----------------------------------------------------------------------------
+
+    def begin_read(self) -> tuple[Lane, tuple[int, int]] | None:
+        """Of which lane, and behind what, to read now; then call end_read() or fail_read()."""
+        for lane, order in self._orders.items():
+            if (after := order.begin_read()) is not None:
+                return lane, after
+        return None
+
+    def fail_read(self, lane: Lane) -> None:
+        self._orders[lane].fail_read()
+
+    def end_read(
+        self,
+        lane: Lane,
+        found: Sequence[Parked],
+        settings: ShareSettings,
+        is_lost: Callable[[Parked], bool],
+        read_at_once: int = READ_AT_ONCE,
+    ) -> None:
+        """`is_lost`: the log has lost that record. After a restart no redelivery waits longer than the settings say, whatever the wall
+        clock was."""
+        longest_ms = settings.redelivery.longest_ms if settings.redelivery is not None else 0.0
+        for parked in self._orders[lane].end_read(found, is_last=len(found) < read_at_once):
+            offset = parked.offset
+            if offset in self.entries or offset in self._ghosts or offset in self._leaving or offset < self.floor:
+                continue
+            if is_lost(parked):
+                self._ghosts[offset] = (parked.place,)
+                self.waiting -= 1
+                continue
+            entry = self.entries[offset] = Entry(parked)
+            if lane is Lane.REDELIVERY and longest_ms and parked.leader_epoch != self._leader_epoch:
+                entry.due_ms = min(entry.due_ms, self._began_ms + longest_ms)
+            self._line_up(entry)
+
+    def _line_up(self, entry: Entry) -> None:
+        """It waits for its time, or for somebody to write its dead letter."""
+        self._orders[entry.lane].size += 1
+        if entry.lane is Lane.ARCHIVING:
+            entry.code = Code.ARCHIVING
+            return
+        entry.code = Code.QUEUED
+        heappush(self._queues[entry.lane], (entry.due_ms, entry.offset))
+
+    def _leave_line(self, entry: Entry) -> None:
+        if entry.code in IN_ORDER or entry.code in DEAD:
+            self._orders[entry.lane].size -= 1
+            self._ready.pop(entry.offset, None)
+
+    def _forget(self, entry: Entry) -> None:
+        """It stays in the store, or its places are on their way out."""
+        self._leave_line(entry)
+        if entry.code == Code.HELD:
+            self.held -= 1
+        del self.entries[entry.offset]
+        self._unsaved.pop(entry.offset, None)
+
+    def _shrink(self) -> None:
+        """Forget those that come last, where there are too many in memory."""
+        for lane, order in self._orders.items():
+            if order.size > order.many:
+                queued = [entry for entry in self.entries.values() if entry.lane == lane and self._can_be_forgotten(entry)]
+                last = order.shrink(entry.places[0] for entry in queued)
+                for entry in queued:
+                    if last is not None and entry.places[0] > last:
+                        self._forget(entry)
+
+    def _can_be_forgotten(self, entry: Entry) -> bool:
+        is_idle = entry.code == Code.QUEUED or entry.code == Code.ARCHIVING
+        return is_idle and len(entry.places) == 1 and entry.offset not in self._unsaved
+
+    def _remove(self, entry: Entry) -> None:
+        """It is parked no more; its places go with whatever is written next."""
+        self._forget(entry)
+        self.waiting -= 1
+        self._ghosts[entry.offset] = tuple(entry.places)
+
+    # ---- time --------------------------------------------------------------------------------------------------------
+
+    def make_ready(self, now_ms: float, wall_ms: float) -> int:
+        """Those that are due can be acquired. How many became so."""
+        self._looked_ms = now_ms
+        self._ahead_ms[Lane.SCHEDULE] = wall_ms - now_ms
+        before = len(self._ready)
+        for lane, queue in self._queues.items():
+            due_ms = now_ms + self._ahead_ms[lane]
+            while True:
+                self._drop_stale(lane)
+                if not queue or queue[0][0] > due_ms:
+                    break
+                entry = self.entries[heappop(queue)[1]]
+                entry.code = Code.READY
+                self._ready[entry.offset] = entry
+        return len(self._ready) - before
+
+    def _drop_stale(self, lane: Lane) -> None:
+        queue = self._queues[lane]
+        while queue:
+            due_ms, offset = queue[0]
+            entry = self.entries.get(offset)
+            if entry is not None and entry.code == Code.QUEUED and entry.lane == lane and entry.due_ms == due_ms:
+                return
+            heappop(queue)
+
+    def _next_due_ms(self) -> float | None:
+        """When make_ready() should be called next."""
+        times = []
+        for lane, queue in self._queues.items():
+            self._drop_stale(lane)
+            if queue:
+                due_ms = queue[0][0] - self._ahead_ms[lane]
+                times.append(due_ms if lane is Lane.REDELIVERY else min(due_ms, self._looked_ms + _LOOK_AT_THE_CLOCK_MS))
+        return min(times, default=None)

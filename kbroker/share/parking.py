@@ -1,0 +1,446 @@
+"""The parked records of one share-partition (parked.py): who holds them, which are due, what is to be saved.
+
+                      .--------------------- due: make_ready() ---.
+                      v                                           |
+    window --park--> QUEUED --> (due) --> READY --acquire--> HELD |
+                      ^                                       |   |
+                      '---- released, timed out ---- PENDING <'   |
+                                                        |
+                         accepted: gone     rejected: ARCHIVING --dead letter--> gone
+
+Only what comes next is in memory (parked_order.py). Acquiring changes nothing in the store: after a
+crash the record is parked as it was. What a client says is PENDING until it is saved. What happens
+without a client (a lock runs out) counts at once, and is said with the next write.
+
+A record may stand at several places in the store for a while: `places` of it are removed by whatever
+is written next. So are those of `ghosts`: records that are not parked, but may be in the store after a
+write that failed.
+
+Times: `now_ms` is the engine's, monotonic. Due times are milliseconds since 1970, `ahead_ms` of the lane
+ahead of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+from math import ceil
+from operator import attrgetter
+from typing import NamedTuple
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.share import throttle
+from kbroker.share.effects import AckBatch, AcquiredRange, DeadLetter, DeadLetterCause, ShareSettings
+from kbroker.share.parked import Lane, Parked, ParkingChange, Place
+from kbroker.share.parked_memory import DEAD, IN_ORDER, Code, Entry, ParkedMemory
+from kbroker.share.record_state import MAX_DELIVERY_COUNT, Event
+
+_offset = attrgetter("offset")
+
+
+class ParkingWrite(NamedTuple):
+    """What one Persist says of parked records: by clients, new from the window (and where it may have stood before), decided already,
+    and not parked any more."""
+
+    pending: Sequence[tuple[Entry, Parked | None]]
+    new: Sequence[tuple[Parked, Sequence[Place]]]
+    decided: Sequence[tuple[Entry, Parked]]
+    ghosts: Mapping[int, Sequence[Place]]
+
+
+class RanOutHere(NamedTuple):
+    """Records by their former holder; of these, those whose holder lived; and records whose locks were prolonged."""
+
+    by_member: Mapping[str, int]
+    at_lock_max: int
+    prolonged: int
+
+
+class Parking(ParkedMemory):
+    """`waiting`: how many are parked, by all that was decided. `life_ahead_ms`: what to add to `now_ms` for the time since 1970, for
+    the whole life of the broker."""
+
+    def __init__(self, waiting: int, *, leader_epoch: int, life_ahead_ms: float, now_ms: float) -> None:
+        super().__init__(waiting, leader_epoch=leader_epoch, life_ahead_ms=life_ahead_ms, now_ms=now_ms)
+        self.rejected = self.exhausted = 0
+        self.needs_sweep = False
+        """Records below `floor` may be in the store that are not in memory."""
+        self._locks: list[tuple[float, int]] = []
+
+    # ---- what is there -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_settled(self) -> bool:
+        """Loaded again it would be the same."""
+        return not (self.held or self._unsaved or self._ghosts or self._leaving or self.needs_sweep) and all(
+            entry.code in IN_ORDER for entry in self.entries.values()
+        )
+
+    @property
+    def has_unsaved(self) -> bool:
+        return bool(self._unsaved or self._ghosts)
+
+    @property
+    def has_unsaved_archiving(self) -> bool:
+        return any(self.entries[offset].code == Code.UNSAVED_ARCHIVING for offset in self._unsaved if offset in self.entries)
+
+    def held_by(self) -> dict[str, int]:
+        """How many each member holds."""
+        found: dict[str, int] = {}
+        for entry in self.entries.values():
+            if entry.code == Code.HELD and entry.member_id is not None:
+                found[entry.member_id] = found.get(entry.member_id, 0) + 1
+        return found
+
+    def next_deadline_ms(self) -> float | None:
+        """When expire() and make_ready() should be called next; there may turn out to be nothing to do."""
+        while self._locks and not self._is_lock(*self._locks[0]):
+            heappop(self._locks)
+        due_ms = self._next_due_ms()
+        if not self._locks:
+            return due_ms
+        return self._locks[0][0] if due_ms is None else min(due_ms, self._locks[0][0])
+
+    # ---- time --------------------------------------------------------------------------------------------------------
+
+    def _is_lock(self, deadline_ms: float, offset: int) -> bool:
+        entry = self.entries.get(offset)
+        return entry is not None and entry.code == Code.HELD and entry.deadline_ms == deadline_ms
+
+    def expire(
+        self, now_ms: float, settings: ShareSettings, alive_ms: Callable[[str], float] | None, drawn: Callable[[], float]
+    ) -> RanOutHere:
+        """Take back what has been locked for too long, as SharePartition.expire() does."""
+        by_member: dict[str, int] = {}
+        at_lock_max = prolonged = 0
+        while self._locks and self._locks[0][0] <= now_ms:
+            entry = self.entries.get(self._locks[0][1])
+            if not self._is_lock(*heappop(self._locks)) or entry is None or entry.member_id is None:
+                continue
+            alive = alive_ms(entry.member_id) if settings.lock_max_ms and alive_ms is not None else 0
+            until_ms = entry.since_ms + settings.lock_max_ms
+            if alive > 0 and until_ms > now_ms:
+                self._lock(entry, min(now_ms + min(settings.lock_duration_ms, alive), until_ms))
+                prolonged += 1
+                continue
+            at_lock_max += alive > 0
+            by_member[entry.member_id] = by_member.get(entry.member_id, 0) + 1
+            self._return(entry, now_ms, settings, drawn())
+        return RanOutHere(by_member, at_lock_max, prolonged)
+
+    def _lock(self, entry: Entry, deadline_ms: float) -> None:
+        entry.deadline_ms = deadline_ms
+        heappush(self._locks, (deadline_ms, entry.offset))
+
+    def _return(self, entry: Entry, now_ms: float, settings: ShareSettings, drawn: float) -> None:
+        """What was held comes back at once; to be saved with whatever is written next."""
+        if entry.code == Code.HELD:
+            self.held -= 1
+            entry.code = Code.PENDING
+        entry.member_id = None
+        target = self._released(entry, settings, self._due_ms(entry, settings, now_ms, drawn))
+        if target is None:
+            self._remove(entry)
+            return
+        entry.lane, entry.due_ms = target.lane, target.due_ms
+        self._line_up(entry)
+        if entry.lane is Lane.ARCHIVING:
+            entry.code = Code.UNSAVED_ARCHIVING
+        self._unsaved[entry.offset] = None
+
+    def _due_ms(self, entry: Entry, settings: ShareSettings, now_ms: float, drawn: float) -> float:
+        wait_ms = 0.0 if settings.redelivery is None else settings.redelivery.wait_ms(entry.count, drawn)
+        return now_ms + self._ahead_ms[Lane.REDELIVERY] + wait_ms
+
+    def _released(self, entry: Entry, settings: ShareSettings, due_ms: float) -> Parked | None:
+        """What becomes of a record that comes back; None: it is given up without a dead letter."""
+        if entry.count < settings.delivery_count_limit:
+            return Parked(entry.offset, Lane.REDELIVERY, ceil(due_ms), entry.count, self._leader_epoch)
+        self.exhausted += 1
+        return self._archiving(entry, rejected=False) if settings.dead_letter_queue else None
+
+    def _archiving(self, entry: Entry, *, rejected: bool) -> Parked:
+        return Parked(entry.offset, Lane.ARCHIVING, 0, entry.count, self._leader_epoch, rejected)
+
+    # ---- members -----------------------------------------------------------------------------------------------------
+
+    def park(self, offset: int, due_ms: float, delivery_count: int) -> Parked:
+        """A record of the window that is due at that time of the engine's clock."""
+        due_ms += self._ahead_ms[Lane.REDELIVERY]
+        return Parked(offset, Lane.REDELIVERY, ceil(due_ms), delivery_count, self._leader_epoch)
+
+    def acquire(
+        self, member_id: str, offsets: Sequence[int], now_ms: float, settings: ShareSettings
+    ) -> list[AcquiredRange]:
+        """Lock these for the member, as far as they are still ready; in offset order. The first one is taken in any case; one that is
+        near its delivery limit is taken alone (KAFKA-17541)."""
+        ranges: list[AcquiredRange] = []
+        suspect_from = throttle.threshold(settings.delivery_count_limit)
+        entries = [self._ready[offset] for offset in offsets if offset in self._ready]
+        if entries and entries[0].count < suspect_from:
+            entries = [entry for entry in entries if entry.count < suspect_from]
+        else:
+            del entries[1:]
+        del entries[max(0, settings.max_record_locks - self.held) :]
+        for entry in sorted(entries, key=_offset):
+            offset = entry.offset
+            self._leave_line(entry)
+            self.held += 1
+            entry.code, entry.member_id, entry.since_ms = Code.HELD, member_id, now_ms
+            entry.count = min(entry.count + 1, MAX_DELIVERY_COUNT)
+            self._lock(entry, now_ms + settings.lock_duration_ms)
+            if ranges and ranges[-1].last_offset + 1 == offset and ranges[-1].delivery_count == entry.count:
+                ranges[-1] = ranges[-1]._replace(last_offset=offset)
+            else:
+                ranges.append(AcquiredRange(offset, offset, entry.count))
+        return ranges
+
+    def split(self, member_id: str, batches: Sequence[AckBatch]) -> tuple[list[AckBatch], list[tuple[Entry, list[int]]]]:
+        """What of an acknowledgement list is of the window, and what of parked records, with the types for each of those in order.
+
+        Raises KafkaError(invalid_record_state) for a parked record that is not the member's; nothing has changed then."""
+        rest: list[AckBatch] = []
+        named: dict[int, list[int]] = {}
+        for batch in batches:
+            first, last, types = batch
+            offsets = self._within(first, last)
+            if not offsets:
+                rest.append(batch)
+                continue
+            for offset in offsets:
+                entry, before = self.entries[offset], named.setdefault(offset, [])
+                if entry.code != Code.HELD or entry.member_id != member_id or any(each != Event.RENEW for each in before):
+                    raise KafkaError(ErrorCode.invalid_record_state, f"Offset {offset} is not acquired by this member.")
+                before.append(types[0] if len(types) == 1 else types[offset - first])
+            rest += _without(batch, offsets)
+        return rest, [(self.entries[offset], types) for offset, types in named.items()]
+
+    def _within(self, first: int, last: int) -> list[int]:
+        if last - first < len(self.entries):
+            return [offset for offset in range(first, last + 1) if offset in self.entries]
+        return sorted(offset for offset in self.entries if first <= offset <= last)
+
+    def apply(
+        self, named: Sequence[tuple[Entry, list[int]]], settings: ShareSettings, now_ms: float, drawn: Callable[[], float]
+    ) -> list[tuple[Entry, Parked | None]]:
+        """Carry out what split() gave. What is pending now, and what is to become of it."""
+        pending: list[tuple[Entry, Parked | None]] = []
+        for entry, types in named:
+            if types[0] == Event.RENEW:
+                entry.since_ms = now_ms
+                self._lock(entry, now_ms + settings.lock_duration_ms)
+            ack_type = types[-1]
+            if ack_type == Event.RENEW:
+                continue
+            target = None
+            if ack_type == Event.RELEASE:
+                target = self._released(entry, settings, self._due_ms(entry, settings, now_ms, drawn()))
+            elif ack_type == Event.REJECT:
+                self.rejected += 1
+                target = self._archiving(entry, rejected=True) if settings.dead_letter_queue else None
+            pending.append(self._await(entry, target))
+        return pending
+
+    def release_member(
+        self, member_id: str, settings: ShareSettings, delayed_at_ms: float | None, drawn: Callable[[], float]
+    ) -> list[tuple[Entry, Parked | None]]:
+        """What the member holds comes back; without a delay it keeps its due time, which has passed."""
+        pending = []
+        for entry in [each for each in self.entries.values() if each.code == Code.HELD and each.member_id == member_id]:
+            due_ms = entry.due_ms if delayed_at_ms is None else self._due_ms(entry, settings, delayed_at_ms, drawn())
+            pending.append(self._await(entry, self._released(entry, settings, due_ms)))
+        return pending
+
+    def _await(self, entry: Entry, target: Parked | None) -> tuple[Entry, Parked | None]:
+        entry.code = Code.PENDING
+        self.held -= 1
+        return entry, target
+
+    # ---- what is gone ------------------------------------------------------------------------------------------------
+
+    def lost(self, offsets: Iterable[int]) -> int:
+        """The log has no record there: those that are ready are parked no more. How many there were."""
+        entries = [self._ready[offset] for offset in offsets if offset in self._ready]
+        for entry in entries:
+            self._remove(entry)
+        return len(entries)
+
+    def drop_below(self, new_start_offset: int) -> dict[str, int]:
+        """The log begins there now. What members held below it, by member."""
+        self.floor = new_start_offset
+        self.needs_sweep = self.needs_sweep or self.waiting > 0
+        held: dict[str, int] = {}
+        for entry in [entry for entry in self.entries.values() if entry.offset < new_start_offset]:
+            if entry.code == Code.HELD and entry.member_id is not None:
+                held[entry.member_id] = held.get(entry.member_id, 0) + 1
+            if entry.code == Code.PENDING:
+                continue  # Its write will end, and the sweep finds what that has left.
+            self._remove(entry)
+        return held
+
+    def sweep(self, found: Iterable[Parked]) -> int:
+        """Of these, read from the store, those below the log's start are parked no more. How many."""
+        gone = 0
+        for parked in found:
+            offset = parked.offset
+            if offset < self.floor and not (offset in self.entries or offset in self._ghosts or offset in self._leaving):
+                self._ghosts[offset] = (parked.place,)
+                self.waiting -= 1
+                gone += 1
+        return gone
+
+    # ---- dead letters ------------------------------------------------------------------------------------------------
+
+    @property
+    def has_dead_letters(self) -> bool:
+        return self._orders[Lane.ARCHIVING].size > 0 and any(entry.code == Code.ARCHIVING for entry in self.entries.values())
+
+    @property
+    def has_archiving(self) -> bool:
+        """A record may be saved as ARCHIVING."""
+        if self._ghosts or self._leaving or not self._orders[Lane.ARCHIVING].is_complete:
+            return True
+        return any(entry.code in DEAD or entry.code == Code.PENDING for entry in self.entries.values())
+
+    def take_dead_letters(self) -> list[DeadLetter]:
+        taken = []
+        for entry in sorted((each for each in self.entries.values() if each.code == Code.ARCHIVING), key=_offset):
+            entry.code = Code.HANDED_OUT
+            cause = DeadLetterCause.REJECTED if entry.rejected else DeadLetterCause.EXHAUSTED
+            taken.append(DeadLetter(entry.offset, entry.offset, entry.count, cause))
+        return taken
+
+    def handed_out(self, runs: Iterable[tuple[int, int]]) -> list[int]:
+        """Which of these offsets are parked records that were handed out as dead letters."""
+        found = [offset for first, last in runs for offset in self._within(first, last)]
+        return [offset for offset in found if self.entries[offset].code == Code.HANDED_OUT]
+
+    def dead_lettered(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            self._remove(self.entries[offset])
+
+    def give_back_dead_letters(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            self.entries[offset].code = Code.ARCHIVING
+
+    # ---- saving ------------------------------------------------------------------------------------------------------
+
+    def write(
+        self, pending: Sequence[tuple[Entry, Parked | None]], new: Sequence[Parked]
+    ) -> tuple[tuple[ParkingChange, ...], ParkingWrite]:
+        """What to say of all this in one write, and along with it whatever waits to be saved."""
+        ghosts, self._ghosts = self._ghosts, {}
+        arriving = [(parked, ghosts.pop(parked.offset, ())) for parked in new]
+        self.waiting += len(arriving)
+        changes = [ParkingChange(parked.offset, places, parked) for parked, places in arriving]
+        changes += [ParkingChange(offset, places, None) for offset, places in ghosts.items()]
+        for change in changes:
+            self._leaving[change.offset] = self._leaving.get(change.offset, 0) + 1
+        decided = []
+        for offset in self._unsaved:
+            entry = self.entries.get(offset)
+            if entry is not None and entry.code not in (Code.HELD, Code.PENDING):
+                decided.append((entry, entry.as_parked(self._leader_epoch)))
+        self._unsaved = {}
+        for entry, target in (*decided, *pending):
+            changes.append(ParkingChange(entry.offset, tuple(entry.places), target))
+            if target is None:
+                self.waiting -= 1
+            else:
+                entry.places.append(target.place)
+        return tuple(changes), ParkingWrite(pending, arriving, decided, ghosts)
+
+    def persisted(self, write: ParkingWrite) -> None:
+        for offset, places in write.ghosts.items():
+            self._unmark(offset)
+            self._removed(places)
+        for parked, places in write.new:
+            self._unmark(parked.offset)
+            self._removed(places, parked)
+            if parked.offset < self.floor:
+                self.needs_sweep = True
+            elif self._orders[parked.lane].saved(parked):
+                entry = self.entries[parked.offset] = Entry(parked)
+                self._line_up(entry)
+        for entry, parked in write.decided:
+            self._stands(entry, parked, is_pending=False)
+        for entry, target in write.pending:
+            if target is not None:
+                self._stands(entry, target, is_pending=True)
+            elif self.entries.get(entry.offset) is entry:
+                self._removed(entry.places)
+                self._forget(entry)
+        self._shrink()
+
+    def _removed(self, places: Iterable[Place], parked: Parked | None = None) -> None:
+        """Nothing stands there in the store any more, but for `parked`."""
+        for place in places:
+            if parked is None or place != parked.place:
+                self._orders[place.lane].removed(place)
+
+    def _stands(self, entry: Entry, parked: Parked, *, is_pending: bool) -> None:
+        """It stands there in the store now, and nowhere that was said before."""
+        if parked.place in entry.places:
+            i = entry.places.index(parked.place)
+            self._removed(entry.places[:i], parked)
+            del entry.places[:i]
+        if self.entries.get(entry.offset) is not entry:
+            return
+        belongs = self._orders[parked.lane].saved(parked)
+        if is_pending:
+            entry.member_id = None
+            entry.lane, entry.due_ms, entry.rejected = parked.lane, parked.due_ms, parked.rejected
+            if entry.offset < self.floor:
+                self._remove(entry)
+                return
+            self._line_up(entry)
+        elif entry.code == Code.UNSAVED_ARCHIVING and parked.lane is Lane.ARCHIVING and entry.offset not in self._unsaved:
+            entry.code = Code.ARCHIVING
+        if not belongs and self._can_be_forgotten(entry):
+            self._forget(entry)
+
+    def failed(self, write: ParkingWrite, now_ms: float, settings: ShareSettings, drawn: Callable[[], float]) -> int:
+        """Nothing of it is known to be saved. How many of the pending ones are their holders' again."""
+        for offset, places in write.ghosts.items():
+            self._unmark(offset)
+            self._ghosts[offset] = (*self._ghosts.get(offset, ()), *places)
+        for parked, places in write.new:
+            self._unmark(parked.offset)
+            self.waiting -= 1
+            self._ghosts[parked.offset] = (*self._ghosts.get(parked.offset, ()), *places, parked.place)
+        for entry, _ in write.decided:
+            if self.entries.get(entry.offset) is entry:
+                self._unsaved[entry.offset] = None
+        still_held = 0
+        for entry, target in write.pending:
+            if target is None:
+                self.waiting += 1
+            if self.entries.get(entry.offset) is not entry:
+                continue
+            if entry.offset < self.floor:
+                self._remove(entry)
+            elif entry.deadline_ms > now_ms:
+                entry.code = Code.HELD
+                self.held += 1
+                still_held += 1
+                heappush(self._locks, (entry.deadline_ms, entry.offset))
+            else:
+                self._return(entry, now_ms, settings, drawn())
+        return still_held
+
+    def _unmark(self, offset: int) -> None:
+        left = self._leaving[offset] - 1
+        if left:
+            self._leaving[offset] = left
+        else:
+            del self._leaving[offset]
+
+
+def _without(batch: AckBatch, offsets: Sequence[int]) -> Iterator[AckBatch]:
+    """The batch in pieces, without these offsets, which lie in it in order."""
+    first, last, types = batch
+    at = first
+    for offset in (*offsets, last + 1):
+        if at < offset:
+            yield AckBatch(at, offset - 1, types if len(types) == 1 else types[at - first : offset - first])
+        at = offset + 1

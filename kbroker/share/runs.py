@@ -1,0 +1,47 @@
+"""Runs of offsets, first and last; and what stored state must look like. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from kbroker.share.effects import StateBatch
+from kbroker.share.in_flight import MAX_SPAN
+from kbroker.share.record_state import MAX_DELIVERY_COUNT, RecordState
+
+Runs: TypeAlias = list[tuple[int, int]]
+
+
+def size_of(runs: Runs) -> int:
+    """How many offsets they have."""
+    return sum(last - first + 1 for first, last in runs)
+
+
+def joined_runs(runs: Sequence[tuple[int, int]]) -> Runs:
+    """Runs in offset order, neighbours joined."""
+    if len(runs) < 2:
+        return list(runs)
+    found: Runs = []
+    for first, last in sorted(runs):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        else:
+            found.append((first, last))
+    return found
+
+
+def check_state(start_offset: int, batches: Sequence[StateBatch]) -> None:
+    """Raises ValueError for state that makes no sense. `batches` in order of their first offsets."""
+    if start_offset < 0:
+        raise ValueError(f"start offset {start_offset}")
+    next_offset = start_offset
+    for batch in batches:
+        if batch.first_offset < next_offset or batch.last_offset < batch.first_offset:
+            raise ValueError(f"{batch}: below the start offset, upside down, or overlapping the one before")
+        if batch.state not in RecordState.__members__.values():
+            raise ValueError(f"{batch}: unknown record state")
+        if not 0 <= batch.delivery_count <= MAX_DELIVERY_COUNT:
+            raise ValueError(f"{batch}: delivery count out of range")
+        next_offset = batch.last_offset + 1
+    if next_offset - start_offset > MAX_SPAN:
+        raise ValueError(f"state for {next_offset - start_offset} offsets from {start_offset} on, more than {MAX_SPAN}")

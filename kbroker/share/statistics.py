@@ -1,0 +1,92 @@
+"""The numbers of one share-partition, for metrics and views. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kbroker.share.in_flight import InFlightWindow
+from kbroker.share.in_flight_view import batch_count
+from kbroker.share.parking import Parking
+from kbroker.share.record_state import ARCHIVING_CODES, PENDING_CODES, WAITING, RecordState
+
+
+@dataclass(frozen=True, slots=True)
+class SharePartitionStatistics:
+    """`in_flight` counts offsets from SPSO to SPEO, in cached `batches`; the seven after it count records by state (`waiting`: for
+    their redelivery; `pending`: being persisted, not counted elsewhere). `parked` wait outside the window, `parked_held` of them are
+    acquired. From `acquired_records` on they count since the share-partition was loaded: `rejected` by clients and `exhausted`, the
+    delivery limit reached, when that happens, even if saving it fails and it happens again; `dead_lettered` what dead_lettered() has
+    ended."""
+
+    start_offset: int
+    end_offset: int
+    in_flight: int
+    batches: int
+    available: int
+    waiting: int
+    acquired: int
+    pending: int
+    acknowledged: int
+    archiving: int
+    archived: int
+    delivery_complete_count: int
+    parked: int
+    parked_held: int
+    locks: int
+    writes_under_way: int
+    acquired_records: int
+    redeliveries: int
+    lock_timeouts: int
+    prolonged_locks: int
+    failed_writes: int
+    rejected: int
+    exhausted: int
+    dead_lettered: int
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a share-partition counts itself; see above."""
+
+    acquired_records: int = 0
+    redeliveries: int = 0
+    lock_timeouts: int = 0
+    prolonged_locks: int = 0
+    failed_writes: int = 0
+    dead_lettered: int = 0
+
+
+def statistics_of(
+    window: InFlightWindow, parking: Parking | None, counters: Counters, writes_under_way: int
+) -> SharePartitionStatistics:
+    first, last = window.start_offset, window.end_offset
+
+    def count(*codes: int) -> int:
+        return window.count_of(codes, first, last) if window.states else 0
+
+    return SharePartitionStatistics(
+        start_offset=first,
+        end_offset=last,
+        in_flight=window.in_flight,
+        batches=batch_count(window),
+        available=count(RecordState.AVAILABLE),
+        waiting=count(WAITING),
+        acquired=count(RecordState.ACQUIRED),
+        pending=count(*PENDING_CODES),
+        acknowledged=count(RecordState.ACKNOWLEDGED),
+        archiving=count(*ARCHIVING_CODES),
+        archived=count(RecordState.ARCHIVED),
+        delivery_complete_count=window.complete,
+        parked=0 if parking is None else parking.waiting,
+        parked_held=0 if parking is None else parking.held,
+        locks=len(window.locks),
+        writes_under_way=writes_under_way,
+        acquired_records=counters.acquired_records,
+        redeliveries=counters.redeliveries,
+        lock_timeouts=counters.lock_timeouts,
+        prolonged_locks=counters.prolonged_locks,
+        failed_writes=counters.failed_writes,
+        rejected=window.rejected + (0 if parking is None else parking.rejected),
+        exhausted=window.exhausted + (0 if parking is None else parking.exhausted),
+        dead_lettered=counters.dead_lettered,
+    )

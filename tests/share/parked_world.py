@@ -1,0 +1,494 @@
+"""A share-partition whose long waits are parked, a store for them, and a checker of what members see.
+
+The store applies what writes say as a persister does: in the order of submission, a failed write takes along
+those behind it. It may be one store (a write is kept whole or not at all) or two (parked records first, then
+the state: of a write that failed the first part may have been kept).
+
+The checker knows the promises alone: one holder at a time, never before the due time, never again once an
+accept was confirmed, counts that rise by one, one dead letter for each record that is given up, and nothing
+that is lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.share.effects import AckBatch, AcquiredRange, Persist, ShareSettings, StateBatch
+from kbroker.share.held import HeldRecords
+from kbroker.share.parked import Lane, Parked, Place
+from kbroker.share.parking import Parking
+from kbroker.share.redelivery import Redelivery
+from kbroker.share.share_partition import AcquireMode, SharePartition
+from kbroker.share.state_batches import combine
+from tests.share.queue_driver import ACCEPT, GAP, REJECT, RELEASE, RENEW
+
+MEMBERS = ("a", "b", "c")
+LOCK_MS = 100
+PARK_FROM_MS = 50
+LIFE_AHEAD_MS = 1_000_000
+READ_AT_ONCE = 3
+_FINAL = (2, 4)
+
+
+@dataclass
+class Store:
+    """What is on disk."""
+
+    start: int
+    batches: tuple[StateBatch, ...] = ()
+    places: dict[Place, Parked] = field(default_factory=dict)
+    offsets: dict[int, Place] = field(default_factory=dict)
+    waiting: int = 0
+
+    def keep_parked(self, persist: Persist) -> None:
+        for offset, stale, parked in persist.parking:
+            for place in stale:
+                assert place.offset == offset
+                self.places.pop(place, None)
+            if parked is None:
+                self.offsets.pop(offset, None)
+            else:
+                assert parked.offset == offset
+                self.places[parked.place] = parked
+                self.offsets[offset] = parked.place
+        if persist.parking:
+            self.waiting = persist.waiting
+
+    def keep_state(self, persist: Persist) -> None:
+        self.start = max(self.start, persist.start_offset)
+        self.batches = combine(self.batches, persist.batches, self.start)
+
+    def is_final(self, offset: int) -> bool:
+        return offset < self.start or any(b.first_offset <= offset <= b.last_offset and b.state in _FINAL for b in self.batches)
+
+    def load(self) -> None:
+        """What a persister of two stores does: a parked record counts only once its place in the window is final."""
+        for offset, place in list(self.offsets.items()):
+            if not self.is_final(offset):
+                del self.offsets[offset], self.places[place]
+        self.waiting = len(self.offsets)
+
+    def read(self, lane: Lane, after: tuple[int, int]) -> list[Parked]:
+        found = [parked for place, parked in self.places.items() if place.lane == lane and (place.due_ms, place.offset) > after]
+        return sorted(found, key=lambda parked: parked.place)[:READ_AT_ONCE]
+
+
+@dataclass
+class Job:
+    """What the checker knows of a record: `count` of its last delivery, who has it and until when, from when on it may be delivered again
+    (in this life). `done`: an accept was confirmed. `given_up`: a dead letter is owed."""
+
+    count: int = 0
+    least_count: int = 0
+    member: str | None = None
+    deadline_ms: float = 0
+    due_ms: float = 0
+    done: bool = False
+    given_up: bool = False
+    gone: bool = False
+
+
+class World:
+    def __init__(self, rnd: Random) -> None:
+        self.rnd = rnd
+        self.two_stores = rnd.random() < 0.5
+        self.failures = rnd.choice((0.0, 0.1, 0.4))
+        self.settings = ShareSettings(
+            delivery_count_limit=rnd.choice((2, 3, 6)),
+            lock_duration_ms=LOCK_MS,
+            max_record_locks=rnd.choice((6, 30)),
+            dead_letter_queue=rnd.random() < 0.7,
+            redelivery=Redelivery(rnd.choice((30, 60, 300)), 2, 600, 0),
+            lock_max_ms=rnd.choice((0, 250)),
+            park_from_ms=PARK_FROM_MS,
+        )
+        self.now_ms = 0.0
+        self.log_start = self.log_end = self.life = 0
+        self.jobs: dict[int, Job] = {}
+        self.store = Store(0)
+        self.writes: list[tuple[Persist, dict[int, int], str | None]] = []
+        self.dead_letters: dict[int, int] = {}
+        self.reads: list[tuple[Lane, list[Parked] | None, tuple[int, int]]] = []
+        self.parked_ever = self.parked_delivered = 0
+        self.append()
+        self._load()
+
+    def _load(self) -> None:
+        if self.two_stores:
+            self.store.load()
+        assert self.store.waiting == len(self.store.offsets) == len(self.store.places)
+        self.writes, self.reads = [], []
+        self.sp = SharePartition.load(
+            self.settings, start_offset=self.store.start, state_batches=self.store.batches, state_epoch=0, leader_epoch=self.life
+        )
+        self.parking = Parking(self.store.waiting, leader_epoch=self.life, life_ahead_ms=LIFE_AHEAD_MS, now_ms=self.now_ms)
+        for order in self.parking._orders.values():
+            order.few, order.many = 2, 5
+        self.sp.parking = self.parking
+        self.held = HeldRecords()
+        self.sp.count_held(self.held)
+        self._take_writes_anyway()
+
+    # ---- commands ----------------------------------------------------------------------------------------------------
+
+    def append(self) -> None:
+        for _ in range(self.rnd.randint(1, 8)):
+            self.jobs[self.log_end] = Job()
+            self.log_end += 1
+
+    def fetch(self, member: str | None = None) -> None:
+        self._move_log_start()
+        member = member or self.rnd.choice(MEMBERS)
+        offset = self.sp.offset_to_acquire()
+        if offset is None or offset >= self.log_end:
+            return
+        ranges = self.sp.acquire(
+            member,
+            mode=AcquireMode.RECORD_LIMIT,
+            batch_size=1,
+            max_records=self.rnd.choice((1, 2, 5)),
+            fetch_offset=offset,
+            batches=[(each, each) for each in range(offset, self.log_end)],
+            now_ms=self.now_ms,
+        )
+        self._delivered(member, ranges)
+
+    def fetch_parked(self, member: str | None = None) -> None:
+        self._move_log_start()
+        member = member or self.rnd.choice(MEMBERS)
+        turn = self.parking.in_turn()[: self.rnd.choice((1, 2, 5))]
+        ready = self.sp.parked_ready
+        ranges = self.sp.acquire_parked(member, turn, now_ms=self.now_ms)
+        assert bool(ranges) == (bool(turn) and ready > 0)
+        assert not ranges or ranges[0].first_offset <= turn[0] or len(turn) > 1
+        self.parked_delivered += sum(last - first + 1 for first, last, _ in ranges)
+        self._delivered(member, ranges)
+
+    def _delivered(self, member: str, ranges: list[AcquiredRange]) -> None:
+        for first, last, count in ranges:
+            for offset in range(first, last + 1):
+                job = self.jobs[offset]
+                assert not job.done, f"{offset} again after a confirmed accept"
+                assert not job.gone, f"{offset} is below the log's start"
+                assert not job.given_up, f"{offset} is a dead letter"
+                assert job.member is None, f"{offset} is held by {job.member}"
+                assert job.due_ms <= self.now_ms, f"{offset} before its time"
+                assert count <= self.settings.delivery_count_limit
+                assert job.least_count < count <= job.count + 1, f"{offset}: delivery {count} after {job.count}"
+                job.count = job.least_count = count
+                job.member, job.deadline_ms = member, self.now_ms + LOCK_MS
+
+    def acknowledge(self) -> None:
+        member = self.rnd.choice(MEMBERS)
+        held = sorted(offset for offset, job in self.jobs.items() if job.member == member)
+        if not held:
+            return
+        chosen = [offset for offset in held if self.rnd.random() < 0.6] or held[:1]
+        if self.rnd.random() < 0.1:
+            chosen = sorted({*chosen, self.rnd.randrange(self.log_end)})
+        types = {offset: self.rnd.choice((ACCEPT, ACCEPT, RELEASE, RELEASE, REJECT, RENEW, GAP)) for offset in chosen}
+        self._acknowledge(member, types)
+
+    def _acknowledge(self, member: str, types: dict[int, int]) -> None:
+        batches = []
+        for offset, ack_type in types.items():
+            before = batches[-1] if batches else None
+            if before is not None and before.last_offset + 1 == offset and self.rnd.random() < 0.7:
+                batches[-1] = AckBatch(before.first_offset, offset, (*before.types, ack_type))
+            else:
+                batches.append(AckBatch(offset, offset, (ack_type,)))
+        strange = [offset for offset in types if self.jobs[offset].member != member and not self.jobs[offset].gone]
+        try:
+            persist = self.sp.acknowledge(member, batches, now_ms=self.now_ms)
+        except KafkaError as error:
+            refused = error.code
+        else:
+            refused = ErrorCode.none
+        if refused is not ErrorCode.none:
+            assert strange, "a member may acknowledge what it holds"
+            return
+        said = {}
+        for offset, ack_type in types.items():
+            job = self.jobs[offset]
+            if job.member != member:
+                continue  # below the start offset: skipped without a word
+            if ack_type == RENEW:
+                job.deadline_ms = self.now_ms + LOCK_MS
+            else:
+                said[offset] = ack_type
+                job.member = "saving"
+                if ack_type == RELEASE:
+                    self._waits(job)
+        self._began(persist, said, member)
+
+    def _waits(self, job: Job) -> None:
+        assert self.settings.redelivery is not None
+        job.due_ms = self.now_ms + self.settings.redelivery.wait_ms(job.count, 0)
+
+    def release(self) -> None:
+        member = self.rnd.choice(MEMBERS)
+        in_order = self.rnd.random() < 0.5
+        persist = self.sp.release_member(member, delayed_at_ms=None if in_order else self.now_ms)
+        held = {offset: RELEASE for offset, job in self.jobs.items() if job.member == member}
+        for offset in held:
+            self.jobs[offset].member = "saving"
+            if not in_order:
+                self._waits(self.jobs[offset])
+        assert (persist is None) == (not held)
+        self._began(persist, held, member)
+
+    def wait(self) -> None:
+        self.now_ms += self.rnd.choice((1, 10, LOCK_MS // 2, LOCK_MS))
+        self.expire()
+
+    def expire(self) -> None:
+        alive = {member: self.rnd.choice((0, 1000)) for member in (*MEMBERS, "drain")}
+        due = [(offset, job) for offset, job in self.jobs.items() if job.member in alive and job.deadline_ms <= self.now_ms]
+        deadline_ms = self.sp.next_deadline_ms()
+        assert not due or (deadline_ms is not None and deadline_ms <= self.now_ms)
+        prolonged = self.sp.statistics().prolonged_locks
+        persist = self.sp.expire(self.now_ms, alive.__getitem__)
+        prolonged = self.sp.statistics().prolonged_locks - prolonged
+        held = {run[0] for run in self._holdings()}
+        for offset, job in due:
+            if offset in held:
+                job.deadline_ms = self._deadline_of(offset)  # prolonged; by how much is the other model's business
+                prolonged -= 1
+                continue
+            job.member = None
+            self._waits(job)
+        assert prolonged == 0
+        self._began(persist, {}, None)
+        self.sp.end_waits(self.now_ms, self.now_ms + LIFE_AHEAD_MS)
+
+    def _deadline_of(self, offset: int) -> float:
+        if offset in self.parking.entries:
+            return self.parking.entries[offset].deadline_ms
+        window = self.sp._window
+        return window.locks.by_number[window.lock_numbers[offset - window.base]].deadline_ms
+
+    def _holdings(self) -> list[tuple[int, str]]:
+        window = self.sp.in_flight_view(self.now_ms).ranges
+        held = [
+            (offset, str(run.member_id))
+            for run in window
+            if run.state == "acquired" and not run.is_saving
+            for offset in range(run.first_offset, run.last_offset + 1)
+        ]
+        return held + [(entry.offset, str(entry.member_id)) for entry in self.parking.entries.values() if entry.code.name == "HELD"]
+
+    def trim(self) -> None:
+        if self.rnd.random() < 0.3:
+            self.log_start = self.rnd.randint(self.log_start, min(self.log_start + 6, self.log_end))
+
+    def _move_log_start(self) -> None:
+        """What a fetch does before all else."""
+        if self.sp.start_offset < self.log_start:
+            self._began(self.sp.log_start_moved(self.log_start), {}, None)
+        self._began(self.sp.parked_below(self.log_start), {}, None)
+        for offset, job in self.jobs.items():
+            if offset < self.log_start:
+                job.gone, job.member = True, None
+
+    def sweep(self) -> None:
+        if not self.parking.needs_sweep:
+            return
+        self.parking.needs_sweep = False
+        at = 0
+        while found := [self.store.places[self.store.offsets[o]] for o in sorted(self.store.offsets) if o >= at][:READ_AT_ONCE]:
+            self._began(self.sp.sweep_parked(found), {}, None)
+            at = found[-1].offset + 1
+            if at > self.parking.floor:
+                break
+
+    def read(self) -> None:
+        """Begin a read of parked records, or end one that was begun; it shows the store at one of these moments."""
+        if self.reads and self.rnd.random() < 0.7:
+            lane, found, after = self.reads.pop()
+            if self.rnd.random() < 0.05:
+                self.parking.fail_read(lane)
+                return
+            shown = self.store.read(lane, after) if found is None else found
+            self.parking.end_read(lane, shown, self.settings, lambda _: False, READ_AT_ONCE)
+            return
+        wanted = self.parking.begin_read()
+        if wanted is not None:
+            lane, after = wanted
+            self.reads.append((lane, self.store.read(lane, after) if self.rnd.random() < 0.5 else None, after))
+
+    # ---- saving ------------------------------------------------------------------------------------------------------
+
+    def _began(self, persist: Persist | None, said: dict[int, int], holder: str | None) -> None:
+        if persist is None:
+            assert not said
+            return
+        self.parked_ever += sum(change.parked is not None for change in persist.parking)
+        self.writes.append((persist, said, holder))
+
+    def settle(self) -> None:
+        if not self.writes:
+            return
+        if self.rnd.random() >= self.failures:
+            persist, said, _ = self.writes.pop(0)
+            self._keep(persist)
+            self.sp.persisted(persist.token)
+            self._succeeded(said)
+            return
+        failed, self.writes = self.writes, []  # and everything behind it
+        if self.two_stores and self.rnd.random() < 0.5:
+            self.store.keep_parked(failed[0][0])
+        for persist, said, holder in failed:
+            self.sp.persist_failed(persist.token, now_ms=self.now_ms)
+            for offset in said:
+                job = self.jobs[offset]
+                if job.gone:
+                    job.member = None
+                elif job.deadline_ms > self.now_ms:
+                    job.member, job.due_ms = holder, 0
+                else:
+                    job.member = None
+                    self._waits(job)
+
+    def _keep(self, persist: Persist) -> None:
+        self.store.keep_parked(persist)
+        self.store.keep_state(persist)
+
+    def _keep_some(self, persist: Persist) -> bool:
+        """Of a write that was under way in a crash; whether all of it was kept."""
+        kept = self.rnd.random()
+        if kept < 0.5:
+            self._keep(persist)
+        elif kept < 0.7 and self.two_stores:
+            self.store.keep_parked(persist)
+        return kept < 0.5
+
+    def _succeeded(self, said: dict[int, int]) -> None:
+        for offset, ack_type in said.items():
+            job = self.jobs[offset]
+            job.member = None
+            if ack_type in (ACCEPT, GAP) or (ack_type == REJECT and not self.settings.dead_letter_queue):
+                job.done = True
+            elif ack_type == REJECT or (job.count >= self.settings.delivery_count_limit and self.settings.dead_letter_queue):
+                job.given_up = True
+
+    def crash(self) -> None:
+        """kill -9: writes under way were kept or not, and those behind one that was not were not."""
+        for persist, _, _ in self.writes:
+            if not self._keep_some(persist):
+                break
+        self._forget_life()
+        self._load()
+
+    def unload(self) -> None:
+        """Forgotten, and loaded again."""
+        if self.sp.is_settled and not self.writes:
+            self._check_store()
+            self._forget_life()
+            self._load()
+
+    def _forget_life(self) -> None:
+        """What an earlier life promised of times counts no more, nor what it had not saved of deliveries."""
+        self.life += 1
+        for job in self.jobs.values():
+            job.member, job.due_ms, job.least_count = None, 0, 0
+
+    def _take_writes_anyway(self) -> None:
+        """A write that failed may be in the store: the record may have ended by it."""
+        for offset, job in self.jobs.items():
+            if self.store.is_final(offset) and offset not in self.store.offsets:
+                job.done = job.done or not job.given_up
+            if job.done and offset in self.store.offsets:
+                raise AssertionError(f"{offset} is parked although it is done with")
+
+    # ---- dead letters ------------------------------------------------------------------------------------------------
+
+    def bury(self) -> None:
+        """Take dead letters, write some, end some, give some back."""
+        letters = self.sp.take_dead_letters()
+        ended, returned = [], []
+        for letter in letters:
+            for offset in range(letter.first_offset, letter.last_offset + 1):
+                job = self.jobs[offset]
+                assert not job.done or offset in self.dead_letters
+                assert job.member is None
+                assert self._is_saved_as_archiving(offset), f"a crash now would forget that {offset} is to be a dead letter"
+                if self.rnd.random() < 0.7:
+                    if offset not in self.dead_letters:  # a writer looks into the queue after a crash
+                        self.dead_letters[offset] = letter.delivery_count
+                    job.given_up = True
+                    ended.append((offset, offset))
+                else:
+                    returned.append((offset, offset))
+        self.sp.give_back_dead_letters(returned)
+        if ended:
+            self._began(self.sp.dead_lettered(ended), {}, None)
+        if self.rnd.random() < 0.5:
+            self._began(self.sp.retry_unsaved(), {}, None)
+
+    def _is_saved_as_archiving(self, offset: int) -> bool:
+        if offset in self.store.offsets:
+            return self.store.offsets[offset].lane is Lane.ARCHIVING
+        return any(b.first_offset <= offset <= b.last_offset and b.state in (3, 4) for b in self.store.batches)
+
+    # ---- checks ------------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        holders: dict[int, str] = dict(self._holdings())
+        assert len(holders) == len(self._holdings()), "held twice"
+        for offset, job in self.jobs.items():
+            if job.member in (*MEMBERS, "drain") and offset >= self.log_start:
+                assert holders.get(offset) == job.member, (offset, job)
+        counted: dict[str, int] = {}
+        for member in holders.values():
+            counted[member] = counted.get(member, 0) + 1
+        for _, said, holder in self.writes:
+            if holder is not None:
+                counted[holder] = counted.get(holder, 0) + len(said)
+        assert self.held.counts() == counted
+        assert len(self.parking.entries) <= 2 * 5 + 30 + sum(len(write[1]) for write in self.writes) + 8
+
+    def _check_store(self) -> None:
+        """With nothing under way."""
+        store = self.store
+        assert store.waiting == len(store.offsets) == len(store.places) == self.parking.waiting
+        assert sorted(store.offsets.values()) == sorted(store.places)
+
+    def drain(self) -> None:
+        """Somebody goes on fetching and accepting: everything ends, and nothing was lost."""
+        self.failures = 0.0
+        for _ in range(40 + 12 * len(self.jobs)):
+            while self.writes:
+                self.settle()
+            self.now_ms += LOCK_MS
+            self.expire()
+            for _ in range(4):
+                self.read()
+            self.fetch("drain")
+            self.fetch_parked("drain")
+            self.check()
+            held = sorted(offset for offset, job in self.jobs.items() if job.member == "drain")
+            if held:
+                self._acknowledge("drain", dict.fromkeys(held, ACCEPT))
+            while self.writes:
+                self.settle()
+            self.bury()
+            self.sweep()
+            if self.is_empty():
+                break
+        while self.writes:
+            self.settle()
+        for offset, job in self.jobs.items():
+            is_over = job.done or job.given_up or job.gone or offset in self.dead_letters
+            assert is_over or job.count >= self.settings.delivery_count_limit, f"{offset} is lost"
+            assert not job.given_up or job.gone or offset in self.dead_letters, f"the dead letter of {offset} is lost"
+        assert self.sp.is_settled
+        self._check_store()
+        assert not self.store.offsets
+        assert self.parking.waiting == 0
+
+    def is_empty(self) -> bool:
+        offset = self.sp.offset_to_acquire()
+        is_read = offset is None or offset >= self.log_end
+        return is_read and not self.writes and not self.parking.waiting and self.sp.is_settled and not self.sp.has_archiving

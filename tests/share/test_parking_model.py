@@ -1,0 +1,53 @@
+"""Random lives of share-partitions that park records; see parked_world.py."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tests.share.parked_world import World
+
+COMMANDS = {
+    World.append: 3,
+    World.fetch: 6,
+    World.fetch_parked: 5,
+    World.acknowledge: 8,
+    World.release: 1,
+    World.wait: 6,
+    World.read: 4,
+    World.settle: 10,
+    World.bury: 2,
+    World.trim: 1,
+    World.sweep: 1,
+    World.crash: 1,
+    World.unload: 1,
+}
+
+
+def run(seed: int, steps: int) -> World:
+    rnd = Random(seed)
+    world = World(rnd)
+    commands = rnd.choices(list(COMMANDS), list(COMMANDS.values()), k=steps)
+    for command in commands:
+        command(world)
+        world.check()
+    world.drain()
+    return world
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_random_lives(block: int) -> None:
+    parked = delivered = 0
+    for seed in range(block * 100, block * 100 + 100):
+        world = run(seed, 200)
+        parked += world.parked_ever
+        delivered += world.parked_delivered
+    assert parked > 1000
+    assert delivered > 500
+
+
+@pytest.mark.full
+def test_a_million_commands() -> None:
+    for seed in range(10_000, 12_000):
+        run(seed, 500)
