@@ -14,6 +14,10 @@ _INT, _DOUBLE, _STRING = ConfigType.INT, ConfigType.DOUBLE, ConfigType.STRING
 _DAY_MS = 86_400_000
 LOCK_MAX_LIMIT_MS: Final = _DAY_MS
 
+PARK_FROM_MS: Final = 1000
+"""Waits that are longer are spent outside the in-flight window: a record there holds back the start offset, and counts as in
+flight. Shorter ones are not worth two writes."""
+
 PREFETCH: Final = "kbroker.queue.prefetch"
 REDELIVERY_DELAY: Final = "kbroker.queue.redelivery.delay.ms"
 REDELIVERY_MULTIPLIER: Final = "kbroker.queue.redelivery.multiplier"

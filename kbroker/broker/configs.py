@@ -22,6 +22,7 @@ from kbroker.coordinator.share_group_api import ShareGroupSettings
 from kbroker.queue_configs import (
     ASSIGNMENT,
     LOCK_MAX,
+    PARK_FROM_MS,
     PREFETCH,
     REDELIVERY_DELAY,
     REDELIVERY_JITTER,
@@ -167,6 +168,7 @@ class Configs:
             prefetch=config[PREFETCH],
             redelivery=_redelivery(config),
             lock_max_ms=config[LOCK_MAX],
+            park_from_ms=PARK_FROM_MS,
         )
         return settings
 

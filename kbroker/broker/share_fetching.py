@@ -19,6 +19,7 @@ import trio
 from kbroker.broker.connection import Connection
 from kbroker.broker.deadlines import now_ms
 from kbroker.broker.opened_batches import BatchOpener
+from kbroker.broker.parked_fetching import plan_parked
 from kbroker.broker.share_groups import LoadedSharePartition
 from kbroker.broker.share_records import Walked, front_of, walk, whole_batches
 from kbroker.broker.waiting import Waiter
@@ -26,6 +27,7 @@ from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.metrics import TopicMetrics
 from kbroker.protocol.hot import ShareFetchRow, share_fetch_row
 from kbroker.records import Buffer
+from kbroker.share.effects import AcquiredRange
 from kbroker.share.held import HeldRecords
 from kbroker.share.persister import TopicPartition
 from kbroker.share.session import SessionPartition
@@ -181,6 +183,7 @@ class ShareFetching:
         if (held := self._broker.share_groups.held) or self._held is not None:
             self._see_to_prefetch(held.get(self._group_id))
         acquirable = []
+        parked = []
         for place, loaded in watched.items():
             engine = loaded.engine
             if engine is None:
@@ -189,20 +192,32 @@ class ShareFetching:
                 self._rows[place.partition] = ShareFetchRow(place.partition.partition)
             if engine.start_offset < (log_start_offset := loaded.partition.log_start_offset):
                 self._broker.share_groups.save_later(loaded, engine.log_start_moved(log_start_offset))
-            if (offset := engine.offset_to_acquire()) is not None:
+            offset = engine.offset_to_acquire()
+            if engine.parking is not None:
+                self._broker.share_groups.save_later(loaded, engine.parked_below(log_start_offset))
+                if engine.parked_ready and (loaded.is_parked_turn or offset is None or offset >= loaded.partition.high_watermark):
+                    parked.append((place.partition, loaded))
+                    continue
+            if offset is not None:
                 acquirable.append((place.partition, loaded, offset))
         if self._limits.max_bytes < 0:  # Kafka finds out with the first read, even at the log's end.
             for partition, _, _ in acquirable:
                 self._fail(partition, KafkaError(ErrorCode.unknown_server_error))
             return bool(acquirable)
         usable = [each for each in acquirable if each[2] < each[1].partition.high_watermark and self._budget > 0]
-        self._usable = len(usable)
-        if not usable:
+        self._usable = len(usable) + len(parked)
+        if not self._usable:
             return False
-        share_bytes = self._limits.max_bytes // len(usable) or 1
-        if self._limits.min_bytes > 1 and not expired and not self._has_min_bytes(usable, share_bytes):
+        share_bytes = self._limits.max_bytes // self._usable or 1
+        if self._limits.min_bytes > 1 and not expired and not parked and not self._has_min_bytes(usable, share_bytes):
             return False
         acquired_any = False
+        for partition, loaded in parked:
+            if self._budget > 0:
+                try:
+                    acquired_any |= await self._acquire_parked(partition, loaded, share_bytes)
+                except KafkaError as error:
+                    self._fail(partition, error)
         for partition, loaded, fetch_offset in usable:
             if self._budget <= 0:
                 break
@@ -301,20 +316,45 @@ class ShareFetching:
         )
         if not ranges:
             return False
+        loaded.is_parked_turn = True
+        records: Sequence[Buffer]
+        if opener is not None:
+            records = loaded.records.of(batches, ranges, opener, share_bytes)
+        else:
+            records = whole_batches(batches, ranges, has_control=bool(control))
+        self._answer(partition, loaded, ranges, records)
+        return True
+
+    async def _acquire_parked(self, partition: TopicPartition, loaded: LoadedSharePartition, share_bytes: int) -> bool:
+        """Acquire parked records of one share-partition that are due. Others may acquire while a read is in its thread."""
+        engine, opener = loaded.engine, BatchOpener(self._broker.opened_batches, loaded.partition.log)
+        while engine is not None and engine.parked_ready and self._budget > 0:
+            self._has_read = True
+            plan = await plan_parked(loaded.partition, engine, opener, self._budget, share_bytes)
+            if loaded.gone or not self._is_current():
+                return False
+            self._broker.share_groups.save_later(loaded, engine.parked_lost(plan.lost))
+            ranges = engine.acquire_parked(self._member_id, plan.offsets, now_ms=now_ms())
+            if ranges:
+                loaded.is_parked_turn = False
+                self._answer(partition, loaded, ranges, loaded.records.of(plan.batches, ranges, opener, share_bytes))
+                self._broker.share_groups.parked.see_to(loaded)
+                return True
+            if not plan.lost and not plan.offsets:
+                return False
+        return False
+
+    def _answer(
+        self, partition: TopicPartition, loaded: LoadedSharePartition, ranges: list[AcquiredRange], records: Sequence[Buffer]
+    ) -> None:
         self._broker.share_groups.schedule(loaded)
         for first, last, _ in ranges:
             size = last - first + 1
             self._budget -= size
             if loaded.metrics is not None:
                 loaded.metrics.acquired_ranges.observe(size)
-        records: Sequence[Buffer]
-        if opener is not None:
-            records = loaded.records.of(batches, ranges, opener, share_bytes)
-        else:
-            records = whole_batches(batches, ranges, has_control=bool(control))
         loaded.partition.metrics.bytes_out += sum(map(len, records))
         self._rows[partition] = share_fetch_row((partition.partition, 0, None, 0, None, records, ranges))
-        return True
 
     # -- members with a prefetch limit ----------------------------------------------------------------------------
 

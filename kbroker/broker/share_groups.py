@@ -18,12 +18,14 @@ import trio
 
 from kbroker.broker.deadlines import Deadlines, now_ms
 from kbroker.broker.lock_reports import LockReports
+from kbroker.broker.parked_reading import ParkedReading
 from kbroker.broker.partition import Partition
 from kbroker.broker.share_loading import load_share_partition
 from kbroker.broker.share_records import TakenRecords
 from kbroker.broker.topics import Topics
 from kbroker.broker.turns import Turns
 from kbroker.broker.waiting import Waiter, Waiters
+from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metrics import ShareGroupMetrics
 from kbroker.share.effects import AckBatch, Persist, ShareSettings
@@ -60,8 +62,8 @@ class LoadedSharePartition:
     its group has no sessions, so that it goes when it is settled."""
 
     __slots__ = (
-        "__weakref__", "engine", "error", "gone", "key", "metrics", "partition", "records", "retiring", "scheduled_ms", "to_save",
-        "turns", "waiters",
+        "__weakref__", "engine", "error", "gone", "is_parked_turn", "key", "metrics", "partition", "records", "retiring",
+        "scheduled_ms", "to_save", "turns", "waiters",
     )  # fmt: skip
 
     def __init__(self, key: Key, partition: Partition) -> None:
@@ -75,6 +77,8 @@ class LoadedSharePartition:
         self.waiters = Waiters()
         self.turns = Turns(self)
         self.records = TakenRecords()
+        self.is_parked_turn = True
+        """Where both are there, members are given parked records and others in turn."""
         self.scheduled_ms = float("inf")
         self.to_save: list[Persist] = []
         """What nobody waits for and no write has taken along yet."""
@@ -133,6 +137,7 @@ class ShareGroups:
         self._reset_policy = reset_policy
         self._lock_reports = LockReports(settings, longest_lock_ms)
         self.longest_lock_ms = longest_lock_ms
+        self.parked = ParkedReading(persister, self, self._start)
         self._loaded: dict[Key, LoadedSharePartition] = {}
         self._groups: dict[str, dict[TopicPartition, LoadedSharePartition]] = {}
         self._nursery: trio.Nursery | None = None
@@ -183,7 +188,7 @@ class ShareGroups:
         group_id, (topic_id, index) = loaded.key
         began = trio.current_time()
         try:
-            engine = await load_share_partition(
+            engine, waiting = await load_share_partition(
                 self._persister,
                 group_id,
                 loaded.partition,
@@ -202,11 +207,13 @@ class ShareGroups:
         if not loaded.gone:
             engine.settings = self.settings(group_id)  # They may have been altered while the state was read.
             loaded.engine = engine
+            self.parked.prepare(engine, waiting, engine.settings)
             self._count_held(group_id, engine)
             loaded.metrics = self.metrics.setdefault(group_id, ShareGroupMetrics())
             loaded.metrics.load_seconds.observe(trio.current_time() - began)
             loaded.waiters.wake_all()
             self.dead_letters.loaded(loaded)
+            self.parked.see_to(loaded)
             self.retire(loaded)
 
     def _not_loaded(self, loaded: LoadedSharePartition, error: KafkaError) -> None:
@@ -301,6 +308,7 @@ class ShareGroups:
         for (group, _), loaded in self._loaded.items():
             if loaded.engine is not None and group_id in (None, group):
                 counted, loaded.engine.settings = loaded.engine.settings.prefetch > 0, self.settings(group)
+                self.parked.prepare(loaded.engine, 0, loaded.engine.settings)
                 if counted != (loaded.engine.settings.prefetch > 0):
                     self._count_held(group, loaded.engine)
                 loaded.waiters.wake_all()
@@ -397,6 +405,9 @@ class ShareGroups:
                 loaded.waiters.wake_all()
         if persist.archiving:
             self.dead_letters.wake(loaded)
+        if engine.parking is not None:
+            self.schedule(loaded)
+            self.parked.see_to(loaded)
         if loaded.retiring:
             self.retire(loaded)
         return error
@@ -428,6 +439,18 @@ class ShareGroups:
         if error is not None and not loaded.partition.deleted:
             logger.warning("state of share-partition %s:%s-%d was not saved: %s", group_id, partition.topic_id, partition.partition, error)
 
+    def parked_changed(self, loaded: LoadedSharePartition) -> None:
+        """Parked records were read: some may be due, or to be dead letters; others are in the log no more."""
+        engine = loaded.engine
+        assert engine is not None
+        if engine.end_waits(now_ms(), wall_clock_ms()):
+            loaded.waiters.wake_all()
+        if engine.has_dead_letters:
+            self.dead_letters.wake(loaded)
+        if engine.parking is not None and engine.parking.has_unsaved:
+            self.save_later(loaded, engine.retry_unsaved())
+        self.schedule(loaded)
+
     def schedule(self, loaded: LoadedSharePartition) -> None:
         """Records were acquired or renewed: their locks run out some time."""
         assert loaded.engine is not None
@@ -447,7 +470,7 @@ class ShareGroups:
         if ran_out.timeouts > before.timeouts:
             self._lock_reports.ran_out(group_id, RanOut(*(now - then for now, then in zip(ran_out, before, strict=True))))
         self.save_later(loaded, persist)
-        if engine.end_waits(now_ms()) or persist is not None:
+        if engine.end_waits(now_ms(), wall_clock_ms()) or persist is not None:
             loaded.waiters.wake_all()
         self.schedule(loaded)
         self.retire(loaded)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from kbroker.broker.partition import Partition
 from kbroker.broker.time_lookup import record_at_time
@@ -32,6 +33,13 @@ logger = logging.getLogger(__name__)
 _UNDECIDED = -1
 
 
+class LoadedState(NamedTuple):
+    """`waiting`: how many records are parked."""
+
+    engine: SharePartition
+    waiting: int
+
+
 async def load_share_partition(
     persister: Persister,
     group_id: str,
@@ -39,7 +47,7 @@ async def load_share_partition(
     settings: ShareSettings,
     reset_policy: Callable[[], str],
     is_forgotten: Callable[[], bool],
-) -> SharePartition:
+) -> LoadedState:
     """`is_forgotten`: the state was altered or deleted since it was read, and must not be written any more.
 
     Raises KafkaError with the persister's code, OFFSET_NOT_AVAILABLE while a reset by duration finds no record, and
@@ -69,7 +77,7 @@ async def load_share_partition(
     except ValueError as error:
         logger.error("share-partition %s:%s-%d cannot be loaded: %s", group_id, partition.topic_name, key.partition, error)
         raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
-    return engine
+    return LoadedState(engine, state.waiting)
 
 
 async def _reset_offset(partition: Partition, policy: str) -> int:

@@ -72,6 +72,8 @@ class ParkedMemory:
         self._ahead_ms = {Lane.REDELIVERY: life_ahead_ms, Lane.SCHEDULE: life_ahead_ms}
         self._looked_ms = now_ms
         self._orders = {lane: LaneOrder(lane, is_empty=not waiting) for lane in Lane}
+        # Before the first dead letter is written all that an earlier life has left must be known: some may have been written.
+        self._orders[Lane.ARCHIVING].few = self._orders[Lane.ARCHIVING].many = 1 << 62
         self._queues: dict[Lane, list[tuple[float, int]]] = {Lane.REDELIVERY: [], Lane.SCHEDULE: []}
         self._ready: dict[int, Entry] = {}
         self._unsaved: dict[int, None] = {}
@@ -90,6 +92,16 @@ class ParkedMemory:
         return list(self._ready)
 
     # ---- what comes next, from the store -----------------------------------------------------------------------------
+
+    @property
+    def wants_read(self) -> bool:
+        """begin_read() would say something."""
+        return any(order.wants_read for order in self._orders.values())
+
+    @property
+    def knows_archiving(self) -> bool:
+        """All records that are to be dead letters are in memory."""
+        return self._orders[Lane.ARCHIVING].is_complete
 
     def begin_read(self) -> tuple[Lane, tuple[int, int]] | None:
         """Of which lane, and behind what, to read now; then call end_read() or fail_read()."""

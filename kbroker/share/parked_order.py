@@ -49,9 +49,14 @@ class LaneOrder:
     def reaches(self, place: Place) -> bool:
         return (place.due_ms, place.offset) <= self._horizon
 
+    @property
+    def wants_read(self) -> bool:
+        """begin_read() would say something."""
+        return not self._is_reading and not self.is_complete and self.size < self.few
+
     def begin_read(self) -> tuple[int, int] | None:
         """Behind what to read now; None: there is nothing to read, or enough in memory, or a read is under way."""
-        if self._is_reading or self.is_complete or self.size >= self.few:
+        if not self.wants_read:
             return None
         self._is_reading = True
         return self._horizon

@@ -298,7 +298,7 @@ class Parking(ParkedMemory):
     @property
     def has_archiving(self) -> bool:
         """A record may be saved as ARCHIVING."""
-        if self._ghosts or self._leaving or not self._orders[Lane.ARCHIVING].is_complete:
+        if self._ghosts or self._leaving or not self.knows_archiving:
             return True
         return any(entry.code in DEAD or entry.code == Code.PENDING for entry in self.entries.values())
 

@@ -430,11 +430,15 @@ class SharePartition:
     @property
     def has_dead_letters(self) -> bool:
         """True if take_dead_letters() would give some."""
-        return self._has(*DEAD_LETTER_CODES) or (self.parking is not None and self.parking.has_dead_letters)
+        if self.parking is not None and (not self.parking.knows_archiving or self.parking.has_dead_letters):
+            return self.parking.knows_archiving
+        return self._has(*DEAD_LETTER_CODES)
 
     def take_dead_letters(self) -> list[DeadLetter]:
         """Hand out what is ARCHIVING, saved, and was not handed out before, in offset order. Whoever takes it says what became of
         it with dead_lettered() or give_back_dead_letters()."""
+        if self.parking is not None and not self.parking.knows_archiving:
+            return []
         taken = archiving.take(self._window)
         parked = [] if self.parking is None else self.parking.take_dead_letters()
         return sorted([*taken, *parked], key=_FIRST_OFFSET) if parked else taken

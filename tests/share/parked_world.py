@@ -125,7 +125,8 @@ class World:
         )
         self.parking = Parking(self.store.waiting, leader_epoch=self.life, life_ahead_ms=LIFE_AHEAD_MS, now_ms=self.now_ms)
         for order in self.parking._orders.values():
-            order.few, order.many = 2, 5
+            if order.lane is not Lane.ARCHIVING:
+                order.few, order.many = 2, 5
         self.sp.parking = self.parking
         self.held = HeldRecords()
         self.sp.count_held(self.held)
