@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
@@ -50,7 +51,7 @@ class ConfigDef:
     `only` lists the values that mean what this broker does, where Kafka knows more; `reason` says why there are no others.
     `synonyms`: the broker settings that give the default, the first one that is set wins; each with the factor that turns
     its value into this setting's unit. `dynamic`: may be altered while the broker runs. `hidden`: works, but is not listed.
-    `ignores_case`: a choice is one in any letter case.
+    `ignores_case`: a choice is one in any letter case. `fault` says what is wrong with a typed value, or None.
     """
 
     name: str
@@ -66,6 +67,7 @@ class ConfigDef:
     dynamic: bool = False
     hidden: bool = False
     ignores_case: bool = False
+    fault: Callable[[Value], str | None] | None = None
 
     def parse(self, text: str) -> Value:
         """The typed value of `text`; raises ValueError with a message for whoever set it."""
@@ -79,6 +81,8 @@ class ConfigDef:
             raise self._invalid(text, f"String must be one of: {', '.join(self.choices)}")
         if self.only and to_text(value) not in self.only:
             raise self._invalid(text, f"kbroker takes only {_listed(self.only)} here: {self.reason}")
+        if self.fault is not None and (why := self.fault(value)) is not None:
+            raise self._invalid(text, why)
         return value
 
     def default_value(self) -> Value | None:

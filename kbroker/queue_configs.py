@@ -5,13 +5,14 @@ They are kbroker's own. All are off by default: a share group without them behav
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from kbroker.config_def import ConfigDef, ConfigType
+from kbroker.config_def import ConfigDef, ConfigType, Value
 
 _INT, _DOUBLE, _STRING = ConfigType.INT, ConfigType.DOUBLE, ConfigType.STRING
 _DAY_MS = 86_400_000
+PRIORITY_LIMIT: Final = 1000
 LOCK_MAX_LIMIT_MS: Final = _DAY_MS
 
 PARK_FROM_MS: Final = 1000
@@ -25,6 +26,32 @@ REDELIVERY_MAX: Final = "kbroker.queue.redelivery.max.ms"
 REDELIVERY_JITTER: Final = "kbroker.queue.redelivery.jitter"
 LOCK_MAX: Final = "kbroker.queue.lock.max.ms"
 ASSIGNMENT: Final = "kbroker.queue.assignment"
+PAUSED: Final = "kbroker.queue.paused"
+PRIORITIES: Final = "kbroker.queue.priorities"
+
+
+def parse_priorities(parts: Iterable[str]) -> dict[str, int]:
+    """By topic. Raises ValueError with a message for whoever set them."""
+    found: dict[str, int] = {}
+    for part in parts:
+        topic, _, number = part.partition("=")
+        topic, number = topic.strip(), number.strip()
+        if not topic or not number.isascii() or not number.isdigit() or int(number) > PRIORITY_LIMIT:
+            raise ValueError(f"Expected TOPIC=NUMBER,... with numbers from 0 to {PRIORITY_LIMIT}, found {part!r}")
+        if topic in found:
+            raise ValueError(f"Topic {topic} is named twice")
+        found[topic] = int(number)
+    return found
+
+
+def _priorities_fault(value: Value) -> str | None:
+    assert isinstance(value, tuple)
+    try:
+        parse_priorities(value)
+    except ValueError as error:
+        return str(error)
+    return None
+
 
 QUEUE_CONFIGS: Final = (
     ConfigDef(
@@ -85,6 +112,20 @@ QUEUE_CONFIGS: Final = (
         choices=("simple", "all"),
         doc="Which partitions a member is assigned: a share of them, as in Kafka, or all of its topics, so that no member is idle "
         "beside a partition that is full.",
+    ),
+    ConfigDef(
+        name=PAUSED,
+        type=ConfigType.BOOLEAN,
+        default="false",
+        doc="No member is given records; what members hold they may acknowledge. It holds over a restart.",
+    ),
+    ConfigDef(
+        name=PRIORITIES,
+        type=ConfigType.LIST,
+        default="",
+        fault=_priorities_fault,
+        doc="Topics with their numbers, as in urgent=10,bulk=1: while a topic with a higher number has records to deliver, "
+        "members get those. Others have 0.",
     ),
 )
 

@@ -23,11 +23,14 @@ from kbroker.queue_configs import (
     ASSIGNMENT,
     LOCK_MAX,
     PARK_FROM_MS,
+    PAUSED,
     PREFETCH,
+    PRIORITIES,
     REDELIVERY_DELAY,
     REDELIVERY_JITTER,
     REDELIVERY_MAX,
     REDELIVERY_MULTIPLIER,
+    parse_priorities,
 )
 from kbroker.share.dead_letter import Contents, DeadLetterQueue
 from kbroker.share.effects import ShareSettings
@@ -169,6 +172,8 @@ class Configs:
             redelivery=_redelivery(config),
             lock_max_ms=config[LOCK_MAX],
             park_from_ms=PARK_FROM_MS,
+            paused=config[PAUSED],
+            priorities=tuple(parse_priorities(config[PRIORITIES]).items()),
         )
         return settings
 

@@ -10,7 +10,7 @@ more than it has room for. Acquiring is one step with answering: a compressed ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from weakref import ref
 
@@ -182,6 +182,10 @@ class ShareFetching:
         """True if something was acquired, or there is an error that must not wait."""
         if (held := self._broker.share_groups.held) or self._held is not None:
             self._see_to_prefetch(held.get(self._group_id))
+        unusual = self._broker.share_groups.unusual
+        settings = unusual.get(self._group_id) if unusual else None
+        if settings is not None and settings.paused:
+            return False
         acquirable = []
         parked = []
         for place, loaded in watched.items():
@@ -208,6 +212,8 @@ class ShareFetching:
         self._usable = len(usable) + len(parked)
         if not self._usable:
             return False
+        if settings is not None:
+            usable, parked = _most_urgent(dict(settings.priorities), usable, parked)
         share_bytes = self._limits.max_bytes // self._usable or 1
         if self._limits.min_bytes > 1 and not expired and not parked and not self._has_min_bytes(usable, share_bytes):
             return False
@@ -386,3 +392,20 @@ class ShareFetching:
             loaded.turns.wake()  # What this fetch was woken for, and did not take, is for the next one.
         if self._held is not None and self._held.notify.get(self._member_id) == waiter.wake:
             del self._held.notify[self._member_id]
+
+
+_Usable: TypeAlias = tuple[TopicPartition, LoadedSharePartition, int]
+_Parked: TypeAlias = tuple[TopicPartition, LoadedSharePartition]
+
+
+def _most_urgent(
+    priorities: Mapping[str, int], usable: Sequence[_Usable], parked: Sequence[_Parked]
+) -> tuple[list[_Usable], list[_Parked]]:
+    """Those of the topics with the highest number that have records to deliver."""
+
+    def number(loaded: LoadedSharePartition) -> int:
+        return priorities.get(loaded.partition.topic_name, 0)
+
+    highest = max([number(each[1]) for each in usable] + [number(each[1]) for each in parked])
+    most_urgent = [each for each in usable if number(each[1]) == highest]
+    return most_urgent, [each for each in parked if number(each[1]) == highest]

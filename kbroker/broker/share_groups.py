@@ -146,6 +146,8 @@ class ShareGroups:
         """For how long a member of a group keeps its membership if it sends no heartbeat from now on."""
         self.held: dict[str, HeldRecords] = {}
         """Of groups with a prefetch limit that have a share-partition in memory: what their members hold."""
+        self.unusual: dict[str, ShareSettings] = {}
+        """Of groups that are paused or have priorities, and a share-partition in memory. Others need not be asked at each fetch."""
         self._is_closing = False
         self.metrics: dict[str, ShareGroupMetrics] = {}
         """Of groups that had a share-partition in memory, or lost records; nobody else can make an entry."""
@@ -209,6 +211,7 @@ class ShareGroups:
             loaded.engine = engine
             self.parked.prepare(engine, waiting, engine.settings)
             self._count_held(group_id, engine)
+            self._note_unusual(group_id)
             loaded.metrics = self.metrics.setdefault(group_id, ShareGroupMetrics())
             loaded.metrics.load_seconds.observe(trio.current_time() - began)
             loaded.waiters.wake_all()
@@ -261,6 +264,7 @@ class ShareGroups:
             if not group:
                 del self._groups[group_id]
                 self.held.pop(group_id, None)
+                self.unusual.pop(group_id, None)
         loaded.gone = True
         loaded.waiters.wake_all()
 
@@ -314,6 +318,15 @@ class ShareGroups:
                 loaded.waiters.wake_all()
         for group in [group for group in self.held if not self.settings(group).prefetch]:
             del self.held[group]
+        for group in self._groups if group_id is None else (group_id,):
+            self._note_unusual(group)
+
+    def _note_unusual(self, group_id: str) -> None:
+        settings = self.settings(group_id)
+        if group_id in self._groups and (settings.paused or settings.priorities):
+            self.unusual[group_id] = settings
+        else:
+            self.unusual.pop(group_id, None)
 
     def loaded(self) -> list[LoadedSharePartition]:
         return list(self._loaded.values())

@@ -83,7 +83,7 @@ class ShareSettings:
 
     `dead_letter_queue`: the group has one (share.version 2, and errors.deadletterqueue.topic.name is set). Those behind it are
     those of a work queue (queue_configs.py), each off where it is 0 or None. `park_from_ms`: waits that are longer are spent
-    outside the window (parking.py); None: none is.
+    outside the window (parking.py); None: none is. `paused`: nobody is given records. `priorities`: of topics by name.
     """
 
     delivery_count_limit: int = 5
@@ -95,3 +95,5 @@ class ShareSettings:
     redelivery: Redelivery | None = None
     lock_max_ms: int = 0
     park_from_ms: float | None = None
+    paused: bool = False
+    priorities: tuple[tuple[str, int], ...] = ()

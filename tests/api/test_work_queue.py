@@ -13,7 +13,19 @@ from kbroker.compression import Codec
 from kbroker.records import Record, build_batch
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import until
-from tests.api.share_consumers import ACCEPT, GROUP, REJECT, RELEASE, Member, acquired, prepare, sent, set_up_group
+from tests.api.share_consumers import (
+    ACCEPT,
+    GROUP,
+    REJECT,
+    RELEASE,
+    Member,
+    acquired,
+    initialize,
+    prepare,
+    rows,
+    sent,
+    set_up_group,
+)
 
 LOCK_MS, DELAY_MS = 1000, 100
 PREFETCH = {"kbroker.queue.prefetch": "1"}
@@ -39,6 +51,7 @@ async def members(client: Client, count: int) -> list[Member]:
 async def lag(client: Client) -> int:
     groups = [{"group_id": GROUP, "topics": None}]
     (group,) = (await client.call("describe_share_group_offsets", 1, groups=groups)).groups
+    assert group.topics, "the group has share state"
     return sum(row.lag for topic in group.topics for row in topic.partitions)
 
 
@@ -168,6 +181,7 @@ class TestRedelivery:
         async with connect(every_engine, FAST) as client:
             key = await prepare(client, 2)
             await set_up_group(client, {**PREFETCH, **REDELIVERY})
+            await heartbeat(client, "m0", 0)
             (member,) = await members(client, 1)
             assert acquired(await member.fetch([key], wait_ms=5000)) == [(0, 0, 1)]
             for delivery, least_ms in zip(range(2, 6), (100, 200, 250, 250), strict=True):
@@ -284,3 +298,63 @@ class TestLongJobs:
             engine = client.broker.share_groups.loaded()[0].engine
             assert engine is not None
             assert engine.statistics().prolonged_locks >= 1
+
+
+class TestPaused:
+    async def test_nobody_is_given_records_until_it_is_resumed(self, connect: Connect, every_engine: str) -> None:
+        async with connect(every_engine, FAST) as client:
+            key = await prepare(client, 3)
+            await set_up_group(client, PREFETCH)
+            first, second = await members(client, 2)
+            assert acquired(await first.fetch([key], wait_ms=5000)) == [(0, 0, 1)]
+            await set_up_group(client, {"kbroker.queue.paused": "true"})
+            assert acquired(await second.fetch([key], wait_ms=10)) == []
+            assert acquired(await first.fetch(acks={key: [(0, 0, [ACCEPT])]}, wait_ms=10)) == []
+        async with connect(every_engine, FAST) as client:
+            (member,) = await members(client, 1)
+            assert acquired(await member.fetch([key], wait_ms=50)) == [], "a restart resumes nothing"
+            async with trio.open_nursery() as nursery:
+                got: list[Any] = []
+
+                async def wait() -> None:
+                    got.extend(acquired(await member.fetch(wait_ms=20_000)))
+
+                nursery.start_soon(wait)
+                await trio.testing.wait_all_tasks_blocked()
+                await set_up_group(client, {"kbroker.queue.paused": "false"})
+            assert got == [(1, 1, 1)]
+
+
+class TestPriorities:
+    async def test_the_most_urgent_topic_comes_first(self, connect: Connect) -> None:
+        async with connect(config=FAST) as client:
+            keys = {}
+            for name in ("bulk", "other", "urgent"):
+                keys[(await client.create_topic(name)).topic_id, 0] = name
+                await client.append(name, 1, 2)
+            for topic_id, _ in keys:
+                await initialize(client, topic_id, 1)
+            priorities = {"kbroker.queue.priorities": "urgent=10, bulk=1", "share.auto.offset.reset": "earliest"}
+            await set_up_group(client, {**PREFETCH, **priorities})
+            (member,) = await members(client, 1)
+            answer = await member.fetch(list(keys), wait_ms=5000)
+            taken = []
+            while found := [(key, row.acquired_records) for key, row in rows(answer).items() if row.acquired_records]:
+                ((key, (run,)),) = found
+                taken.append(keys[key])
+                if len(taken) == 3:
+                    await client.append("urgent", 3)
+                answer = await member.fetch(acks={key: [(run.first_offset, run.last_offset, [ACCEPT])]}, wait_ms=20)
+            assert taken == ["urgent", "urgent", "bulk", "urgent", "bulk", "other", "other"]
+
+    @pytest.mark.parametrize(
+        ("value", "message"),
+        [("urgent", "found 'urgent'"), ("a=1,a=2", "Topic a is named twice"), ("a=1001", "numbers from 0 to 1000"), ("=1", "found '=1'")],
+    )
+    async def test_nonsense_is_refused(self, connect: Connect, value: str, message: str) -> None:
+        async with connect(config=FAST) as client:
+            configs = [{"name": "kbroker.queue.priorities", "config_operation": 0, "value": value}]
+            resources = [{"resource_type": 32, "resource_name": GROUP, "configs": configs}]
+            (row,) = (await client.call("incremental_alter_configs", 1, resources=resources, validate_only=False)).responses
+            assert row.error_code != 0
+            assert message in row.error_message
