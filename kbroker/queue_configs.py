@@ -26,6 +26,7 @@ REDELIVERY_MAX: Final = "kbroker.queue.redelivery.max.ms"
 REDELIVERY_JITTER: Final = "kbroker.queue.redelivery.jitter"
 LOCK_MAX: Final = "kbroker.queue.lock.max.ms"
 ASSIGNMENT: Final = "kbroker.queue.assignment"
+IN_FLIGHT_LIMIT: Final = "kbroker.share.in.flight.limit"
 PAUSED: Final = "kbroker.queue.paused"
 PRIORITIES: Final = "kbroker.queue.priorities"
 
@@ -112,6 +113,14 @@ QUEUE_CONFIGS: Final = (
         choices=("simple", "all"),
         doc="Which partitions a member is assigned: a share of them, as in Kafka, or all of its topics, so that no member is idle "
         "beside a partition that is full.",
+    ),
+    ConfigDef(
+        name=IN_FLIGHT_LIMIT,
+        type=_STRING,
+        default="span",
+        choices=("span", "undecided"),
+        doc="What share.partition.max.record.locks counts: all offsets from the first record that is not finished to the last one "
+        "that was delivered, as in Kafka, or those of them that are not finished, so that one slow job stops nobody.",
     ),
     ConfigDef(
         name=PAUSED,

@@ -21,6 +21,7 @@ from kbroker.coordinator.offsets_api import OffsetsSettings
 from kbroker.coordinator.share_group_api import ShareGroupSettings
 from kbroker.queue_configs import (
     ASSIGNMENT,
+    IN_FLIGHT_LIMIT,
     LOCK_MAX,
     PARK_FROM_MS,
     PAUSED,
@@ -172,6 +173,7 @@ class Configs:
             redelivery=_redelivery(config),
             lock_max_ms=config[LOCK_MAX],
             park_from_ms=PARK_FROM_MS,
+            limits_undecided=config[IN_FLIGHT_LIMIT] == "undecided",
             paused=config[PAUSED],
             priorities=tuple(parse_priorities(config[PRIORITIES]).items()),
         )

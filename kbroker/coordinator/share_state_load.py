@@ -11,7 +11,7 @@ from typing import Final
 
 from kbroker.coordinator_records import UNCHANGED_OFFSET, UNKNOWN_EPOCH, ShareSnapshot, ShareUpdate, StateBatchRecord
 from kbroker.share.effects import StateBatch
-from kbroker.share.state_batches import combine
+from kbroker.share.state_batches import combine, shortened
 
 NEVER_READ_LEADER_EPOCH: Final = 0
 _UNCHANGED_EPOCH: Final = -1
@@ -43,7 +43,7 @@ class ShareState:
     def merged_batches(self) -> tuple[StateBatch, ...]:
         if not self.recent and (not self.batches or self.batches[0].first_offset >= self.start_offset):
             return self.batches
-        self.batches = combine(self.batches, self.recent, self.start_offset)
+        self.batches = shortened(combine(self.batches, self.recent, self.start_offset))
         self.recent.clear()
         return self.batches
 

@@ -97,7 +97,8 @@ class Acquisition:
         start_offset, end_offset = window.start_offset, window.end_offset
         if last < start_offset or fetch_offset > (end_offset + 1 if window.states else end_offset):
             return
-        left = self._settings.max_record_locks - window.in_flight
+        settings = self._settings
+        left = settings.max_record_locks - (window.undecided if settings.limits_undecided else window.in_flight)
         if left > 0:
             if left < self._max_records:
                 self._max_records = left

@@ -82,8 +82,11 @@ class ShareSettings:
     """A group's effective settings that the engine needs (share.* group configs over group.share.* broker configs).
 
     `dead_letter_queue`: the group has one (share.version 2, and errors.deadletterqueue.topic.name is set). Those behind it are
-    those of a work queue (queue_configs.py), each off where it is 0 or None. `park_from_ms`: waits that are longer are spent
-    outside the window (parking.py); None: none is. `paused`: nobody is given records. `priorities`: of topics by name.
+    those of a work queue (queue_configs.py), each off where it is 0 or None.
+
+    `park_from_ms`: waits that are longer are spent outside the window (parking.py); None: none is. `limits_undecided`:
+    `max_record_locks` counts records that are not decided, and not the span from the first of them to the last. `paused`: nobody is
+    given records. `priorities`: of topics by name.
     """
 
     delivery_count_limit: int = 5
@@ -95,5 +98,6 @@ class ShareSettings:
     redelivery: Redelivery | None = None
     lock_max_ms: int = 0
     park_from_ms: float | None = None
+    limits_undecided: bool = False
     paused: bool = False
     priorities: tuple[tuple[str, int], ...] = ()

@@ -57,6 +57,7 @@ _EQUAL_BYTES = re.compile(rb"(.)\1*", re.DOTALL)
 _state_batch: Callable[[tuple[int, int, int, int]], StateBatch] = partial(tuple.__new__, StateBatch)
 """A StateBatch without two calls: single records are saved one by one."""
 _STRIP_CHUNK = 512
+_SET_UP_TO = 20_000
 _TRIM_FROM = 512
 
 
@@ -85,6 +86,7 @@ class InFlightWindow:
         "rejected",
         "start_offset",
         "states",
+        "undelivered",
     )
 
     base: int
@@ -95,6 +97,8 @@ class InFlightWindow:
     complete: int
     highest_count: int
     """No delivery count is above this one."""
+    undelivered: int
+    """How many offsets are AVAILABLE with a count of 0."""
 
     def __init__(self, start_offset: int) -> None:
         self.states = bytearray()
@@ -115,6 +119,19 @@ class InFlightWindow:
         size, head = self.end_offset - self.start_offset + 1, self.start_offset - self.base
         # Looked at several times for each request: to find nothing in thousands of offsets takes a tenth of counting it.
         return size if self.states.find(CONTROL, head) < 0 else size - self.states.count(CONTROL, head)
+
+    @property
+    def undecided(self) -> int:
+        """Of these, those that members have, or have had: acquired, waiting, given back, or becoming dead letters. What is or becomes
+        final is not counted, nor are holes, nor what was read with others and delivered to nobody yet."""
+        if not self.states:
+            return 0
+        states, head = self.states, self.start_offset - self.base
+        size = self.end_offset - self.start_offset + 1 - self.complete - self.undelivered
+        for code in (CONTROL, HOLE):
+            if states.find(code, head) >= 0:
+                size -= states.count(code, head)
+        return size
 
     @property
     def gap_open(self) -> bool:
@@ -254,8 +271,9 @@ class InFlightWindow:
     def new_lock(self, member_id: str, first: int, last: int, deadline_ms: float) -> int:
         """A new Lock's number; the caller writes it into the column."""
         if len(self.locks.by_deadline) > self.locks.sweep_at:
-            live = set(self.lock_numbers)
-            self.locks.sweep(lambda lock: lock.number in live and self._in_use(lock))
+            # A set of a long window's numbers takes longer than a look at each lock.
+            live = set(self.lock_numbers) if len(self.lock_numbers) <= _SET_UP_TO else None
+            self.locks.sweep(lambda lock: (live is None or lock.number in live) and self._in_use(lock))
         return self.locks.grant(member_id, first, last, deadline_ms)
 
     def _in_use(self, lock: Lock) -> bool:
@@ -292,6 +310,7 @@ class InFlightWindow:
         self.marks[i:j] = b"\1" + bytes(size - 1)
         numbers = array("I", [number]) * held
         if rest:
+            self.undelivered += rest
             numbers.frombytes(bytes(4 * rest))
             self.available_from = min(self.available_from, acquired_last + 1)
         self.lock_numbers[i:j] = numbers
@@ -332,6 +351,8 @@ class InFlightWindow:
 
     def take(self, i: int, j: int, number: int) -> None:
         """Column indexes i..j-1, all AVAILABLE with one delivery count, are delivered once more under the Lock `number`."""
+        if not self.counts[i]:
+            self.undelivered -= j - i
         self.states[i:j] = _ACQUIRED_BYTE * (j - i)
         self.counts[i:j] = self.counts[i:j].translate(COUNT_UP)
         self.highest_count = max(self.highest_count, self.counts[i])
@@ -378,6 +399,7 @@ class InFlightWindow:
         """AVAILABLE offsets of first..last, waiting or not, become ARCHIVED, because the log no longer has them; the runs that did."""
         discarded = [(run[0], run[1]) for run in self.runs(first, last) if run.state in (AVAILABLE, WAITING)]
         for run_first, run_last in discarded:
+            self.undelivered -= self._undelivered_in(run_first, run_last)
             self.set_code(run_first, run_last, RecordState.ARCHIVED)
         return discarded
 
@@ -459,7 +481,14 @@ class InFlightWindow:
             self.clear(new_start_offset)
             return
         self.complete -= self.count_of(TERMINAL_OR_PENDING, self.start_offset, new_start_offset - 1)
+        self.undelivered -= self._undelivered_in(self.start_offset, new_start_offset - 1)
         self._start_at(new_start_offset)
+
+    def _undelivered_in(self, first: int, last: int) -> int:
+        if not self.undelivered:
+            return 0
+        columns = zip(self.states[first - self.base : last + 1 - self.base], self.counts_of(first, last), strict=True)
+        return sum(code == AVAILABLE and not count for code, count in columns)
 
     def _start_at(self, offset: int) -> None:
         self.start_offset = offset
@@ -474,7 +503,7 @@ class InFlightWindow:
     def clear(self, offset: int) -> None:
         """Nothing is in flight; reading goes on at `offset`."""
         self.base = self.start_offset = self.end_offset = self.available_from = offset
-        self.complete = 0
+        self.complete = self.undelivered = 0
         self.highest_count = 1  # that of new data
         del self.states[:], self.counts[:], self.marks[:], self.lock_numbers[:]
         self.locks.clear()
@@ -492,7 +521,8 @@ class InFlightWindow:
                 self.marks += b"\1" + bytes(missing - 1)
             self.states += bytes([state]) * size
             self.counts += bytes([count]) * size
-            self.highest_count = max(self.highest_count, count)
+            if state not in TERMINAL_CODES:
+                self.highest_count = max(self.highest_count, count)
             self.marks += b"\1" + bytes(size - 1)
             next_offset = last + 1
         if not batches:
@@ -502,3 +532,4 @@ class InFlightWindow:
         if gap_start is not None:
             self.gap_start, self.gap_end = gap_start, self.end_offset
         self.complete = self.count_of(TERMINAL_CODES, self.start_offset, self.end_offset)
+        self.undelivered = sum(last - first + 1 for first, last, state, count in batches if state == AVAILABLE and not count)

@@ -82,7 +82,6 @@ _Write: TypeAlias = tuple[Runs, Sequence[StateBatch], Sequence[tuple[int, int]],
 """A Persist under way: pending, decided, passed, the holder of what is pending, and what it says of parked records. What was pending
 is final if it succeeds. The others are so in any case and go with the next one if it fails: `decided` is what it says beside the
 pending runs, `passed` what the SPSO that it says has left behind."""
-_Park: TypeAlias = list[Parked]
 _Pending: TypeAlias = Sequence[tuple[Entry, Parked | None]]
 
 
@@ -173,12 +172,15 @@ class SharePartition:
         """next_fetch_offset(); None if there is nothing to deliver again and no room under the lock limit: reading would be for nothing."""
         window = self._window
         offset = window.next_fetch_offset()
-        return offset if offset != window.end_offset + 1 or window.in_flight < self._settings.max_record_locks else None
+        if offset != window.end_offset + 1 or window.in_flight < self._settings.max_record_locks:
+            return offset
+        return offset if self._settings.limits_undecided and window.undecided < self._settings.max_record_locks else None
 
     def acquirable(self, end_offset: int) -> int:
         """How many records could be acquired now, of a log that ends there."""
         window = self._window
-        new = max(0, end_offset - self.unread_from) if window.in_flight < self._settings.max_record_locks else 0
+        limit, undecided = self._settings.max_record_locks, self._settings.limits_undecided
+        new = max(0, end_offset - self.unread_from) if (window.undecided if undecided else window.in_flight) < limit else 0
         new += self.parked_ready
         return new + (window.count_of((RecordState.AVAILABLE,), window.start_offset, window.end_offset) if window.states else 0)
 
@@ -367,7 +369,7 @@ class SharePartition:
         self._counters.prolonged_locks += size_of(held)
         return True
 
-    def _begin_waits(self, runs: Runs, now_ms: float, *, parks: bool = True) -> _Park:
+    def _begin_waits(self, runs: Runs, now_ms: float, *, parks: bool = True) -> list[Parked]:
         """What came back in these runs is due some time after now. What waits for long is to be parked, if it is saved: its place in the
         window is final then."""
         window, redelivery, to_park = self._window, self._settings.redelivery, []
@@ -532,7 +534,7 @@ class SharePartition:
         self._unsaved = joined_runs(unsaved)
         self._advance()
 
-    def _persist_best_effort(self, runs: Runs, to_park: _Park | tuple[()] = ()) -> Persist:
+    def _persist_best_effort(self, runs: Runs, to_park: Sequence[Parked] = ()) -> Persist:
         """Save what these are already, and are whether that succeeds or not; but for those that are parked if it does."""
         self._unsaved = joined_runs([*self._unsaved, *runs])
         return self._persist(joined_runs([(parked.offset, parked.offset) for parked in to_park]), to_park=to_park)
@@ -558,11 +560,10 @@ class SharePartition:
         changes: tuple[ParkingChange, ...] = ()
         parking, write, waiting = self.parking, None, 0
         if parking is not None and (parked or to_park or parking.has_unsaved):
-            changes, write = parking.write(parked, to_park)
-            waiting = parking.waiting
+            (changes, write), waiting = parking.write(parked, to_park), parking.waiting
         self._writes[token] = pending, decided, passed, member_id, write
-        said = tuple(batches)
-        return _new_persist((token, window.start_offset, window.complete, said, self.state_epoch, self.leader_epoch, changes, waiting))
+        said = window.start_offset, window.complete, tuple(batches), self.state_epoch, self.leader_epoch
+        return _new_persist((token, *said, changes, waiting))
 
     def _decided(self, runs: Runs) -> Iterator[StateBatch]:
         """The present state of runs from the SPSO on, without what is on its way by other means (held, or pending)."""
@@ -576,9 +577,6 @@ class SharePartition:
         start_offset = self._window.start_offset
         return [(max(first, start_offset), last) for first, last in runs if last >= start_offset]
 
-    def _has(self, *codes: int) -> bool:
-        return self._window.has(codes, self._window.start_offset, self._window.end_offset)
-
     def _advance(self) -> None:
         window = self._window
         window.advance()
@@ -586,6 +584,9 @@ class SharePartition:
             # Kafka would wait for data beyond the gap window, which the full window does not let in.
             window.gap_end = -1
             window.advance()
+
+    def _has(self, *codes: int) -> bool:
+        return self._window.has(codes, self._window.start_offset, self._window.end_offset)
 
     def in_flight_view(self, now_ms: float, log_start_offset: int = 0) -> InFlightView:
         """What is in flight, in a log that begins there, and who holds it, for people."""

@@ -17,7 +17,10 @@ from heapq import heappop, heappush
 from itertools import chain, pairwise
 
 from kbroker.share.effects import StateBatch
+from kbroker.share.record_state import MAX_DELIVERY_COUNT, TERMINAL, RecordState
 
+MANY = 1000
+_FINAL = int(RecordState.ACKNOWLEDGED)
 NOT_DECIDED = -1
 """A start offset that clips nothing."""
 
@@ -32,6 +35,16 @@ def combine(stored: Sequence[StateBatch], incoming: Sequence[StateBatch], start_
     if any(after.first_offset <= before.last_offset for before, after in pairwise(batches)):
         batches = _sweep(batches)
     return _join(batches)
+
+
+def shortened(batches: tuple[StateBatch, ...]) -> tuple[StateBatch, ...]:
+    """The same, if there are few; else in all final runs one state and one count, so that neighbours join: a record that is held for
+    hours may have half a million final ones behind it, delivered once or twice, accepted or parked. The count is the highest, so that
+    no batch overrules what is final."""
+    if len(batches) <= MANY:
+        return batches
+    alike = {"state": _FINAL, "delivery_count": MAX_DELIVERY_COUNT}
+    return _join([batch._replace(**alike) if batch.state in TERMINAL else batch for batch in batches])
 
 
 def clip(batches: Iterable[StateBatch], start_offset: int) -> list[StateBatch]:

@@ -51,6 +51,7 @@ class CheckedQueue:
             dead_letter_queue=rnd.random() < 0.8,
             redelivery=some_redelivery(rnd),
             lock_max_ms=rnd.choice((0, 250, 1000)),
+            limits_undecided=rnd.random() < 0.4,
         )
         self.failures = rnd.choice((0.1, 0.2, 0.6))  # how many writes fail
         self.log: list[tuple[int, int]] = []
@@ -132,7 +133,7 @@ class CheckedQueue:
         mode = AcquireMode(rnd.randrange(2))
         max_records = rnd.choice((1, 2, 5, 30))
         if self.sp.offset_to_acquire() is None:
-            assert self._in_flight() >= self.settings.max_record_locks
+            assert self._taken() >= self.settings.max_record_locks
             assert not any(rec.is_free for rec in self.known.values())
             return 0
         offset = self.sp.next_fetch_offset()
@@ -318,6 +319,7 @@ class CheckedQueue:
             dead_letter_queue=self.rnd.random() < 0.7,
             redelivery=some_redelivery(self.rnd),
             lock_max_ms=self.rnd.choice((0, 250, 1000)),
+            limits_undecided=self.rnd.random() < 0.4,
         )
         self.sp.settings = self.settings
         self.held = HeldRecords() if self.rnd.random() < 0.7 else None
@@ -476,6 +478,11 @@ class CheckedQueue:
 
     # ---- invariants ------------------------------------------------------------------------------------------------
 
+    def _taken(self) -> int:
+        undecided = sum(rec.count > 0 and not rec.counts_as_done for rec in self.known.values())
+        assert self.sp._window.undecided == undecided
+        return undecided if self.settings.limits_undecided else self._in_flight()
+
     def _in_flight(self) -> int:
         return max(self.known) - self.start + 1 if self.known else 0
 
@@ -504,7 +511,7 @@ class CheckedQueue:
             if rec.state == ACQUIRED and rec.target is None:
                 assert (run.member_id, run.deadline_ms) == (rec.member, rec.deadline_ms)
         statistics = sp.statistics()
-        assert statistics.in_flight == self._in_flight()
+        assert statistics.in_flight == self._in_flight() >= self._taken()
         assert statistics.writes_under_way == len(self.writes)
         archiving = [rec for rec in self.known.values() if rec.state == ARCHIVING]
         assert statistics.archiving == len(archiving)
