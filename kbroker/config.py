@@ -16,7 +16,7 @@ from kbroker.broker_config import BROKER_CONFIGS, NODE_ID, STARTED_WITH, BrokerC
 from kbroker.config_def import ConfigDef, ConfigType, Source, to_text
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group_config import GROUP_CONFIGS, GroupConfig, check_group_values, reset_duration_ms
-from kbroker.topic_config import TOPIC_CONFIGS, TopicConfig
+from kbroker.topic_config import TOPIC_CONFIGS, TopicConfig, contradictions
 
 __all__ = [
     "CONFIGS",
@@ -226,7 +226,10 @@ def _checked(
     """`entries` in their one written form, valid each and together. `altered`: what the request names."""
     try:
         result = {name: to_text(_known(scope, name).parse(value)) for name, value in entries.items()}
-        if scope is Scope.GROUP:
+        if scope is Scope.TOPIC:
+            for contradiction in contradictions(result):
+                raise ValueError(contradiction)
+        elif scope is Scope.GROUP:
             check_group_values(result, broker, altered)
         elif scope is Scope.BROKER and broker_name:
             broker.check_dynamic(broker.dynamic_default, result)

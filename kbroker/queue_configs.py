@@ -28,6 +28,9 @@ LOCK_MAX: Final = "kbroker.queue.lock.max.ms"
 ASSIGNMENT: Final = "kbroker.queue.assignment"
 IN_FLIGHT_LIMIT: Final = "kbroker.share.in.flight.limit"
 PAUSED: Final = "kbroker.queue.paused"
+QUEUE_RETENTION: Final = "kbroker.queue.retention"
+QUEUE_RETENTION_MAX_BYTES: Final = "kbroker.queue.retention.max.bytes"
+"""Settings of topics (topic_config.py)."""
 PRIORITIES: Final = "kbroker.queue.priorities"
 
 

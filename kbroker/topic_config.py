@@ -7,13 +7,17 @@ settings work, and any other value is refused with INVALID_CONFIG.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from kbroker.broker_config import BrokerConfig
 from kbroker.config_def import LONG_MAX, ConfigDef, ConfigType, by_name
+from kbroker.queue_configs import QUEUE_RETENTION, QUEUE_RETENTION_MAX_BYTES
 
 _BOOLEAN, _STRING, _INT, _LONG, _LIST = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.LIST
+
+
+DEAD_LETTERS: Final = "errors.deadletterqueue.group.enable"
 
 
 def _fixed(name: str, kind: ConfigType, value: str, reason: str, doc: str) -> ConfigDef:
@@ -100,7 +104,7 @@ TOPIC_CONFIGS: Final = by_name(
         doc="How far in the future a producer's timestamp may lie.",
     ),
     ConfigDef(
-        name="errors.deadletterqueue.group.enable",
+        name=DEAD_LETTERS,
         type=_BOOLEAN,
         default="false",
         doc="Whether share groups may write their dead letters into this topic.",
@@ -111,6 +115,22 @@ TOPIC_CONFIGS: Final = by_name(
         default="false",
         synonyms=(("kbroker.payload.check", 1),),
         doc="Whether Produce opens batches, as Kafka does, and refuses those whose records are not what the header says.",
+    ),
+    ConfigDef(
+        name=QUEUE_RETENTION,
+        type=_STRING,
+        default="time",
+        choices=("time", "unfinished", "workqueue"),
+        doc="Whether share groups hold their records. time: no, as in Kafka. unfinished: retention takes only what all share groups "
+        "have finished. workqueue: likewise, and what they have finished goes soon.",
+    ),
+    ConfigDef(
+        name=QUEUE_RETENTION_MAX_BYTES,
+        type=_LONG,
+        default="-1",
+        minimum=-1,
+        doc="How large a partition may grow that share groups hold: beyond that the oldest records are removed all the same, with a "
+        "warning. -1 for no limit.",
     ),
     _fixed("cleanup.policy", _LIST, "delete", _NO_COMPACTION, "What becomes of old segments."),
     _fixed("compression.type", _STRING, "producer", _AS_SENT, "The codec of stored batches."),
@@ -138,6 +158,12 @@ TOPIC_CONFIGS: Final = by_name(
     _fixed("local.retention.ms", _LONG, "-2", _NO_TIERS, "How long records stay local; -2: as retention.ms."),
     _fixed("local.retention.bytes", _LONG, "-2", _NO_TIERS, "How much of a partition stays local; -2: as retention.bytes."),
 )
+
+
+def contradictions(stored: Mapping[str, str]) -> Iterator[str]:
+    """What a single one of these settings cannot see, a line for each."""
+    if stored.get(QUEUE_RETENTION, "time") != "time" and stored.get(DEAD_LETTERS) == "true":
+        yield f"{QUEUE_RETENTION} must be time for a topic of dead letters ({DEAD_LETTERS}=true): nobody finishes those"
 
 
 class TopicConfig:

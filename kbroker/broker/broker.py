@@ -34,6 +34,7 @@ from kbroker.broker.dead_letters import DeadLetters, DeadLettersStatistics
 from kbroker.broker.deadlines import Deadlines, DeadlinesStatistics, now_ms
 from kbroker.broker.fetch_sessions import FetchSessions, FetchSessionsStatistics
 from kbroker.broker.group_commit import GroupCommit, GroupCommitStatistics
+from kbroker.broker.held_logs import HeldLogs
 from kbroker.broker.local_persister import CountsShareState, LocalPersister, PersisterContext
 from kbroker.broker.missing_topics import MissingTopics, MissingTopicsStatistics
 from kbroker.broker.opened_batches import OpenedBatches, OpenedBatchesStatistics
@@ -130,15 +131,7 @@ class Broker:
         self.state_counts: CountsShareState = persister if isinstance(persister, CountsShareState) else self.share_state
         cold_ms = self.config["share.coordinator.cold.partition.snapshot.interval.ms"]
         self.state_housekeeping = StateHousekeeping(self.share_state, state_store, self.topics, interval_ms=cold_ms, other=persister)
-        self.share_groups = ShareGroups(
-            self.topics,
-            persister,
-            self.deadlines,
-            max_sessions=self.config["group.share.max.share.sessions"],
-            settings=self.configs.share_settings,
-            reset_policy=self.configs.reset_policy,
-            longest_lock_ms=lambda: self.config["group.share.max.record.lock.duration.ms"],
-        )
+        self.share_groups = self._share_groups(persister)
         self.opened_batches = OpenedBatches(self.config["kbroker.queue.cache.bytes"])
         writer = DeadLetterWriter(self.topics, self.config)
         self.append_queues = AppendQueues()
@@ -154,9 +147,23 @@ class Broker:
         self.configs.on_group_changed = self._group_settings_changed
         removed = RemovedRecords(persister, self.share_groups, share_coordinator.groups_of)
         self.topics.count_unfinished = removed.before_removal
+        self.held_logs = HeldLogs(
+            persister, (self.state, self.logs), share_coordinator.groups_of, self.configs.reset_policy
+        )
         self.consumer_groups = self._consumer_groups(clock)
         self.client_telemetry = ClientTelemetry(now_ms)
         self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])
+
+    def _share_groups(self, persister: Persister) -> ShareGroups:
+        return ShareGroups(
+            self.topics,
+            persister,
+            self.deadlines,
+            max_sessions=self.config["group.share.max.share.sessions"],
+            settings=self.configs.share_settings,
+            reset_policy=self.configs.reset_policy,
+            longest_lock_ms=lambda: self.config["group.share.max.record.lock.duration.ms"],
+        )
 
     def _group_settings_changed(self, group_id: str | None) -> None:
         self.share_groups.settings_changed(group_id)
@@ -343,7 +350,8 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
             committers.start_soon(_shielded, commits.run)
         try:
             async with trio.open_nursery() as workers:
-                workers.start_soon(run_retention, broker.topics, broker.config["log.retention.check.interval.ms"])
+                interval_ms = broker.config["log.retention.check.interval.ms"]
+                workers.start_soon(run_retention, broker.topics, interval_ms, broker.held_logs)
                 workers.start_soon(broker.run_producer_snapshots)
                 workers.start_soon(broker.deadlines.run)
                 workers.start_soon(broker.state_housekeeping.run)

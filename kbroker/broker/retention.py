@@ -10,14 +10,17 @@ from collections.abc import Sequence
 
 import trio
 
+from kbroker.broker.held_logs import HeldLogs, has_removable, queue_log_start
 from kbroker.broker.partition import Partition
-from kbroker.broker.topics import Topics
+from kbroker.broker.topics import Topic, Topics
 from kbroker.clock import wall_clock_ms
 from kbroker.config import TopicConfig
 from kbroker.errors import KafkaError, NoSpace, StoreFailed
+from kbroker.queue_configs import QUEUE_RETENTION, QUEUE_RETENTION_MAX_BYTES
 from kbroker.storage.spi import SegmentInfo
 
 logger = logging.getLogger(__name__)
+WORK_QUEUE_CHECK_S = 2.0
 
 
 def new_log_start(segments: Sequence[SegmentInfo], *, retention_ms: int, retention_bytes: int, now_ms: int, visible_end: int) -> int:
@@ -45,18 +48,28 @@ def new_log_start(segments: Sequence[SegmentInfo], *, retention_ms: int, retenti
     return start
 
 
-async def apply_retention(topics: Topics, partition: Partition, config: TopicConfig) -> bool:
+async def apply_retention(
+    topics: Topics, partition: Partition, config: TopicConfig, held_logs: HeldLogs | None = None
+) -> bool:
     """Move one partition's log start as its topic's configs say. True if it moved. What the broker itself keeps in the log is no reason
-    to move it: that would be written anew behind it, again and again."""
+    to move it: that would be written anew behind it, again and again. Raises KafkaError where nobody can say what share groups hold:
+    then nothing moves."""
     if partition.control_from is not None and partition.log_start_offset >= partition.control_from:
         return False
+    segments = partition.segments()
     start = new_log_start(
-        partition.segments(),
+        segments,
         retention_ms=config["retention.ms"],
         retention_bytes=config["retention.bytes"],
         now_ms=wall_clock_ms(),
         visible_end=partition.high_watermark,
     )
+    mode = config[QUEUE_RETENTION]
+    if mode != "time" and held_logs is not None and (start > partition.log_start_offset or has_removable(segments)):
+        held_from = min((await held_logs.holders(partition)).values(), default=None)
+        visible = None if held_from is None else min(held_from, partition.high_watermark)
+        start = queue_log_start(segments, start, visible, removes_finished=mode == "workqueue")
+        start = max(start, _least_start(segments, config[QUEUE_RETENTION_MAX_BYTES], partition.high_watermark))
     if start <= partition.log_start_offset:
         return False
     logger.info("retention: %s-%d now starts at %d", partition.topic_name, partition.log.partition, start)
@@ -64,19 +77,34 @@ async def apply_retention(topics: Topics, partition: Partition, config: TopicCon
     return True
 
 
-async def run_retention(topics: Topics, check_interval_ms: int) -> None:
-    """The broker's retention task (log.retention.check.interval.ms)."""
+def _least_start(segments: Sequence[SegmentInfo], max_bytes: int, visible_end: int) -> int:
+    """Where the log begins at least, whoever is not done with it: `max_bytes` is the most that share groups may hold."""
+    return new_log_start(segments, retention_ms=-1, retention_bytes=max_bytes, now_ms=0, visible_end=visible_end)
+
+
+async def run_retention(topics: Topics, check_interval_ms: int, held_logs: HeldLogs | None = None) -> None:
+    """The broker's retention task (log.retention.check.interval.ms). Work queues are looked at more often: what is finished there
+    goes soon."""
+    next_check = trio.current_time() + check_interval_ms / 1000
     while True:
-        await trio.sleep(check_interval_ms / 1000)
-        await _catch_up(topics)
+        await trio.sleep(min(WORK_QUEUE_CHECK_S, max(0, next_check - trio.current_time())))
+        is_check = trio.current_time() >= next_check
+        if is_check:
+            next_check = trio.current_time() + check_interval_ms / 1000
+            await _catch_up(topics)
         for topic in topics:
-            for partition in topic.partitions:
-                if partition.deleted:
-                    continue
-                try:
-                    await apply_retention(topics, partition, topic.config)
-                except (KafkaError, NoSpace, StoreFailed) as error:
-                    logger.warning("retention of %s-%d has to wait: %s", topic.name, partition.log.partition, error)
+            if is_check or topic.config[QUEUE_RETENTION] == "workqueue":
+                await _apply_to(topics, topic, held_logs)
+
+
+async def _apply_to(topics: Topics, topic: Topic, held_logs: HeldLogs | None) -> None:
+    for partition in topic.partitions:
+        if partition.deleted:
+            continue
+        try:
+            await apply_retention(topics, partition, topic.config, held_logs)
+        except (KafkaError, NoSpace, StoreFailed) as error:
+            logger.warning("retention of %s-%d has to wait: %s", topic.name, partition.log.partition, error)
 
 
 async def _catch_up(topics: Topics) -> None:

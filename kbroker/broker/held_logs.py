@@ -1,0 +1,101 @@
+"""What share groups hold of a log: the records that retention must not take.
+
+A topic says with `kbroker.queue.retention` whether they count:
+
+    time         retention.ms and retention.bytes alone, as in Kafka
+    unfinished   those apply to what every share group has finished
+    workqueue    likewise; and what every share group has finished goes soon, whatever its age
+
+A group holds a log from its lowest record on that it is not done with, by what is saved of it: its start
+offset, or a parked record below that. A group whose start is not decided yet holds all of it, unless it
+begins at the end (share.auto.offset.reset=latest). A group that is gone holds nothing. Consumer groups
+hold nothing either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from kbroker.broker.group_commit import GroupCommit
+from kbroker.broker.partition import Partition
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.share.persister import ParksRecords, Persister, ReadRequest, TellsWhatIsDone, TopicPartition
+from kbroker.storage.spi import SegmentInfo
+
+_UNDECIDED = -1
+_NO_LEADER_EPOCH = -1
+_ROLL_FROM_BYTES = 1 << 20
+"""An active segment that is finished is removed if it has so much: to begin a new one for each job would cost more."""
+
+
+class HeldLogs:
+    """`stores`: where the persister may keep its state. `groups_of(partition)`: the groups that have share
+    state of it. `reset_policy(group_id)`: where one begins."""
+
+    def __init__(
+        self,
+        persister: Persister,
+        stores: Sequence[GroupCommit[Any]],
+        groups_of: Callable[[TopicPartition], Iterable[str]],
+        reset_policy: Callable[[str], str],
+    ) -> None:
+        self._persister = persister
+        self._stores = stores
+        self._groups_of = groups_of
+        self._reset_policy = reset_policy
+
+    async def holders(self, partition: Partition) -> dict[str, int]:
+        """By group, from which offset on it holds the log; saved, and synced. Raises KafkaError for state that cannot be read, NoSpace
+        and StoreFailed."""
+        key = TopicPartition(*partition.log)
+        found = {}
+        for group_id in self._groups_of(key):
+            offset = await self._held_from(group_id, key, partition)
+            if offset is not None:
+                found[group_id] = max(offset, partition.log_start_offset)
+        if found:
+            await self._wait_until_saved()
+        return found
+
+    async def _wait_until_saved(self) -> None:
+        """What was found may rest on writes under way. A commit behind them succeeds only if they do."""
+        for commits in self._stores:
+            await commits.commit([])
+            await commits.flush()
+
+    async def _held_from(self, group_id: str, key: TopicPartition, partition: Partition) -> int | None:
+        (summary,) = await self._persister.read_summary(group_id, [ReadRequest(key, _NO_LEADER_EPOCH)])
+        if summary.code is not ErrorCode.none:
+            raise KafkaError(summary.code, summary.message)
+        if summary.start_offset <= _UNDECIDED:
+            begins_at_end = summary.start_offset == _UNDECIDED and self._reset_policy(group_id) == "latest"
+            return None if begins_at_end else partition.log_start_offset
+        held_from = summary.start_offset
+        if isinstance(self._persister, TellsWhatIsDone):
+            held_from = self._persister.stands_from(group_id, key, held_from).first_open
+        if summary.waiting and isinstance(self._persister, ParksRecords):
+            parked = await self._persister.parked_from(group_id, key, partition.log_start_offset, 1)
+            held_from = min([held_from, *(each.offset for each in parked)])
+        return held_from
+
+
+def has_removable(segments: Sequence[SegmentInfo]) -> bool:
+    """Whether something could go if all of it were finished."""
+    return len(segments) > 1 or segments[0].size_bytes >= _ROLL_FROM_BYTES
+
+
+def queue_log_start(segments: Sequence[SegmentInfo], start: int, held_from: int | None, *, removes_finished: bool) -> int:
+    """Where the log begins, if retention asks for `start` and the share groups hold it from `held_from` on. None: no group does, and
+    retention alone decides. `removes_finished`: of a work queue."""
+    if held_from is None:
+        return start
+    finished = segments[0].base_offset
+    for segment in segments:
+        if segment.end_offset > held_from or (segment is segments[-1] and segment.size_bytes < _ROLL_FROM_BYTES):
+            break
+        finished = segment.end_offset
+    if removes_finished:
+        return finished
+    boundaries = [*(segment.base_offset for segment in segments), segments[-1].end_offset]
+    return max(offset for offset in boundaries if offset <= max(boundaries[0], min(start, held_from)))
