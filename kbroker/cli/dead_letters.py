@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +16,7 @@ import click
 from kbroker.cli.dead_letters_choice import PlaceType, choice_of, choice_options, find_topic, tell
 from kbroker.cli.dead_letters_purge import count, purge
 from kbroker.cli.exits import CommandFailed, refuse, say
-from kbroker.cli.output import Cell, print_json, print_table, text_fields
+from kbroker.cli.output import Cell, headers_as_json, preview, print_json, print_table, text_fields, time_text
 from kbroker.cli.params import COUNT, Address, bootstrap_option, connect, json_option, not_blank
 from kbroker.cli.suggesting import SuggestingGroup
 from kbroker.logging_setup import escaped
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from kbroker.client.dead_letters import DeadLetter
     from kbroker.client.redrive import Plan
     from kbroker.client.redrive_sending import Summary
-    from kbroker.records import Record
-
-_PREVIEW = 40
 
 
 @click.group("dead-letters", cls=SuggestingGroup)
@@ -77,13 +73,13 @@ def _rows(letters: Iterable[DeadLetter], redriven: dict[tuple[int, int], str]) -
     return [
         (
             f"{letter.partition}:{letter.offset}",
-            _time(letter.record.timestamp_ms),
+            time_text(letter.record.timestamp_ms),
             f"{letter.origin.topic}-{letter.origin.partition}:{letter.origin.offset}",
             letter.origin.group_id,
             letter.origin.delivery_count,
             letter.cause,
             redriven.get((letter.partition, letter.offset)),
-            _preview(letter.record.value),
+            preview(letter.record.value),
         )
         for letter in letters
     ]
@@ -116,12 +112,12 @@ def show(topic: str, place: tuple[int, int], as_json: bool, bootstrap: Address) 
         original = client.Originals(connection, topics).get(letter)
         redriven = Notes(connection).redriven(found.topic_id)
     values = letter_as_json(letter, redriven)
-    values["headers"] = _headers(letter.record)
+    values["headers"] = headers_as_json(letter.record.headers)
     values["original"] = original and {
         "timestamp_ms": original.timestamp_ms,
         **text_fields("key", original.key),
         **text_fields("value", original.value),
-        "headers": _headers(original),
+        "headers": headers_as_json(original.headers),
     }
     if as_json:
         print_json(values)
@@ -201,17 +197,12 @@ def letter_as_json(letter: DeadLetter, redriven: dict[tuple[int, int], str]) -> 
     }
 
 
-def _headers(record: Record) -> list[dict[str, str | None]]:
-    """What is no UTF-8 in a name is replaced by question marks: no broker looks at names."""
-    return [{"name": name.encode(errors="replace").decode(), **text_fields("value", value)} for name, value in record.headers]
-
-
 def _lines(values: dict[str, Any]) -> list[tuple[str, str]]:
     """For a person: name and text of everything."""
     source = values["source"]
     lines = [
         ("at", f"{values['partition']}:{values['offset']}"),
-        ("time", _time(values["timestamp_ms"])),
+        ("time", time_text(values["timestamp_ms"])),
         ("source", f"{source['topic']}-{source['partition']}:{source['offset']}"),
         ("group", values["group"]),
         ("deliveries", str(values["delivery_count"])),
@@ -222,7 +213,7 @@ def _lines(values: dict[str, Any]) -> list[tuple[str, str]]:
     original = values["original"]
     if original is None:
         return [*lines, ("original", "not in its topic any more, or cannot be read there")]
-    return [*lines, ("original time", _time(original["timestamp_ms"])), *_contents("original ", original)]
+    return [*lines, ("original time", time_text(original["timestamp_ms"])), *_contents("original ", original)]
 
 
 def _contents(prefix: str, values: dict[str, Any]) -> list[tuple[str, str]]:
@@ -234,22 +225,6 @@ def _text(name: str, values: dict[str, Any]) -> str:
     if name in values:
         return "-" if values[name] is None else str(values[name])
     return f"{values[name + '_base64']} (base64)"
-
-
-def _time(timestamp_ms: int) -> str:
-    """The bare number for what no calendar has: a producer may write any timestamp."""
-    try:
-        when = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return str(timestamp_ms)
-    return when.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
-
-
-def _preview(value: bytes | None) -> str | None:
-    if value is None:
-        return None
-    text = value.decode(errors="replace")
-    return text if len(text) <= _PREVIEW else text[: _PREVIEW - 1] + "…"
 
 
 @contextmanager

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import TypeAlias
 
 import click
@@ -14,6 +15,7 @@ from kbroker.logging_setup import escaped
 
 Cell: TypeAlias = str | int | float | None
 """None is printed as `-`, Kafka's sign for a value that is not known."""
+_PREVIEW = 40
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
@@ -44,6 +46,28 @@ def text_fields(name: str, content: bytes | None) -> dict[str, str | None]:
         return {name: None if content is None else content.decode()}
     except UnicodeDecodeError:
         return {f"{name}_base64": base64.b64encode(content or b"").decode()}
+
+
+def time_text(timestamp_ms: int) -> str:
+    """UTC; the bare number for what no calendar has: a producer may write any timestamp."""
+    try:
+        when = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+    return when.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
+
+
+def preview(value: bytes | None) -> str | None:
+    """The beginning of a key or value, for a table."""
+    if value is None:
+        return None
+    text = value.decode(errors="replace")
+    return text if len(text) <= _PREVIEW else text[: _PREVIEW - 1] + "…"
+
+
+def headers_as_json(headers: Iterable[tuple[str, bytes | None]]) -> list[dict[str, str | None]]:
+    """What is no UTF-8 in a name is replaced by question marks: no broker looks at names."""
+    return [{"name": name.encode(errors="replace").decode(), **text_fields("value", value)} for name, value in headers]
 
 
 def human_bytes(size: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -61,6 +61,21 @@ def produce(
     Each line of FILE becomes a record of TOPIC. The command ends when every record is confirmed (acks=all), with exit code 1
     if any was refused.
     """
+    where = {} if partition is None else {"partition": partition}
+    records = ({"key": key, "value": value, **where} for key, value in _records(file, key_separator))
+    send_records(bootstrap, topic, records, compression=compression, timeout_ms=timeout_ms)
+
+
+def send_records(
+    bootstrap: Address,
+    topic: str,
+    records: Iterable[Mapping[str, Any]],
+    *,
+    compression: str = "none",
+    timeout_ms: int,
+) -> None:
+    """Send what Producer.produce takes, and say how that went. Returns when every record is confirmed, and so durable; raises
+    CommandFailed if any is not."""
     from confluent_kafka import Producer
 
     errors = ClientErrors(bootstrap)
@@ -73,11 +88,10 @@ def produce(
         "linger.ms": 5,
     }
     producer, outcome, started = Producer(settings), Outcome(), time.monotonic()
-    where = {} if partition is None else {"partition": partition}
     show, signals = _progress(outcome), Deferred().install()
     try:
-        for key, value in _records(file, key_separator):
-            _send(producer, signals, topic, key=key, value=value, on_delivery=outcome, **where)
+        for record in records:
+            _send(producer, signals, topic, on_delivery=outcome, **record)
             show()
         while _flush(producer, signals):
             show()

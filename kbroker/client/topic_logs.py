@@ -106,10 +106,17 @@ def _batch_at(data: bytes, position: int, header: BatchHeader, start: int, end: 
 
 
 def read_records(
-    connection: Connection, topic: Topic, partition: int, start: int, end: int, on_damage: Callable[[Damage], None] = ignore_damage
+    connection: Connection,
+    topic: Topic,
+    partition: int,
+    start: int,
+    end: int,
+    on_damage: Callable[[Damage], None] = ignore_damage,
+    *,
+    fetch_bytes: int = _FETCH_BYTES,
 ) -> Iterator[Record]:
     """As read_batches; each batch that is damaged is told, behind those of its records that can be read."""
-    for header, records, damage in read_batches(connection, topic, partition, start, end):
+    for header, records, damage in read_batches(connection, topic, partition, start, end, fetch_bytes=fetch_bytes):
         yield from records
         if damage is not None:
             on_damage(Damage(topic.name, partition, header.base_offset, header.last_offset, damage))

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from kbroker.cli import inflight as inflight_module
+from kbroker.cli import watching
 from kbroker.cli.exits import INTERRUPTED, OK, REFUSED, UNREACHABLE, USAGE
 from kbroker.cli.inflight_view import LOOKS, draw
 from kbroker.cli.params import AdminAddressType
@@ -234,20 +235,20 @@ def test_watching_goes_on_until_it_is_interrupted(command: Command, admin: str, 
         if next(times) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(inflight_module.time, "sleep", sleep)
-    watching = ("share-groups", "inflight", GROUP, "--watch", "--interval-ms", "250", "--admin", admin)
-    ran = command(*watching, "--json")
+    monkeypatch.setattr(watching.time, "sleep", sleep)
+    arguments = ("share-groups", "inflight", GROUP, "--watch", "--interval-ms", "250", "--admin", admin)
+    ran = command(*arguments, "--json")
     assert ran.code == INTERRUPTED
     assert [each["group"] for each in ran.json_lines] == [GROUP] * 3
     times = count(1)
-    ran = command(*watching)
+    ran = command(*arguments)
     assert (ran.code, sum(line.startswith("group workers") for line in ran.lines)) == (INTERRUPTED, 3)
 
 
 def test_watching_on_a_terminal_draws_in_place(admin: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     drawn_lines = []
-    monkeypatch.setattr(inflight_module.sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(inflight_module, "_ask", lambda *_: {"group": GROUP, "now_ms": 1, "share_partitions": [window()]})
+    monkeypatch.setattr(watching.sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(inflight_module, "ask_in_flight", lambda *_: {"group": GROUP, "now_ms": 1, "share_partitions": [window()]})
     times = count(1)
 
     def sleep(_: float) -> None:
@@ -255,7 +256,7 @@ def test_watching_on_a_terminal_draws_in_place(admin: str, monkeypatch: pytest.M
         if next(times) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(inflight_module.time, "sleep", sleep)
+    monkeypatch.setattr(watching.time, "sleep", sleep)
     with pytest.raises(click.Abort):
         inflight_module.inflight.main([GROUP, "--watch", "--admin", admin], standalone_mode=False)
     assert all("nothing in flight" in text for text in drawn_lines[1:])

@@ -1,0 +1,81 @@
+"""Looking at something again and again: `--watch`, as JSON, as pages one after the other, or in
+place on a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import click
+
+from kbroker.cli.output import print_json
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
+    from rich.text import Text
+
+F = TypeVar("F", bound=Callable[..., Any])
+Document: TypeAlias = dict[str, Any]
+Draw: TypeAlias = "Callable[[Document, int], Sequence[Text]]"
+"""The lines of one moment, for a terminal of this width."""
+
+
+def watch_options(function: F) -> F:
+    """`--watch` and its interval."""
+    function = click.option(
+        "--interval-ms",
+        type=click.IntRange(100, 3_600_000),
+        default=1000,
+        show_default=True,
+        help="The interval of --watch.",
+    )(function)
+    return click.option("--watch", is_flag=True, help="Go on until Ctrl-C, showing it anew at an interval.")(
+        function
+    )
+
+
+def moments(look: Callable[[], Document], interval_ms: int | None) -> Iterator[Document]:
+    """What there is now, and with an interval again and again."""
+    yield look()
+    while interval_ms is not None:
+        time.sleep(interval_ms / 1000)
+        yield look()
+
+
+def print_all_json(found: Iterator[Document]) -> None:
+    for document in found:
+        print_json(document)
+
+
+def show(found: Iterator[Document], draw: Draw, *, in_place: bool) -> None:
+    """For a person. `in_place`: on a terminal each moment takes the place of the one before."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False)
+    if in_place and sys.stdout.isatty():
+        with Live(_lines(console, draw, next(found)), console=console, auto_refresh=False) as live:
+            for document in found:
+                live.update(_lines(console, draw, document), refresh=True)
+    else:
+        _print(console, draw, next(found))
+        for document in found:
+            click.echo()
+            _print(console, draw, document)
+
+
+def _print(console: Console, draw: Draw, document: Document) -> None:
+    for line in draw(document, console.width):
+        console.print(line, soft_wrap=True)
+
+
+def _lines(console: Console, draw: Draw, document: Document) -> Group:
+    """A line that is too long for the terminal is cut, so that the picture stays in place."""
+    from rich.console import Group
+
+    lines = draw(document, console.width)
+    for line in lines:
+        line.no_wrap, line.overflow = True, "ellipsis"
+    return Group(*lines)
