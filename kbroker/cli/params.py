@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -65,14 +66,18 @@ class AdminAddressType(AddressType):
 
 def admin_option(function: F) -> F:
     """`--admin`: where the broker serves HTTP."""
+    return _admin_option("Where the broker was told with `kbroker start --admin` to serve HTTP.", required=True)(function)
+
+
+def optional_admin_option(function: F) -> F:
+    """`--admin`, of a command that can do without."""
+    return _admin_option("Where the broker serves HTTP (`kbroker start --admin`): shows more.", required=False)(function)
+
+
+def _admin_option(text: str, *, required: bool) -> Callable[[F], F]:
     return click.option(
-        "--admin",
-        type=AdminAddressType(),
-        required=True,
-        envvar="KBROKER_ADMIN",
-        show_envvar=True,
-        help="Where the broker was told with `kbroker start --admin` to serve HTTP.",
-    )(function)
+        "--admin", type=AdminAddressType(), required=required, envvar="KBROKER_ADMIN", show_envvar=True, help=text
+    )
 
 
 def _is_host(text: str) -> bool:
@@ -158,6 +163,31 @@ class DurationType(click.ParamType[int]):
             self.fail(f"{str(value)!r} is not {self.name}", param, context)
         days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
         return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+
+
+_SPAN_UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
+_SPAN = re.compile(r"(?:[0-9]{1,19}(?:\.[0-9]{1,6})?(?:ms|s|m|h|d))+")
+_SPAN_PART = re.compile(r"([0-9.]+)(ms|s|m|h|d)")
+FOREVER = "forever"
+
+
+def parse_span(text: str) -> int:
+    """Milliseconds of `500ms`, `30s`, `10m`, `1h30m`, `30d`, or 0. Raises ValueError with a line for a person."""
+    content = "".join(text.split())
+    if content == "0":
+        return 0
+    if not _SPAN.fullmatch(content):
+        no_unit = " has no unit:" if content.replace(".", "", 1).isdigit() else " is no duration:"
+        raise ValueError(f"{text!r}{no_unit} write 500ms, 30s, 10m, 1h or 30d")
+    return round(sum(Decimal(number) * _SPAN_UNITS[unit] for number, unit in _SPAN_PART.findall(content)))
+
+
+def span_text(duration_ms: int) -> str:
+    """In the greatest unit that needs no fraction: what parse_span takes back; `forever` for -1."""
+    if duration_ms == -1:
+        return FOREVER
+    unit = next(unit for unit, size_ms in _SPAN_UNITS.items() if duration_ms % size_ms == 0) if duration_ms else "s"
+    return f"{duration_ms // _SPAN_UNITS[unit]}{unit}"
 
 
 class ChoicesType(click.ParamType[tuple[str, ...]]):

@@ -55,8 +55,16 @@ class ConfigEntry(NamedTuple):
         return self.source == _DEFAULT_SOURCE
 
 
-def create_topic(connection: Connection, name: str, *, partitions: int = -1, config: Mapping[str, str] | None = None) -> None:
-    """`partitions` -1: the broker's num.partitions. Raises KafkaError, for instance topic_already_exists."""
+def create_topic(
+    connection: Connection,
+    name: str,
+    *,
+    partitions: int = -1,
+    config: Mapping[str, str] | None = None,
+    validate_only: bool = False,
+) -> None:
+    """`partitions` -1: the broker's num.partitions. `validate_only`: only find out whether it could be made. Raises KafkaError, for
+    instance topic_already_exists."""
     row = {
         "name": name,
         "num_partitions": partitions,
@@ -64,7 +72,7 @@ def create_topic(connection: Connection, name: str, *, partitions: int = -1, con
         "assignments": (),
         "configs": [{"name": key, "value": value} for key, value in (config or {}).items()],
     }
-    answer = connection.call("create_topics", topics=[row], timeout=_TIMEOUT_MS)
+    answer = connection.call("create_topics", topics=[row], timeout=_TIMEOUT_MS, validate_only=validate_only)
     check(answer.topics[0].error_code, answer.topics[0].error_message)
 
 
@@ -75,10 +83,10 @@ def delete_topic(connection: Connection, name: str) -> None:
     check(row.error_code, reason(row.error_code, row.error_message))
 
 
-def grow_topic(connection: Connection, name: str, partitions: int) -> None:
+def grow_topic(connection: Connection, name: str, partitions: int, *, validate_only: bool = False) -> None:
     """Give a topic this many partitions in all. Raises KafkaError, for instance invalid_partitions where it has as many or more."""
     row = {"name": name, "count": partitions, "assignments": None}
-    answer = connection.call("create_partitions", topics=[row], timeout=_TIMEOUT_MS, validate_only=False)
+    answer = connection.call("create_partitions", topics=[row], timeout=_TIMEOUT_MS, validate_only=validate_only)
     result = answer.results[0]
     check(result.error_code, reason(result.error_code, result.error_message))
 
@@ -173,13 +181,22 @@ def alter_configs(
     *,
     set_configs: Mapping[str, str] | None = None,
     delete_configs: Iterable[str] = (),
+    validate_only: bool = False,
 ) -> None:
-    """Set some configs of a resource and put others back to their default, all or none. Raises KafkaError."""
+    """Set some configs of a resource and put others back to their default, all or none. `validate_only`: only find out whether that
+    could be done. Raises KafkaError."""
     rows: list[dict[str, Any]] = [{"name": k, "config_operation": _SET, "value": v} for k, v in (set_configs or {}).items()]
     rows += [{"name": key, "config_operation": _DELETE, "value": None} for key in delete_configs]
     resource = {"resource_type": int(kind), "resource_name": name, "configs": rows}
-    answer = connection.call("incremental_alter_configs", resources=[resource], validate_only=False)
+    answer = connection.call("incremental_alter_configs", resources=[resource], validate_only=validate_only)
     check(answer.responses[0].error_code, answer.responses[0].error_message)
+
+
+def groups_with_configs(connection: Connection) -> list[str]:
+    """Ids of the groups that have configs of their own; such a group need not exist."""
+    answer = connection.call("list_config_resources", resource_types=(int(ResourceType.GROUP),))
+    check(answer.error_code)
+    return sorted(row.resource_name for row in answer.config_resources)
 
 
 def has_group_config(connection: Connection, group_id: str, config_name: str) -> bool:

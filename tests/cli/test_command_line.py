@@ -14,12 +14,20 @@ import pytest
 
 from kbroker.cli import COMMANDS, cli, run
 from kbroker.cli.exits import INTERRUPTED, OK, REFUSED, UNREACHABLE, USAGE, CommandFailed, end_of
-from kbroker.cli.params import AddressType, DateTimeType, DurationType, NameValue
+from kbroker.cli.params import AddressType, DateTimeType, DurationType, NameValue, parse_span, span_text
 from kbroker.client.broker_process import free_port
 from kbroker.client.rpc import BrokerUnreachable
 from kbroker.errors import ErrorCode, KafkaError
 
 NEEDS_A_BROKER = [
+    ["queues", "create", "q"],
+    ["queues", "list"],
+    ["queues", "describe", "q"],
+    ["queues", "peek", "q"],
+    ["queues", "send", "q", "job"],
+    ["queues", "export"],
+    ["queues", "purge", "q"],
+    ["queues", "delete", "q"],
     ["topics", "list"],
     ["topics", "create", "t"],
     ["topics", "describe", "t"],
@@ -51,6 +59,26 @@ CONSUMER_RESET = ["groups", "reset-offsets", "g"]
 
 WRONG_USAGE = [
     (["no-such-command"], "No such command"),
+    (["queues", "create"], "either NAME or --from is needed"),
+    (["queues", "create", "q", "--from", "-"], "either NAME or --from is needed"),
+    (["queues", "create", "", "--update"], "must not be empty"),
+    (["queues", "create", "q", "--from", "/no/such/file"], "No such file"),
+    (["queues", "create", "--from", "-", "--prefetch", "2"], "--from excludes the settings of a queue"),
+    (["queues", "create", "q", "--partitions", "0"], "0 is not in the range"),
+    (["queues", "create", "q", "--prefetch", "many"], "'many' is not a whole number from 0 to 10000"),
+    (["queues", "create", "q", "--prefetch", "10001"], "'10001' is not a whole number from 0 to 10000"),
+    (["queues", "create", "q", "--deliveries", "1"], "'1' is not a whole number of at least 2"),
+    (["queues", "create", "q", "--multiplier", "0.5"], "'0.5' is not a number from 1 to 100"),
+    (["queues", "create", "q", "--delay", "5"], "'5' has no unit: write 500ms, 30s, 10m, 1h or 30d"),
+    (["queues", "create", "q", "--delay", "soon"], "'soon' is no duration: write 500ms, 30s, 10m, 1h or 30d"),
+    (["queues", "create", "q", "--max-delay", "8d"], "'8d' is more than 7d, the most that it may be"),
+    (["queues", "create", "q", "--delay", "forever"], "'forever' is no duration"),
+    (["queues", "create", "q", "--assignment", "some"], "'some' is not one of simple, all"),
+    (["queues", "create", "q", "--dead-letters", "d", "--no-dead-letters"], "exclude each other"),
+    (["queues", "create", "q", "--dead-letters", ""], "must not be empty"),
+    (["queues", "describe", " "], "must not be empty"),
+    (["queues", "peek", "q", "-n", "0"], "0 is not in the range"),
+    (["queues", "send", "q", "--header", "x"], "'x' is not NAME=VALUE"),
     (["topics", "create"], "Missing argument 'TOPIC'"),
     (["topics", "create", "t", "--partitions", "0"], "0 is not in the range"),
     (["topics", "create", "t", "--config", "nonsense"], "'nonsense' is not NAME=VALUE"),
@@ -303,6 +331,29 @@ def test_times(text: str, since_1970_ms: int, monkeypatch: pytest.MonkeyPatch) -
 )
 def test_durations(text: str, milliseconds: int) -> None:
     assert DurationType().convert(text, None, None) == milliseconds
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("0", 0), ("500ms", 500), ("1s", 1000), ("1.5s", 1500), ("10m", 600_000), ("1h", 3_600_000), ("30d", 2_592_000_000),
+        ("1h30m", 5_400_000), (" 1h 30m ", 5_400_000), ("90m", 5_400_000), ("0s", 0),
+    ],
+)  # fmt: skip
+def test_spans(text: str, milliseconds: int) -> None:
+    assert parse_span(text) == milliseconds
+    assert parse_span(span_text(milliseconds)) == milliseconds
+
+
+@pytest.mark.parametrize("text", ["", "5", "1.5", "-1s", "s", "1 hour", "1H", "1e3s", "1s1", "PT1S", "\u0665s", "1..5s", "9" * 20 + "d"])
+def test_what_is_no_span(text: str) -> None:
+    with pytest.raises(ValueError, match="write 500ms, 30s, 10m, 1h or 30d"):
+        parse_span(text)
+
+
+def test_spans_are_shown_in_their_greatest_unit() -> None:
+    shown = ["forever", "0s", "1ms", "1500ms", "1m", "90s", "1d"]
+    assert [span_text(each) for each in (-1, 0, 1, 1500, 60_000, 90_000, 86_400_000)] == shown
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "1D", "PT1D", "P1H", "PT-1H", "PT1.5H", "PT1S ", "PT1S1S"])

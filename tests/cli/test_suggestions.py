@@ -10,7 +10,10 @@ from kbroker.cli.exits import USAGE
 from kbroker.cli.suggesting import OTHER_NAMES, SuggestingGroup
 from tests.cli.test_command_line import ALL_COMMANDS
 
-DESCRIBE = "one of 'kbroker topics describe', 'kbroker share-groups describe', 'kbroker groups describe', 'kbroker configs describe'?"
+DESCRIBE = (
+    "one of 'kbroker queues describe', 'kbroker topics describe', 'kbroker share-groups describe', 'kbroker groups describe', "
+    "'kbroker configs describe'?"
+)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +30,8 @@ DESCRIBE = "one of 'kbroker topics describe', 'kbroker share-groups describe', '
         ("serve", "'kbroker start'?"),
         ("help", "'kbroker --help'?"),
         ("version", "'kbroker --version'?"),
+        ("queue create jobs", "'kbroker queues'?"),
+        ("queues new jobs", "'kbroker queues create'?"),
         ("topics lst", "'kbroker topics list'?"),
         ("topics rm t", "'kbroker topics delete'?"),
         ("share-groups inflght g", "'kbroker share-groups inflight'?"),

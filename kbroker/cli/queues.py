@@ -1,0 +1,146 @@
+"""`kbroker queues`: work queues. A queue is a topic, a share group of the same name, a dead letter
+topic, and their settings.
+
+The commands that need more than a few lines are in files of their own and are added at the end of
+this one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from kbroker.cli.exits import CommandFailed, ask, refuse, say
+from kbroker.cli.output import print_json
+from kbroker.cli.params import Address, bootstrap_option, connect, json_option, not_blank, yes_option
+from kbroker.cli.queues_create import create
+from kbroker.cli.queues_describe import describe, list_queues
+from kbroker.cli.queues_file import export
+from kbroker.cli.queues_found import existing, why_missing
+from kbroker.cli.queues_jobs import peek, send
+from kbroker.cli.suggesting import SuggestingGroup
+from kbroker.client.queues import counted, has_workers
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.logging_setup import escaped
+
+if TYPE_CHECKING:
+    from kbroker.client.queues import Queue
+    from kbroker.client.rpc import Connection
+
+
+@click.group(cls=SuggestingGroup)
+def queues() -> None:
+    """Create, list, describe, fill, purge and delete work queues.
+
+    A queue is a topic, a share group of the same name and a dead letter topic, with settings that
+    suit jobs.
+    """
+
+
+@queues.command()
+@click.argument("name", callback=not_blank)
+@yes_option
+@json_option
+@bootstrap_option
+def purge(name: str, yes: bool, as_json: bool, bootstrap: Address) -> None:
+    """Drop all jobs of the queue NAME that are not finished.
+
+    Asks first. The queue must have no workers. Its topic keeps the records as long as its retention says; dead letters stay.
+
+    \b
+    Examples:
+      kbroker queues purge jobs
+      kbroker queues purge jobs --yes
+    """
+    from kbroker.client.queue_report import unfinished_jobs
+
+    with connect(bootstrap) as connection:
+        queue = existing(connection, name)
+        _check_no_workers(connection, queue)
+        jobs = unfinished_jobs(connection, queue)
+        if jobs and not yes:
+            ask(f"Drop {counted(jobs, 'job')} of queue {name} for good?")
+        if jobs:
+            _drop(connection, queue)
+    if as_json:
+        print_json({"queue": name, "dropped": jobs})
+    elif jobs:
+        click.echo(f"dropped {counted(jobs, 'job')} of queue {escaped(name)}")
+    else:
+        say(f"there are no jobs in queue {name}")
+
+
+def _check_no_workers(connection: Connection, queue: Queue) -> None:
+    from kbroker.client import group_admin
+
+    members = group_admin.describe_share_group(connection, queue.name).members
+    if members:
+        raise CommandFailed(f"{has_workers(queue, len(members))}: stop them first")
+
+
+def _drop(connection: Connection, queue: Queue) -> None:
+    from kbroker.client import admin, group_admin
+    from kbroker.client.group_admin import TopicPartition
+
+    assert queue.topic is not None
+    ends = admin.list_offsets(connection, queue.name, queue.topic.partitions, admin.LATEST)
+    offsets = {TopicPartition(queue.name, partition): end for partition, end in ends.items()}
+    try:
+        refused = group_admin.alter_share_group_offsets(connection, queue.name, offsets)
+    except KafkaError as error:
+        if error.code is not ErrorCode.non_empty_group:
+            raise
+        raise CommandFailed(
+            f"queue {queue.name} is not empty any more: a worker joined; nothing was dropped"
+        ) from error
+    refuse([f"{place} could not be purged: {error.message}" for place, error in refused.items()])
+
+
+@queues.command()
+@click.argument("name", callback=not_blank)
+@click.option("--force", is_flag=True, help="Although the queue has workers: they are put out of it.")
+@click.option("--with-dead-letters", is_flag=True, help="Also the dead letter topic, with all that it holds.")
+@json_option
+@bootstrap_option
+def delete(name: str, force: bool, with_dead_letters: bool, as_json: bool, bootstrap: Address) -> None:
+    """Delete the queue NAME with all its jobs.
+
+    A queue that has workers is refused without --force. The dead letter topic stays without --with-dead-letters. Interrupted, the same
+    command does the rest.
+
+    \b
+    Examples:
+      kbroker queues delete jobs
+      kbroker queues delete jobs --with-dead-letters
+    """
+    from kbroker.client.queue_deletion import delete_queue
+    from kbroker.client.queue_plan import QueueRefused
+    from kbroker.client.queues import look
+
+    with connect(bootstrap) as connection:
+        queue = look(connection, name)
+        if not queue.is_whole and not queue.is_configured:
+            raise CommandFailed(why_missing(queue))
+        try:
+            deleted = delete_queue(connection, queue, force=force, with_dead_letters=with_dead_letters)
+        except QueueRefused as refused:
+            raise CommandFailed(str(refused)) from refused
+    if as_json:
+        stays = None if with_dead_letters or queue.dead_letter_topic is None else queue.dead_letters
+        print_json({"queue": name, "deleted": True, "dead_letter_topic": stays})
+        return
+    click.echo(f"deleted queue {escaped(name)}")
+    if deleted.workers:
+        were = f"{counted(deleted.workers, 'worker')} of queue {name} {'was' if deleted.workers == 1 else 'were'}"
+        say(f"warning: {were} put out: stop them, their clients report a group that is gone")
+    if queue.dead_letter_topic is not None and not with_dead_letters:
+        say(f"its dead letters stay in topic {queue.dead_letters}")
+
+
+queues.add_command(create)
+queues.add_command(list_queues)
+queues.add_command(describe)
+queues.add_command(peek)
+queues.add_command(send)
+queues.add_command(export)

@@ -1,0 +1,164 @@
+"""`kbroker queues create`: a queue in one step, the same again without a change, or what differs
+from what is asked for."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from kbroker.cli.exits import CommandFailed, refuse, say
+from kbroker.cli.params import COUNT, Address, bootstrap_option, connect, not_empty
+from kbroker.cli.queue_settings import setting_options, settings_of, shown
+from kbroker.client.queues import DEAD_LETTER_TOPIC, SETTINGS, Part, Wish
+from kbroker.errors import KafkaError
+from kbroker.logging_setup import escaped
+
+if TYPE_CHECKING:
+    from kbroker.client.queue_plan import Difference, Plan
+    from kbroker.client.rpc import Connection
+
+
+@click.command()
+@click.argument("name", required=False, callback=not_empty)
+@click.option(
+    "--partitions",
+    "-p",
+    type=COUNT,
+    help="Partitions of the topic; one is enough for any number of workers.  [default: 1]",
+)
+@setting_options
+@click.option(
+    "--dead-letters",
+    metavar="TOPIC",
+    callback=not_empty,
+    help="The topic for jobs that are given up.  [default: dlq.NAME]",
+)
+@click.option("--no-dead-letters", is_flag=True, help="Jobs that are given up are only dropped.")
+@click.option(
+    "--from",
+    "file",
+    type=click.File("rb"),
+    help="Make the queues of a TOML file, as `export` writes it; - is standard input.",
+)
+@click.option(
+    "--update", is_flag=True, help="Alter a queue that exists where it differs from what is asked for."
+)
+@bootstrap_option
+def create(
+    name: str | None,
+    partitions: int | None,
+    dead_letters: str | None,
+    no_dead_letters: bool,
+    file: BinaryIO | None,
+    update: bool,
+    bootstrap: Address,
+    **options: str | None,
+) -> None:
+    """Make the queue NAME: a topic, a share group of the same name and a dead letter topic, with settings that suit jobs.
+
+    Durations are written 500ms, 30s, 10m, 1h or 30d. Run again, it changes nothing, or says what differs from the options that were
+    given, with exit code 1; --update alters that. What no option is given for stays as it is. Interrupted, the same command does the
+    rest.
+
+    \b
+    Examples:
+      kbroker queues create jobs
+      kbroker queues create mails --prefetch 5 --delay 10s --max-delay 1h --deliveries 5
+      kbroker queues create jobs --lock-max 4h --update
+      kbroker queues create --from queues.toml
+    """
+    settings = settings_of(options)
+    if dead_letters is not None and no_dead_letters:
+        raise click.UsageError("--dead-letters and --no-dead-letters exclude each other")
+    topic = "" if no_dead_letters else dead_letters
+    if (name is None) == (file is None):
+        raise click.UsageError("either NAME or --from is needed, not both")
+    if file is not None:
+        from kbroker.cli.queues_file import read_wishes
+
+        if settings or partitions is not None or topic is not None:
+            raise click.UsageError("--from excludes the settings of a queue: they stand in the file")
+        wishes = read_wishes(file)
+    else:
+        wishes = [Wish(name or "", partitions, topic, settings)]
+    with connect(bootstrap) as connection:
+        if file is None:
+            _make(connection, wishes[0], update=update)
+        else:
+            _make_all(connection, wishes, update=update)
+
+
+def _make_all(connection: Connection, wishes: list[Wish], *, update: bool) -> None:
+    """Each of them: one that is refused keeps no other from being made."""
+    problems = []
+    for wish in wishes:
+        try:
+            _make(connection, wish, update=update)
+        except CommandFailed as error:
+            problems.append(str(error))
+        except KafkaError as error:
+            problems.append(f"queue {wish.name}: {error.message or error.code.name.replace('_', ' ')}")
+    refuse(problems)
+
+
+def _make(connection: Connection, wish: Wish, *, update: bool) -> None:
+    """Nothing is changed before the broker has said of every step that it can be done."""
+    from kbroker.client.queue_plan import QueueRefused, plan
+    from kbroker.topic_names import is_legal, why_illegal
+
+    if not is_legal(wish.name):
+        raise CommandFailed(why_illegal(wish.name))
+    try:
+        made = plan(connection, wish)
+        if made.differences and not update:
+            for each in made.differences:
+                say(f"queue {wish.name}: {_line(each)}")
+            raise CommandFailed(f"queue {wish.name} was left as it is: --update alters it")
+        for step in made.steps:
+            step.check(connection)
+        for step in made.steps:
+            step.run(connection)
+            click.echo(escaped(step.done))
+    except QueueRefused as refused:
+        raise CommandFailed(str(refused)) from refused
+    _conclude(made)
+
+
+def _conclude(made: Plan) -> None:
+    name = escaped(made.name)
+    if made.is_new:
+        click.echo(f"queue {name} is ready; send it jobs with `kbroker queues send {shlex.quote(name)}`")
+    else:
+        click.echo(
+            f"queue {name} is altered" if made.steps else f"queue {name} exists; nothing is to be changed"
+        )
+    for each in made.left:
+        say(
+            f"queue {made.name}: {_name(each)} stays {_value(each, each.present)}; a new queue has {_value(each, each.wanted)}"
+        )
+
+
+def _line(difference: Difference) -> str:
+    if difference.config is None:
+        return difference.present or ""
+    return f"{_name(difference)} is {_value(difference, difference.present)}, asked for is {_value(difference, difference.wanted)}"
+
+
+def _name(difference: Difference) -> str:
+    """What people call it: the option's name, or the config's."""
+    for setting in SETTINGS.values():
+        if (setting.part, setting.config) == difference[:2]:
+            return setting.name
+    if difference.config == DEAD_LETTER_TOPIC:
+        return "dead-letters"
+    where = {Part.GROUP: "", Part.TOPIC: "", Part.DEAD_LETTERS: "dead letter topic: "}[difference.part]
+    return f"{where}{difference.config}"
+
+
+def _value(difference: Difference, text: str | None) -> str:
+    for setting in SETTINGS.values():
+        if (setting.part, setting.config) == difference[:2]:
+            return shown(setting, text)
+    return "not set" if text is None else text or "none"

@@ -1,0 +1,193 @@
+"""`kbroker queues list` and `kbroker queues describe`: how many jobs there are, who works on them,
+and what is unlike other queues."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kbroker.cli.exits import say
+from kbroker.cli.output import Cell, print_json, print_table, table_lines
+from kbroker.cli.params import (
+    Address,
+    bootstrap_option,
+    connect,
+    json_option,
+    not_blank,
+    optional_admin_option,
+    span_text,
+)
+from kbroker.cli.queue_settings import shown
+from kbroker.cli.queues_found import existing
+from kbroker.cli.watching import moments, print_all_json, show, watch_options
+from kbroker.client.queues import SETTINGS
+from kbroker.logging_setup import escaped
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from kbroker.client.queue_report import Report
+    from kbroker.client.queues import Queue
+    from kbroker.client.rpc import Connection
+
+_LABEL_WIDTH = 14
+_ADMIN_HINT = "-  (--admin tells)"
+
+
+@click.command("list")
+@json_option
+@bootstrap_option
+def list_queues(as_json: bool, bootstrap: Address) -> None:
+    """All queues: topics that have a share group of the same name.
+
+    UNFINISHED are the jobs that no worker has finished, those included that are being worked on; DEAD-LETTERS the records in the dead
+    letter topic.
+
+    \b
+    Examples:
+      kbroker queues list
+      kbroker queues list --json
+    """
+    from kbroker.client.queues import names
+
+    with connect(bootstrap) as connection:
+        found = [_summary(connection, name) for name in names(connection)]
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        say("there are no queues: `kbroker queues create NAME` makes one")
+        return
+    columns = ("name", "partitions", "unfinished", "workers", "dead_letters")
+    headings = ("QUEUE", "PARTITIONS", "UNFINISHED", "WORKERS", "DEAD-LETTERS")
+    print_table(headings, [tuple(row[column] for column in columns) for row in found])
+
+
+def _summary(connection: Connection, name: str) -> dict[str, Any]:
+    from kbroker.client.group_admin import describe_share_group
+    from kbroker.client.queue_report import records_in, unfinished_jobs
+
+    queue = existing(connection, name)
+    assert queue.topic is not None
+    letters = queue.dead_letter_topic
+    return {
+        "name": name,
+        "partitions": len(queue.topic.partitions),
+        "unfinished": unfinished_jobs(connection, queue),
+        "workers": len(describe_share_group(connection, name).members),
+        "dead_letters": None if letters is None else records_in(connection, [letters])[letters.name],
+        "dead_letter_topic": queue.dead_letters or None,
+    }
+
+
+@click.command()
+@click.argument("name", callback=not_blank)
+@watch_options
+@json_option
+@optional_admin_option
+@bootstrap_option
+def describe(
+    name: str, watch: bool, interval_ms: int, as_json: bool, admin: Address | None, bootstrap: Address
+) -> None:
+    """Jobs, workers, dead letters and settings of the queue NAME.
+
+    Which jobs are being worked on, and by whom, is shown with --admin, of a broker that was started with `kbroker start --admin`.
+
+    \b
+    Examples:
+      kbroker queues describe jobs
+      kbroker queues describe jobs --watch --admin 9644
+    """
+    with connect(bootstrap) as connection:
+        found = moments(lambda: _document(connection, name, admin), interval_ms if watch else None)
+        if as_json:
+            print_all_json(found)
+        else:
+            show(found, _draw, in_place=watch)
+
+
+def _document(connection: Connection, name: str, admin: Address | None) -> dict[str, Any]:
+    from kbroker.cli.inflight import ask_in_flight
+    from kbroker.client.queue_report import report
+    from kbroker.client.queues import unlike_defaults
+
+    queue = existing(connection, name)
+    found = report(connection, queue, None if admin is None else ask_in_flight(admin, name, name))
+    differing = unlike_defaults(queue)
+    return {
+        **_head(queue, found),
+        "workers": [worker._asdict() for worker in found.workers],
+        "settings_unlike_defaults": {each: shown(SETTINGS[each], text) for each, text in differing.items()},
+    }
+
+
+def _head(queue: Queue, found: Report) -> dict[str, Any]:
+    assert queue.topic is not None
+    age_ms = None if found.oldest_ms is None else max(0, round(time.time() * 1000) - found.oldest_ms)
+    return {
+        "name": queue.name,
+        "partitions": len(queue.topic.partitions),
+        "unfinished": found.unfinished,
+        "ready": found.ready,
+        "in_flight": found.in_flight,
+        "waiting": found.waiting,
+        "archiving": found.archiving,
+        "oldest_age_ms": age_ms,
+        "dead_letter_topic": queue.dead_letters or None,
+        "dead_letters": found.dead_letters,
+    }
+
+
+def _draw(document: dict[str, Any], width: int) -> Sequence[Text]:
+    from rich.text import Text
+
+    lines = [Text(f"queue {escaped(document['name'])}", "bold")]
+    lines += [Text(f"  {label:<{_LABEL_WIDTH}}{text}") for label, text in _rows(document)]
+    if document["workers"]:
+        rows = [_worker_row(each) for each in document["workers"]]
+        lines += [Text(), *map(Text, table_lines(("WORKER", "HOST", "MEMBER-ID", "JOBS", "LOCK-LEFT"), rows))]
+    return lines
+
+
+def _rows(document: dict[str, Any]) -> list[tuple[str, str]]:
+    """Labels and texts."""
+    partitions, workers = document["partitions"], len(document["workers"])
+    rows = [("partitions", str(partitions)), ("unfinished", str(document["unfinished"]))]
+    if document["ready"] is None:
+        rows.append(("in flight", _ADMIN_HINT))
+    else:
+        rows += [("ready", str(document["ready"])), ("in flight", str(document["in_flight"]))]
+        rows += [(state, str(document[state])) for state in ("waiting", "archiving") if document[state]]
+    age_ms = document["oldest_age_ms"]
+    rows += [("oldest", "-" if age_ms is None else _age(age_ms)), ("workers", str(workers))]
+    rows.append(("dead letters", _dead_letters(document)))
+    differing = ", ".join(f"{name} {text}" for name, text in document["settings_unlike_defaults"].items())
+    return [*rows, ("settings", differing or "as `kbroker queues create` makes them")]
+
+
+def _dead_letters(document: dict[str, Any]) -> str:
+    topic, count = document["dead_letter_topic"], document["dead_letters"]
+    if topic is None:
+        return "none are kept"
+    return f"{count} in {escaped(topic)}" if count is not None else f"topic {escaped(topic)} does not exist"
+
+
+def _age(age_ms: int) -> str:
+    """To the second, as people say it."""
+    seconds = age_ms // 1000
+    days, hours, minutes = seconds // 86_400, seconds // 3600 % 24, seconds // 60 % 60
+    if days:
+        return f"{days}d {hours}h"
+    if hours:
+        return f"{hours}h {minutes}m"
+    return f"{minutes}m {seconds % 60}s" if minutes else span_text(seconds * 1000)
+
+
+def _worker_row(worker: dict[str, Any]) -> tuple[Cell, ...]:
+    left_ms = worker["left_ms"]
+    name = worker["client_id"] + ("" if worker["in_group"] else ", left the group")
+    left = None if left_ms is None else f"{left_ms / 1000:.1f} s"
+    return name, worker["host"], worker["member_id"], worker["jobs"], left
