@@ -4,16 +4,25 @@ in kbroker.client.queues."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import click
 
 from kbroker.cli.params import FOREVER, parse_span, span_text
 from kbroker.client.queues import SETTINGS, Kind, Setting
-from kbroker.config_def import INT_MAX, LONG_MAX, ConfigType
+from kbroker.config_def import INT_MAX, LONG_MAX, ConfigType, to_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NO_LIMIT = "-1"
+_WRITTEN_AS: Mapping[Kind, tuple[type, ...]] = {
+    Kind.COUNT: (str, int, float),
+    Kind.FACTOR: (str, int, float),
+    Kind.SWITCH: (str, bool),
+    Kind.WORD: (str,),
+    Kind.TEXT: (str,),
+}
+"""Types of the values in a file; an option's value is always a text."""
 
 
 class SettingType(click.ParamType[str]):
@@ -32,21 +41,13 @@ class SettingType(click.ParamType[str]):
 
 
 def text_of(setting: Setting, value: object) -> str:
-    """The text of the setting's config. Raises ValueError with a line that names what is allowed.
-    """
+    """The text of the setting's config. Raises ValueError with a line that names what is allowed."""
     if setting.kind is Kind.DURATION:
         return _duration(setting, value)
-    definition = setting.definition
-    is_written = isinstance(
-        value, str if setting.kind is Kind.WORD else (str, int, float)
-    ) and not isinstance(value, bool)
-    try:
-        found = definition.parse(str(value)) if is_written else None
-    except ValueError:
-        found = None
-    if found is None:
-        raise ValueError(f"{value!r} is not {_allowed(setting)}")
-    return str(found)
+    if isinstance(value, str | int | float) and type(value) in _WRITTEN_AS[setting.kind]:
+        with suppress(ValueError):
+            return to_text(setting.definition.parse(to_text(value)))
+    raise ValueError(f"{value!r} is not {_allowed(setting)}")
 
 
 def _duration(setting: Setting, value: object) -> str:
@@ -61,6 +62,8 @@ def _duration(setting: Setting, value: object) -> str:
     duration_ms = parse_span(str(value))
     if duration_ms > most:
         raise ValueError(f"{value!r} is more than {span_text(int(most))}, the most that it may be")
+    if least is not None and duration_ms < least:
+        raise ValueError(f"{value!r} is less than {span_text(int(least))}, the least that it may be")
     return str(duration_ms)
 
 
@@ -68,7 +71,13 @@ def _allowed(setting: Setting) -> str:
     definition = setting.definition
     if definition.choices:
         return f"one of {', '.join(definition.choices)}"
+    if setting.kind is Kind.SWITCH:
+        return "true or false"
+    if setting.kind is Kind.TEXT:
+        return "a text"
     noun = "a whole number" if setting.kind is Kind.COUNT else "a number"
+    if definition.minimum is None:
+        return noun
     if definition.maximum is None:
         return f"{noun} of at least {definition.minimum}"
     return f"{noun} from {definition.minimum} to {definition.maximum}"
@@ -83,7 +92,7 @@ def shown(setting: Setting, text: str | None) -> str:
     value = setting.definition.parse(text)
     if isinstance(value, float) and float(short := f"{value:g}") == value:
         return short
-    return str(value)
+    return to_text(value)
 
 
 def setting_options(function: F) -> F:

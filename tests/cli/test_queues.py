@@ -28,6 +28,7 @@ from tests.cli.conftest import Command
 from tests.cli.consumer_groups import until
 from tests.cli.queue_calls import Changes, queue_name
 from tests.cli.test_deleting_records import at_a_terminal
+from tests.cli.test_queues_create import GROUP_CONFIGS
 
 
 @pytest.fixture(scope="module")
@@ -414,7 +415,7 @@ def test_a_queue_is_deleted_and_its_dead_letters_stay(
     ran = command("queues", "delete", queue)
     assert ran == (OK, f"deleted queue {queue}\n", f"kbroker: its dead letters stay in topic dlq.{queue}\n")
     assert left_of(broker, queue) == {f"topic dlq.{queue}"}
-    assert command("queues", "create", queue).lines[0] == f"set 12 configs of share group {queue}"
+    assert command("queues", "create", queue).lines[0] == f"set {GROUP_CONFIGS} configs of share group {queue}"
     assert summary(command, queue)["unfinished"] == 0
     assert command("queues", "delete", queue, "--json").json == {
         "queue": queue,
