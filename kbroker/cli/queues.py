@@ -7,11 +7,9 @@ this one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
-from kbroker.cli.exits import CommandFailed, ask, refuse, say
+from kbroker.cli.exits import CommandFailed, ask, say
 from kbroker.cli.output import print_json
 from kbroker.cli.params import Address, bootstrap_option, connect, json_option, not_blank, yes_option
 from kbroker.cli.queues_create import create
@@ -20,13 +18,8 @@ from kbroker.cli.queues_file import export
 from kbroker.cli.queues_found import existing, why_missing
 from kbroker.cli.queues_jobs import peek, send
 from kbroker.cli.suggesting import SuggestingGroup
-from kbroker.client.queues import counted, has_workers
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.client.queues import counted
 from kbroker.logging_setup import escaped
-
-if TYPE_CHECKING:
-    from kbroker.client.queues import Queue
-    from kbroker.client.rpc import Connection
 
 
 @click.group(cls=SuggestingGroup)
@@ -40,61 +33,42 @@ def queues() -> None:
 
 @queues.command()
 @click.argument("name", callback=not_blank)
+@click.option("--force", is_flag=True, help="Although the queue has workers: what they hold is dropped, too.")
 @yes_option
 @json_option
 @bootstrap_option
-def purge(name: str, yes: bool, as_json: bool, bootstrap: Address) -> None:
+def purge(name: str, force: bool, yes: bool, as_json: bool, bootstrap: Address) -> None:
     """Drop all jobs of the queue NAME that are not finished.
 
-    Asks first. The queue must have no workers. Its topic keeps the records as long as its retention says; dead letters stay.
+    Asks first. A queue that has workers is refused without --force. The topic keeps the records as long as its retention says; dead
+    letters stay.
 
     \b
     Examples:
       kbroker queues purge jobs
       kbroker queues purge jobs --yes
     """
+    from kbroker.client.queue_deletion import check_workers, purge_queue
+    from kbroker.client.queue_plan import QueueRefused
     from kbroker.client.queue_report import unfinished_jobs
 
     with connect(bootstrap) as connection:
         queue = existing(connection, name)
-        _check_no_workers(connection, queue)
-        jobs = unfinished_jobs(connection, queue)
-        if jobs and not yes:
-            ask(f"Drop {counted(jobs, 'job')} of queue {name} for good?")
-        if jobs:
-            _drop(connection, queue)
+        try:
+            check_workers(connection, queue, force=force)
+            jobs = unfinished_jobs(connection, queue)
+            if jobs and not yes:
+                ask(f"Drop {counted(jobs, 'job')} of queue {name} for good?")
+            if jobs:
+                purge_queue(connection, queue, force=force)
+        except QueueRefused as refused:
+            raise CommandFailed(str(refused)) from refused
     if as_json:
         print_json({"queue": name, "dropped": jobs})
     elif jobs:
         click.echo(f"dropped {counted(jobs, 'job')} of queue {escaped(name)}")
     else:
         say(f"there are no jobs in queue {name}")
-
-
-def _check_no_workers(connection: Connection, queue: Queue) -> None:
-    from kbroker.client import group_admin
-
-    members = group_admin.describe_share_group(connection, queue.name).members
-    if members:
-        raise CommandFailed(f"{has_workers(queue, len(members))}: stop them first")
-
-
-def _drop(connection: Connection, queue: Queue) -> None:
-    from kbroker.client import admin, group_admin
-    from kbroker.client.group_admin import TopicPartition
-
-    assert queue.topic is not None
-    ends = admin.list_offsets(connection, queue.name, queue.topic.partitions, admin.LATEST)
-    offsets = {TopicPartition(queue.name, partition): end for partition, end in ends.items()}
-    try:
-        refused = group_admin.alter_share_group_offsets(connection, queue.name, offsets)
-    except KafkaError as error:
-        if error.code is not ErrorCode.non_empty_group:
-            raise
-        raise CommandFailed(
-            f"queue {queue.name} is not empty any more: a worker joined; nothing was dropped"
-        ) from error
-    refuse([f"{place} could not be purged: {error.message}" for place, error in refused.items()])
 
 
 @queues.command()

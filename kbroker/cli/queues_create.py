@@ -129,7 +129,8 @@ def _make(connection: Connection, wish: Wish, *, update: bool) -> None:
 def _conclude(made: Plan) -> None:
     name = escaped(made.name)
     if made.is_new:
-        click.echo(f"queue {name} is ready; send it jobs with `kbroker queues send {shlex.quote(name)}`")
+        send = f"`kbroker queues send {shlex.quote(name)}` sends it jobs"
+        click.echo(f"queue {name} is ready: {send}, `kbroker docs queues` has a worker")
     else:
         click.echo(
             f"queue {name} is altered" if made.steps else f"queue {name} exists; nothing is to be changed"

@@ -23,7 +23,8 @@ from kbroker.cli.params import (
 from kbroker.cli.queue_settings import shown
 from kbroker.cli.queues_found import existing
 from kbroker.cli.watching import moments, print_all_json, show, watch_options
-from kbroker.client.queues import SETTINGS
+from kbroker.client.queues import SETTINGS, look
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from kbroker.client.rpc import Connection
 
 _LABEL_WIDTH = 14
-_ADMIN_HINT = "-  (--admin tells)"
+_ADMIN_HINT = "-  (shown with --admin PORT)"
 
 
 @click.command("list")
@@ -54,7 +55,7 @@ def list_queues(as_json: bool, bootstrap: Address) -> None:
     from kbroker.client.queues import names
 
     with connect(bootstrap) as connection:
-        found = [_summary(connection, name) for name in names(connection)]
+        found = [row for name in names(connection) if (row := _summary(connection, name)) is not None]
     if as_json:
         print_json(found)
         return
@@ -66,18 +67,26 @@ def list_queues(as_json: bool, bootstrap: Address) -> None:
     print_table(headings, [tuple(row[column] for column in columns) for row in found])
 
 
-def _summary(connection: Connection, name: str) -> dict[str, Any]:
+def _summary(connection: Connection, name: str) -> dict[str, Any] | None:
+    """None: it was deleted meanwhile."""
     from kbroker.client.group_admin import describe_share_group
     from kbroker.client.queue_report import records_in, unfinished_jobs
 
-    queue = existing(connection, name)
-    assert queue.topic is not None
+    queue = look(connection, name)
+    if queue.topic is None or not queue.is_whole:
+        return None
     letters = queue.dead_letter_topic
+    try:
+        unfinished, group = unfinished_jobs(connection, queue), describe_share_group(connection, name)
+    except KafkaError as error:
+        if error.code not in (ErrorCode.group_id_not_found, ErrorCode.unknown_topic_or_partition):
+            raise
+        return None
     return {
         "name": name,
         "partitions": len(queue.topic.partitions),
-        "unfinished": unfinished_jobs(connection, queue),
-        "workers": len(describe_share_group(connection, name).members),
+        "unfinished": unfinished,
+        "workers": len(group.members),
         "dead_letters": None if letters is None else records_in(connection, [letters])[letters.name],
         "dead_letter_topic": queue.dead_letters or None,
     }
@@ -102,7 +111,8 @@ def describe(
       kbroker queues describe jobs --watch --admin 9644
     """
     with connect(bootstrap) as connection:
-        found = moments(lambda: _document(connection, name, admin), interval_ms if watch else None)
+        rates = Rates()
+        found = moments(lambda: rates.of(_document(connection, name, admin)), interval_ms if watch else None)
         if as_json:
             print_all_json(found)
         else:
@@ -130,6 +140,7 @@ def _head(queue: Queue, found: Report) -> dict[str, Any]:
     return {
         "name": queue.name,
         "partitions": len(queue.topic.partitions),
+        "sent": found.sent,
         "unfinished": found.unfinished,
         "ready": found.ready,
         "in_flight": found.in_flight,
@@ -139,6 +150,26 @@ def _head(queue: Queue, found: Report) -> dict[str, Any]:
         "dead_letter_topic": queue.dead_letters or None,
         "dead_letters": found.dead_letters,
     }
+
+
+class Rates:
+    """Jobs sent and finished a second, between one moment of `--watch` and the next. A job that was
+    given up or purged counts as finished."""
+
+    def __init__(self) -> None:
+        self._last: tuple[float, int, int] | None = None
+
+    def of(self, document: dict[str, Any], now_s: float | None = None) -> dict[str, Any]:
+        """The document with `sent_per_s` and `finished_per_s`, which are None at the first moment."""
+        now_s = time.monotonic() if now_s is None else now_s
+        sent, finished = document["sent"], document["sent"] - document["unfinished"]
+        last, self._last = self._last, (now_s, sent, finished)
+        rates: tuple[float | None, ...] = (None, None)
+        if last is not None and now_s > last[0]:
+            # Lag and end of a log are asked one after the other: between them jobs may be sent.
+            gone = (max(0, now - before) for now, before in zip((sent, finished), last[1:], strict=True))
+            rates = tuple(round(number / (now_s - last[0]), 1) for number in gone)
+        return {**document, "sent_per_s": rates[0], "finished_per_s": rates[1]}
 
 
 def _draw(document: dict[str, Any], width: int) -> Sequence[Text]:
@@ -162,7 +193,10 @@ def _rows(document: dict[str, Any]) -> list[tuple[str, str]]:
         rows += [("ready", str(document["ready"])), ("in flight", str(document["in_flight"]))]
         rows += [(state, str(document[state])) for state in ("waiting", "archiving") if document[state]]
     age_ms = document["oldest_age_ms"]
-    rows += [("oldest", "-" if age_ms is None else _age(age_ms)), ("workers", str(workers))]
+    rows.append(("oldest", "-" if age_ms is None else _age(age_ms)))
+    if document["sent_per_s"] is not None:
+        rows.append(("rates", f"{document['sent_per_s']:g} sent/s, {document['finished_per_s']:g} finished/s"))
+    rows.append(("workers", str(workers)))
     rows.append(("dead letters", _dead_letters(document)))
     differing = ", ".join(f"{name} {text}" for name, text in document["settings_unlike_defaults"].items())
     return [*rows, ("settings", differing or "as `kbroker queues create` makes them")]

@@ -119,6 +119,8 @@ def send(
     record: dict[str, Any] = {} if key is None else {"key": key.encode()}
     if headers:
         record["headers"] = [(header, value.encode()) for header, value in headers]
+    if not job and sys.stdin.isatty():
+        say("each line is a job; Ctrl-D at the beginning of a line ends them")
     values = (each.encode() for each in job) if job else _lines(sys.stdin.buffer)
     send_records(bootstrap, name, ({**record, "value": value} for value in values), timeout_ms=_TIMEOUT_MS)
 

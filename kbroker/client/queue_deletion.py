@@ -1,11 +1,13 @@
-"""Deleting a queue: topic, dead letter topic, share group. The group comes last, as its configs
-name the rest: after a crash the same call does what is left."""
+"""Emptying a queue, and deleting it: topic, dead letter topic, share group. The group comes last,
+as its configs name the rest: after a crash the same call does what is left."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from kbroker.client import admin, group_admin
+from kbroker.client.group_admin import TopicPartition
 from kbroker.client.queue_plan import QueueRefused
 from kbroker.client.queues import Part, Queue, groups_with_dead_letters_in, has_workers
 from kbroker.client.rpc import Connection
@@ -25,11 +27,7 @@ class Deleted(NamedTuple):
 def delete_queue(connection: Connection, queue: Queue, *, force: bool, with_dead_letters: bool) -> Deleted:
     """All of it is gone, durably, on return. Raises QueueRefused, before anything is done, and
     KafkaError."""
-    workers = _workers(connection, queue)
-    if workers and not force:
-        raise QueueRefused(
-            f"{has_workers(queue, len(workers))}: stop them first, or put them out with --force"
-        )
+    workers = check_workers(connection, queue, force=force)
     letters = queue.dead_letters if with_dead_letters else ""
     if letters:
         if queue.value(Part.DEAD_LETTERS, _MAY_HAVE_LETTERS) == "false":
@@ -42,7 +40,34 @@ def delete_queue(connection: Connection, queue: Queue, *, force: bool, with_dead
     for topic in filter(None, (queue.name, letters)):
         _delete_topic(connection, topic)
     _delete_group(connection, queue, force=force)
-    return Deleted(len(workers))
+    return Deleted(workers)
+
+
+def purge_queue(connection: Connection, queue: Queue, *, force: bool) -> None:
+    """The share group begins, durably on return, behind the last job that was sent before the call.
+
+    With `force` workers are put out of the group for that. They join it again with their next
+    heartbeat; the broker refuses their answers to jobs that they held. Raises QueueRefused and
+    KafkaError; then nothing was dropped.
+    """
+    check_workers(connection, queue, force=force)
+    assert queue.topic is not None
+    ends = admin.list_offsets(connection, queue.name, queue.topic.partitions, admin.LATEST)
+    offsets = {TopicPartition(queue.name, partition): end for partition, end in ends.items()}
+
+    def purge() -> None:
+        for each in group_admin.alter_share_group_offsets(connection, queue.name, offsets).values():
+            raise each
+
+    _without_workers(connection, queue, purge, force=force)
+
+
+def check_workers(connection: Connection, queue: Queue, *, force: bool) -> int:
+    """How many workers there are. Raises QueueRefused where there are some, without `force`."""
+    workers = len(_workers(connection, queue))
+    if workers and not force:
+        raise QueueRefused(f"{has_workers(queue, workers)}: stop them first, or put them out with --force")
+    return workers
 
 
 def _workers(connection: Connection, queue: Queue) -> list[str]:
@@ -60,21 +85,36 @@ def _delete_topic(connection: Connection, name: str) -> None:
 
 
 def _delete_group(connection: Connection, queue: Queue, *, force: bool) -> None:
-    """With `force` members are put out. One that has a heartbeat between that and the deletion is
-    back: then once more."""
     if queue.group_type is None:
         configs = list(queue.own(Part.GROUP))
         admin.alter_configs(connection, admin.ResourceType.GROUP, queue.name, delete_configs=configs)
         return
+
+    def delete() -> None:
+        error = group_admin.delete_groups(connection, [queue.name]).get(queue.name)
+        if error is not None and error.code is not ErrorCode.group_id_not_found:
+            raise KafkaError(error.code, f"share group {queue.name} could not be deleted: {error.message}")
+
+    _without_workers(connection, queue, delete, force=force)
+
+
+def _without_workers(connection: Connection, queue: Queue, act: Callable[[], None], *, force: bool) -> None:
+    """Do what the broker refuses while the group has members. With `force` these are put out first.
+    One that has a heartbeat between that and the request is back: then once more."""
     for attempt in range(_ATTEMPTS):
         if force:
             _put_out(connection, queue)
-        refused = group_admin.delete_groups(connection, [queue.name])
-        error = refused.get(queue.name)
-        if error is None or error.code is ErrorCode.group_id_not_found:
+        try:
+            act()
+        except KafkaError as error:
+            if error.code is not ErrorCode.non_empty_group:
+                raise
+            if not force:
+                raise QueueRefused(f"{has_workers(queue, 1)}: it joined just now; stop it, or use --force") from error
+            if attempt == _ATTEMPTS - 1:
+                raise
+        else:
             return
-        if error.code is not ErrorCode.non_empty_group or not force or attempt == _ATTEMPTS - 1:
-            raise KafkaError(error.code, f"share group {queue.name} could not be deleted: {error.message}")
 
 
 def _put_out(connection: Connection, queue: Queue) -> None:

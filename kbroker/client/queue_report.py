@@ -14,7 +14,7 @@ from kbroker.client import admin, group_admin
 from kbroker.client.admin import Topic
 from kbroker.client.queues import Queue
 from kbroker.client.rpc import Connection
-from kbroker.client.topic_logs import bounds, ignore_damage, read_records
+from kbroker.client.topic_logs import Bounds, bounds, ignore_damage, read_records
 from kbroker.errors import KafkaError
 
 Document: TypeAlias = Mapping[str, Any]
@@ -37,11 +37,12 @@ class Worker(NamedTuple):
 
 
 class Report(NamedTuple):
-    """`unfinished`: all of the jobs. Of these `in_flight` are held by workers, `waiting` for their
+    """`sent`: jobs that were ever sent. `unfinished`: those of them that are. Of these `in_flight` are held by workers, `waiting` for their
     redelivery, `archiving` for their dead letter, and `ready` is the rest; None: not asked.
     `oldest_ms`: when the oldest one was sent; None: there is none, or it cannot be read.
     `dead_letters`: records in the dead letter topic; None: there is no such topic."""
 
+    sent: int
     unfinished: int
     ready: int | None
     in_flight: int | None
@@ -61,7 +62,8 @@ def report(connection: Connection, queue: Queue, in_flight: Document | None) -> 
         if in_flight is None
         else [each for each in in_flight["share_partitions"] if each["topic"] == queue.name]
     )
-    unfinished = unfinished_jobs(connection, queue)
+    spans = bounds(connection, queue.topic)
+    unfinished = _unfinished(queue, spans)
     counts: Counter[str] | None = None if in_flight is None else _by_state(partitions)
     held = None if counts is None else counts["acquired"]
     ready = (
@@ -75,12 +77,13 @@ def report(connection: Connection, queue: Queue, in_flight: Document | None) -> 
         for each in members
     ]
     return Report(
+        sum(span.end_offset for span in spans.values()),
         unfinished,
         ready,
         held,
         None if counts is None else counts["waiting"],
         None if counts is None else counts["archiving"],
-        _oldest_ms(connection, queue, partitions) if unfinished else None,
+        _oldest_ms(connection, queue, spans, partitions) if unfinished else None,
         tuple(rows if in_flight is None else _with_jobs(rows, partitions)),
         None
         if queue.dead_letter_topic is None
@@ -92,12 +95,16 @@ def unfinished_jobs(connection: Connection, queue: Queue) -> int:
     """The lag, exact. A partition of which nothing was delivered yet counts with all that it holds.
     """
     assert queue.topic is not None
+    lags = {row.partition for row in queue.offsets if row.lag is not None}
+    return _unfinished(queue, {} if lags.issuperset(queue.topic.partitions) else bounds(connection, queue.topic))
+
+
+def _unfinished(queue: Queue, spans: Mapping[int, Bounds]) -> int:
+    """`spans`: of the partitions without a lag, at least."""
+    assert queue.topic is not None
     lags = {row.partition: row.lag for row in queue.offsets if row.lag is not None}
-    unread = [number for number in queue.topic.partitions if number not in lags]
-    spans = bounds(connection, queue.topic) if unread else {}
-    return sum(max(0, lag) for lag in lags.values()) + sum(
-        spans[each].end_offset - spans[each].start_offset for each in unread
-    )
+    unread = [spans[number] for number in queue.topic.partitions if number not in lags]
+    return sum(max(0, lag) for lag in lags.values()) + sum(span.end_offset - span.start_offset for span in unread)
 
 
 def records_in(connection: Connection, topics: Iterable[Topic]) -> dict[str, int]:
@@ -141,12 +148,13 @@ def _with_jobs(workers: list[Worker], partitions: Iterable[Document]) -> list[Wo
     return list(found.values())
 
 
-def _oldest_ms(connection: Connection, queue: Queue, partitions: Iterable[Document]) -> int | None:
+def _oldest_ms(
+    connection: Connection, queue: Queue, spans: Mapping[int, Bounds], partitions: Iterable[Document]
+) -> int | None:
     """The timestamp of the first job that is not finished, the oldest of all partitions. Where the
     endpoint was not asked, or the broker has not loaded a partition, that is the record at its
     start offset, which may be finished already."""
     assert queue.topic is not None
-    spans = bounds(connection, queue.topic)
     starts = {row.partition: row.start_offset for row in queue.offsets}
     known = {each["partition"]: _first_unfinished(each) for each in partitions}
     stamps = []

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -12,16 +13,18 @@ from itertools import count
 from typing import Any
 
 import pytest
-from confluent_kafka import AcknowledgeType, Message, ShareConsumer
+from confluent_kafka import AcknowledgeType, Message, Producer, ShareConsumer
 
 from kbroker.cli import watching
 from kbroker.cli.exits import INTERRUPTED, OK, REFUSED, UNREACHABLE, USAGE
 from kbroker.cli.inflight import ask_in_flight
 from kbroker.cli.params import AdminAddressType
+from kbroker.cli.queues_describe import Rates
 from kbroker.client import admin, group_admin
 from kbroker.client.broker_process import free_port
 from kbroker.client.queue_report import report
 from kbroker.client.queues import look
+from kbroker.client.rpc import Connection
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from tests.brokers import require_engine
 from tests.cli.conftest import Command
@@ -122,6 +125,13 @@ def test_jobs_from_standard_input(command: Command, broker: RunningBroker, queue
     found = command("queues", "peek", queue, "--json").json
     assert [each.get("value", each.get("value_base64")) for each in found] == ["a", "b", "", "Y/8="]
     assert [each["key"] for each in found] == [None] * 4
+
+
+def test_jobs_that_are_typed(command: Command, broker: RunningBroker, queue: str) -> None:
+    code, out, err = at_a_terminal(broker, b"typed\n\x04", ["queues", "send", queue])
+    assert (code, out) == (OK, "")
+    assert err.startswith("kbroker: each line is a job; Ctrl-D at the beginning of a line ends them\n")
+    assert [each["value"] for each in command("queues", "peek", queue, "--json").json] == ["typed"]
 
 
 def test_peek_begins_where_the_group_does(command: Command, broker: RunningBroker, queue: str) -> None:
@@ -263,7 +273,7 @@ def test_without_the_endpoint_it_stays_open_who_holds_what(command: Command, que
     names = ("unfinished", "ready", "in_flight", "waiting")
     assert [plain[name] for name in names] == [4, None, None, None]
     assert plain["workers"][0]["jobs"] is None
-    assert "in flight     -  (--admin tells)" in command("queues", "describe", queue).out
+    assert "in flight     -  (shown with --admin PORT)" in command("queues", "describe", queue).out
 
 
 def test_the_oldest_job_is_the_first_that_is_not_finished(
@@ -311,6 +321,50 @@ def test_describe_goes_on_until_it_is_interrupted(
     times = count(1)
     ran = command("queues", "describe", queue, "--watch", "--interval-ms", "500")
     assert (ran.code, ran.lines.count(f"queue {queue}")) == (INTERRUPTED, 3)
+
+
+def test_rates_between_two_moments() -> None:
+    rates = Rates()
+    moments = [(0.0, 5, 5), (2.0, 25, 20), (3.0, 25, 21), (3.0, 25, 21), (5.0, 26, 22)]
+    found = [rates.of({"sent": sent, "unfinished": left}, now_s) for now_s, sent, left in moments]
+    assert [(each["sent_per_s"], each["finished_per_s"]) for each in found] == [
+        (None, None), (10.0, 2.5), (0.0, 0.0), (None, None), (0.5, 0.0),
+    ]  # fmt: skip
+
+
+def test_watching_shows_rates(
+    command: Command, broker: RunningBroker, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times, producer = count(1), Producer({"bootstrap.servers": broker.bootstrap})
+
+    def sleep(_: float) -> None:
+        if next(times) == 2:
+            raise KeyboardInterrupt
+        producer.produce(queue, "job")
+        assert producer.flush(60.0) == 0
+
+    monkeypatch.setattr(watching.time, "sleep", sleep)
+    _, first, second = command("queues", "describe", queue, "--watch").out.split(f"queue {queue}\n")
+    assert "sent/s" not in first
+    assert re.search(r"\n  rates +[0-9.]+ sent/s, 0 finished/s\n", second)
+
+
+def test_a_queue_that_is_deleted_while_it_is_listed_is_left_out(
+    command: Command, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = f"{queue}-other"
+    command("queues", "create", other)
+    describe = group_admin.describe_share_group
+
+    def deleted_first(connection: Connection, group: str) -> group_admin.ShareGroup:
+        if group == other:
+            group_admin.delete_groups(connection, [other])
+        return describe(connection, group)
+
+    monkeypatch.setattr(group_admin, "describe_share_group", deleted_first)
+    found = [row["name"] for row in command("queues", "list", "--json").json]
+    assert queue in found
+    assert other not in found
 
 
 def test_describe_with_an_endpoint_that_is_none(command: Command, queue: str) -> None:
@@ -384,11 +438,31 @@ def test_purge_asks_first(command: Command, broker: RunningBroker, queue: str) -
     assert (code, out) == (OK, f"dropped 1 job of queue {queue}\n")
 
 
+def test_a_queue_with_workers_is_purged_with_force_only(
+    command: Command, broker: RunningBroker, queue: str
+) -> None:
+    """The workers come back by themselves, and what they held is not theirs any more."""
+    command("queues", "send", queue, "a", "b", "c")
+    with worker(broker, queue) as consumer:
+        message = taken(consumer)
+        ran = command("queues", "purge", queue, "--yes", "--force")
+        assert ran == (OK, f"dropped 3 jobs of queue {queue}\n", "")
+        assert summary(command, queue)["unfinished"] == 0
+        consumer.acknowledge(message, AcknowledgeType.ACCEPT)
+        (refusal,) = consumer.commit_sync(60.0).values()
+        assert refusal is not None
+        command("queues", "send", queue, "d")
+        message = taken(consumer)
+        assert message.value() == b"d"
+        answer(consumer, message, AcknowledgeType.ACCEPT)
+
+
 def test_a_queue_with_workers_is_not_purged(command: Command, broker: RunningBroker, queue: str) -> None:
     command("queues", "send", queue, "a", "b")
     with worker(broker, queue) as consumer:
         message = taken(consumer)
-        text = f"queue {queue} has 1 worker (one that was killed counts for 45 s more): stop them first"
+        killed = "(one that was killed counts for 45 s more)"
+        text = f"queue {queue} has 1 worker {killed}: stop them first, or put them out with --force"
         assert command("queues", "purge", queue, "--yes") == (REFUSED, "", f"kbroker: {text}\n")
         answer(consumer, message, AcknowledgeType.ACCEPT)
     assert command("queues", "purge", queue, "--yes").out == f"dropped 1 job of queue {queue}\n"

@@ -65,7 +65,7 @@ def test_a_queue_has_all_its_parts_and_the_defaults_of_the_table(
         f"set {GROUP_CONFIGS} configs of share group {queue}",
         f"created topic {queue}",
         f"share group {queue} begins at offset 0",
-        f"queue {queue} is ready; send it jobs with `kbroker queues send {queue}`",
+        f"queue {queue} is ready: `kbroker queues send {queue}` sends it jobs, `kbroker docs queues` has a worker",
     ]
     assert changes.made == STEPS
     made = found(broker, queue)
