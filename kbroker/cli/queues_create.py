@@ -4,12 +4,13 @@ from what is asked for."""
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from kbroker.cli.exits import CommandFailed, refuse, say
-from kbroker.cli.params import COUNT, Address, bootstrap_option, connect, not_empty
+from kbroker.cli.output import print_json
+from kbroker.cli.params import COUNT, Address, bootstrap_option, connect, json_option, not_empty
 from kbroker.cli.queue_settings import setting_options, settings_of, shown
 from kbroker.client.queues import DEAD_LETTER_TOPIC, SETTINGS, Part, Wish
 from kbroker.errors import KafkaError
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 @click.option(
     "--update", is_flag=True, help="Alter a queue that exists where it differs from what is asked for."
 )
+@json_option
 @bootstrap_option
 def create(
     name: str | None,
@@ -53,6 +55,7 @@ def create(
     no_dead_letters: bool,
     file: BinaryIO | None,
     update: bool,
+    as_json: bool,
     bootstrap: Address,
     **options: str | None,
 ) -> None:
@@ -85,17 +88,17 @@ def create(
         wishes = [Wish(name or "", partitions, topic, settings)]
     with connect(bootstrap) as connection:
         if file is None:
-            _make(connection, wishes[0], update=update)
+            _make(connection, wishes[0], update=update, as_json=as_json)
         else:
-            _make_all(connection, wishes, update=update)
+            _make_all(connection, wishes, update=update, as_json=as_json)
 
 
-def _make_all(connection: Connection, wishes: list[Wish], *, update: bool) -> None:
+def _make_all(connection: Connection, wishes: list[Wish], *, update: bool, as_json: bool) -> None:
     """Each of them: one that is refused keeps no other from being made."""
     problems = []
     for wish in wishes:
         try:
-            _make(connection, wish, update=update)
+            _make(connection, wish, update=update, as_json=as_json)
         except CommandFailed as error:
             problems.append(str(error))
         except KafkaError as error:
@@ -103,7 +106,7 @@ def _make_all(connection: Connection, wishes: list[Wish], *, update: bool) -> No
     refuse(problems)
 
 
-def _make(connection: Connection, wish: Wish, *, update: bool) -> None:
+def _make(connection: Connection, wish: Wish, *, update: bool, as_json: bool) -> None:
     """Nothing is changed before the broker has said of every step that it can be done."""
     from kbroker.client.queue_plan import QueueRefused, plan
     from kbroker.topic_names import is_legal, why_illegal
@@ -113,17 +116,43 @@ def _make(connection: Connection, wish: Wish, *, update: bool) -> None:
     try:
         made = plan(connection, wish)
         if made.differences and not update:
-            for each in made.differences:
-                say(f"queue {wish.name}: {_line(each)}")
+            if as_json:
+                print_json(_as_json(made, done=False))
+            else:
+                for each in made.differences:
+                    say(f"queue {wish.name}: {_line(each)}")
             raise CommandFailed(f"queue {wish.name} was left as it is: --update alters it")
         for step in made.steps:
             step.check(connection)
         for step in made.steps:
             step.run(connection)
-            click.echo(escaped(step.done))
+            if not as_json:
+                click.echo(escaped(step.done))
     except QueueRefused as refused:
         raise CommandFailed(str(refused)) from refused
-    _conclude(made)
+    if as_json:
+        print_json(_as_json(made, done=True))
+    else:
+        _conclude(made)
+
+
+def _as_json(made: Plan, *, done: bool) -> dict[str, Any]:
+    """`done`: the steps were taken."""
+    return {
+        "queue": made.name,
+        "created": done and made.is_new,
+        "altered": done and bool(made.steps) and not made.is_new,
+        "steps": [step.done for step in made.steps] if done else [],
+        "differences": [_difference_as_json(each) for each in made.differences],
+        "unlike_a_new_queue": [_difference_as_json(each) for each in made.left],
+    }
+
+
+def _difference_as_json(difference: Difference) -> dict[str, str | None]:
+    if difference.config is None:
+        return {"setting": None, "present": difference.present, "wanted": None}
+    present, wanted = _value(difference, difference.present), _value(difference, difference.wanted)
+    return {"setting": _name(difference), "present": present, "wanted": wanted}
 
 
 def _conclude(made: Plan) -> None:
@@ -136,15 +165,15 @@ def _conclude(made: Plan) -> None:
             f"queue {name} is altered" if made.steps else f"queue {name} exists; nothing is to be changed"
         )
     for each in made.left:
-        say(
-            f"queue {made.name}: {_name(each)} stays {_value(each, each.present)}; a new queue has {_value(each, each.wanted)}"
-        )
+        stays, new = _value(each, each.present), _value(each, each.wanted)
+        say(f"queue {made.name}: {_name(each)} stays {stays}; a new queue has {new}")
 
 
 def _line(difference: Difference) -> str:
     if difference.config is None:
         return difference.present or ""
-    return f"{_name(difference)} is {_value(difference, difference.present)}, asked for is {_value(difference, difference.wanted)}"
+    present, wanted = _value(difference, difference.present), _value(difference, difference.wanted)
+    return f"{_name(difference)} is {present}, asked for is {wanted}"
 
 
 def _name(difference: Difference) -> str:

@@ -243,6 +243,22 @@ def test_what_differs_is_said_line_by_line_and_altered_on_demand(
     ]
 
 
+def test_what_was_done_as_json(command: Command, queue: str) -> None:
+    made = command("queues", "create", queue, "--json").json
+    assert (made["queue"], made["created"], made["altered"], len(made["steps"])) == (queue, True, False, 4)
+    assert made["differences"] == made["unlike_a_new_queue"] == []
+    difference = {"setting": "delay", "present": "1s", "wanted": "2s"}
+    ran = command("queues", "create", queue, "--delay", "2s", "--json")
+    unchanged = {"created": False, "altered": False, "steps": [], "unlike_a_new_queue": []}
+    assert (ran.code, ran.json) == (REFUSED, {"queue": queue, "differences": [difference], **unchanged})
+    assert ran.err == f"kbroker: queue {queue} was left as it is: --update alters it\n"
+    updated = command("queues", "create", queue, "--delay", "2s", "--update", "--json").json
+    assert (updated["altered"], updated["steps"]) == (True, [f"set 1 configs of share group {queue}"])
+    again = command("queues", "create", queue, "--json").json
+    assert (again["altered"], again["steps"], again["differences"]) == (False, [], [])
+    assert again["unlike_a_new_queue"] == [{"setting": "delay", "present": "2s", "wanted": "1s"}]
+
+
 def test_partitions_are_never_taken_away(command: Command, queue: str, changes: Changes) -> None:
     assert command("queues", "create", queue, "-p", "2").code == OK
     changes.no_more()
