@@ -1,4 +1,4 @@
-"""The first pages that a newcomer reads: their Python snippets run as they stand, and librdkafka logs what they say it logs."""
+"""The first pages that a newcomer reads: their snippets run as they stand, and librdkafka logs what they say it logs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 
 from kbroker.testing.broker import open_test_broker
 from tests.brokers import require_engine
+from tests.cli.consumer_groups import until
+from tests.cli.snippets import run_lines
 
 ROOT = Path(__file__).parents[2]
-PAGES = {"README.md": 2, "PACKAGE.md": 1}
+PAGES = {"README.md": 1, "PACKAGE.md": 1}
 """Snippets of clients that each page has."""
 PREVIEW = 'The share consumer is in "Preview"'
 
@@ -36,6 +38,44 @@ def test_snippets_run_as_they_stand(page: str) -> None:
             assert (PREVIEW in ran.stderr) == is_share
             assert not is_share or '"reconnect.backoff.ms": 1000' in code
     assert '`"log_level": 3` hides' in " ".join(text.split())
+
+
+def test_sixty_seconds(tmp_path: Path) -> None:
+    """README's worker, run twice, takes the jobs of README's queue; the job of the one that is killed goes to the other one."""
+    text = (ROOT / "README.md").read_text()
+    (code,) = (code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "ShareConsumer" in code)
+    lines = re.findall(r"^    (kbroker queues create .*|.*kbroker queues send .*)$", text, re.MULTILINE)
+    workers = dict(re.findall(r"^    python worker.py (\w+) > (\S+) 2>&1 &$", text, re.MULTILINE))
+    assert len(workers) == 2
+    with open_test_broker(storage=require_engine("segment")) as broker:
+        run_lines(lines, broker.bootstrap)
+        assert "127.0.0.1:9092" in code
+        (tmp_path / "worker.py").write_text(code.replace("127.0.0.1:9092", broker.bootstrap))
+        running = {name: start_worker(tmp_path, name, log) for name, log in workers.items()}
+        try:
+            (dies, process), (lives, _) = running.items()
+            until("it begins a job", lambda: begun(tmp_path / workers[dies], "1"))
+            process.kill()
+            process.wait()
+            first = begun(tmp_path / workers[dies], "1")
+            found = until("its job comes again", lambda: begun(tmp_path / workers[lives], "2"))
+            assert found == first
+            assert '"bert begins job ... delivery 2"' in text
+            assert PREVIEW in (tmp_path / workers[lives]).read_text()
+        finally:
+            for each in running.values():
+                each.kill()
+                each.wait()
+
+
+def start_worker(folder: Path, name: str, log: str) -> subprocess.Popen[bytes]:
+    with (folder / log).open("w") as file:
+        return subprocess.Popen([sys.executable, str(folder / "worker.py"), name], stdout=file, stderr=subprocess.STDOUT)
+
+
+def begun(log: Path, delivery: str) -> str | None:
+    """The last job that a worker has begun with this delivery."""
+    return next(iter(reversed(re.findall(rf"begins job (\d+) delivery {delivery}$", log.read_text(), re.MULTILINE))), None)
 
 
 def test_the_preview_line_is_hidden_as_the_pages_say() -> None:
