@@ -30,7 +30,7 @@ class Entry(NamedTuple):
 COMMANDS: Mapping[str, Entry] = {
     "start": Entry("start:start", "Run a broker until SIGTERM or SIGINT."),
     "demo": Entry("demo:demo", "Show a durable queue at work: a broker, 50 000 orders, four share consumers."),
-    "queues": Entry("queues:queues", "Create, list, describe, fill, purge and delete work queues."),
+    "queues": Entry("queues:queues", "Create, list, describe, fill, pause, purge and delete work queues."),
     "topics": Entry("topics:topics", "Create, list, describe, alter and delete topics."),
     "produce": Entry("produce:produce", "Send the lines of a file, or of standard input, as records."),
     "consume": Entry("consume:consume", "Print records of topics, from an offset on or as a member of a group."),

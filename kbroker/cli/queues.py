@@ -20,11 +20,12 @@ from kbroker.cli.queues_jobs import peek, send
 from kbroker.cli.suggesting import SuggestingGroup
 from kbroker.client.queues import counted
 from kbroker.logging_setup import escaped
+from kbroker.queue_configs import PAUSED
 
 
 @click.group(cls=SuggestingGroup)
 def queues() -> None:
-    """Create, list, describe, fill, purge and delete work queues.
+    """Create, list, describe, fill, pause, purge and delete work queues.
 
     A queue is a topic, a share group of the same name and a dead letter topic, with settings that
     suit jobs.
@@ -110,6 +111,44 @@ def delete(name: str, force: bool, with_dead_letters: bool, as_json: bool, boots
         say(f"warning: {were} put out: stop them, their clients report a group that is gone")
     if queue.dead_letter_topic is not None and not with_dead_letters:
         say(f"its dead letters stay in topic {queue.dead_letters}")
+
+
+@queues.command()
+@click.argument("name", callback=not_blank)
+@json_option
+@bootstrap_option
+def pause(name: str, as_json: bool, bootstrap: Address) -> None:
+    """Deliver no more jobs of the queue NAME.
+
+    Workers finish what they hold, and jobs can be sent. It lasts until `resume`, also over a restart of the broker.
+    """
+    _set_paused(name, bootstrap, as_json, paused=True)
+
+
+@queues.command()
+@click.argument("name", callback=not_blank)
+@json_option
+@bootstrap_option
+def resume(name: str, as_json: bool, bootstrap: Address) -> None:
+    """Deliver jobs of the queue NAME again, after `pause`."""
+    _set_paused(name, bootstrap, as_json, paused=False)
+
+
+def _set_paused(name: str, bootstrap: Address, as_json: bool, *, paused: bool) -> None:
+    from kbroker.client.admin import ResourceType, alter_configs
+
+    with connect(bootstrap) as connection:
+        changed = existing(connection, name).is_paused != paused
+        if changed and paused:
+            alter_configs(connection, ResourceType.GROUP, name, set_configs={PAUSED: "true"})
+        elif changed:
+            alter_configs(connection, ResourceType.GROUP, name, delete_configs=[PAUSED])
+    if as_json:
+        print_json({"queue": name, "paused": paused, "changed": changed})
+    elif changed:
+        click.echo(f"{'paused' if paused else 'resumed'} queue {escaped(name)}")
+    else:
+        say(f"queue {name} is {'paused already' if paused else 'not paused'}")
 
 
 queues.add_command(create)

@@ -140,6 +140,7 @@ def _head(queue: Queue, found: Report) -> dict[str, Any]:
     return {
         "name": queue.name,
         "partitions": len(queue.topic.partitions),
+        "paused": queue.is_paused,
         "sent": found.sent,
         "unfinished": found.unfinished,
         "ready": found.ready,
@@ -175,7 +176,8 @@ class Rates:
 def _draw(document: dict[str, Any], width: int) -> Sequence[Text]:
     from rich.text import Text
 
-    lines = [Text(f"queue {escaped(document['name'])}", "bold")]
+    paused = ", paused: `kbroker queues resume` goes on" if document["paused"] else ""
+    lines = [Text(f"queue {escaped(document['name'])}{paused}", "bold")]
     lines += [Text(f"  {label:<{_LABEL_WIDTH}}{text}") for label, text in _rows(document)]
     if document["workers"]:
         rows = [_worker_row(each) for each in document["workers"]]

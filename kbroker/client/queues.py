@@ -20,7 +20,9 @@ from kbroker.config_def import ConfigDef, ConfigType
 from kbroker.group_config import GROUP_CONFIGS
 from kbroker.queue_configs import (
     ASSIGNMENT,
+    IN_FLIGHT_LIMIT,
     LOCK_MAX,
+    PAUSED,
     PREFETCH,
     REDELIVERY_DELAY,
     REDELIVERY_JITTER,
@@ -107,6 +109,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         ("deliveries", _GROUP, _DELIVERIES, "10", "So often a job is delivered before it is given up."),
         ("lock-max", _GROUP, LOCK_MAX, "3600000", "How long a job may take at most while its worker lives."),
         ("assignment", _GROUP, ASSIGNMENT, "all", "Partitions of a worker: all, or a share as in Kafka."),
+        ("in-flight-limit", _GROUP, IN_FLIGHT_LIMIT, "undecided", "Jobs that the limit of jobs in flight counts."),
         ("keep-dead-letters", _LETTERS, "retention.ms", _MONTH_MS, "How long dead letters are kept."),
     )
 }
@@ -169,6 +172,10 @@ class Queue:
         """What holds; None where the broker does not say, or does not have the part."""
         entry = self.entries.get(part, {}).get(config)
         return None if entry is None else entry.value
+
+    @property
+    def is_paused(self) -> bool:
+        return self.value(Part.GROUP, PAUSED) == "true"
 
     @property
     def is_configured(self) -> bool:

@@ -26,6 +26,8 @@ NEEDS_A_BROKER = [
     ["queues", "peek", "q"],
     ["queues", "send", "q", "job"],
     ["queues", "export"],
+    ["queues", "pause", "q"],
+    ["queues", "resume", "q"],
     ["queues", "purge", "q"],
     ["queues", "delete", "q"],
     ["topics", "list"],

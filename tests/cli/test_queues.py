@@ -375,7 +375,7 @@ def test_describe_with_an_endpoint_that_is_none(command: Command, queue: str) ->
 
 
 @pytest.mark.parametrize(
-    "arguments", [["describe"], ["peek"], ["purge", "--yes"], ["delete"], ["export"], ["send", "job"]]
+    "arguments", [["describe"], ["peek"], ["pause"], ["resume"], ["purge", "--yes"], ["delete"], ["export"], ["send", "job"]]
 )
 def test_a_queue_that_does_not_exist(command: Command, arguments: list[str]) -> None:
     ran = command("queues", arguments[0], "no-such-queue", *arguments[1:])
@@ -400,6 +400,32 @@ def test_a_queue_that_is_made_in_part(
     changes.no_more()
     assert command("queues", "delete", name, "--with-dead-letters").code == OK
     assert command("queues", "create", name).lines[0] == f"created dead letter topic dlq.{name}"
+
+
+# --- pause, resume ---
+
+
+def test_a_paused_queue_delivers_nothing_until_it_is_resumed(
+    command: Command, broker: RunningBroker, queue: str
+) -> None:
+    """The worker finishes what it holds."""
+    command("queues", "send", queue, "a", "b")
+    with worker(broker, queue) as consumer:
+        held = taken(consumer)
+        assert command("queues", "pause", queue) == (OK, f"paused queue {queue}\n", "")
+        assert command("queues", "pause", queue, "--json").json == {
+            "queue": queue,
+            "paused": True,
+            "changed": False,
+        }
+        answer(consumer, held, AcknowledgeType.ACCEPT)
+        assert len(consumer.poll(1.0)) == 0
+        assert command("queues", "describe", queue).lines[0].startswith(f"queue {queue}, paused")
+        assert command("queues", "describe", queue, "--json").json["paused"] is True
+        assert command("queues", "resume", queue) == (OK, f"resumed queue {queue}\n", "")
+        assert taken(consumer).value() == b"b"
+    assert command("queues", "resume", queue) == (OK, "", f"kbroker: queue {queue} is not paused\n")
+    assert command("queues", "describe", queue, "--json").json["paused"] is False
 
 
 # --- purge ---

@@ -47,6 +47,7 @@ def test_every_key() -> None:
         deliveries = 5
         lock-max = 0
         assignment = "simple"
+        in-flight-limit = "span"
         keep-dead-letters = "forever"
         dead-letters = "given-up"
         [queues.jobs.group-configs]
@@ -64,7 +65,7 @@ def test_every_key() -> None:
         "given-up",
         {
             "prefetch": "3", "delay": "500", "multiplier": "1.5", "max-delay": "5400000", "jitter": "0.0", "deliveries": "5",
-            "lock-max": "0", "assignment": "simple", "keep-dead-letters": "-1",
+            "lock-max": "0", "assignment": "simple", "in-flight-limit": "span", "keep-dead-letters": "-1",
         },
         {
             Part.GROUP: {"share.record.lock.duration.ms": "45000", "share.renew.acknowledge.enable": "false"},
