@@ -24,6 +24,7 @@ from kbroker.queue_configs import (
     LOCK_MAX,
     PAUSED,
     PREFETCH,
+    QUEUE_RETENTION,
     REDELIVERY_DELAY,
     REDELIVERY_JITTER,
     REDELIVERY_MAX,
@@ -110,6 +111,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         ("lock-max", _GROUP, LOCK_MAX, "3600000", "How long a job may take at most while its worker lives."),
         ("assignment", _GROUP, ASSIGNMENT, "all", "Partitions of a worker: all, or a share as in Kafka."),
         ("in-flight-limit", _GROUP, IN_FLIGHT_LIMIT, "undecided", "Jobs that the limit of jobs in flight counts."),
+        ("retention", Part.TOPIC, QUEUE_RETENTION, "workqueue", "Whether unfinished jobs outlast the topic's retention."),
         ("keep-dead-letters", _LETTERS, "retention.ms", _MONTH_MS, "How long dead letters are kept."),
     )
 }

@@ -76,7 +76,7 @@ def test_a_queue_has_all_its_parts_and_the_defaults_of_the_table(
     }
     assert made.own(Part.GROUP) == own[Part.GROUP] | {"errors.deadletterqueue.topic.name": f"dlq.{queue}"}
     assert made.own(Part.DEAD_LETTERS) == own[Part.DEAD_LETTERS]
-    assert made.own(Part.TOPIC) == own[Part.TOPIC] == {}
+    assert made.own(Part.TOPIC) == own[Part.TOPIC] == {"kbroker.queue.retention": "workqueue"}
     assert made.topic is not None
     assert made.dead_letter_topic is not None
     assert (len(made.topic.partitions), len(made.dead_letter_topic.partitions)) == (1, 1)
@@ -87,7 +87,7 @@ def test_every_option(command: Command, broker: RunningBroker, queue: str) -> No
     given = {
         "prefetch": ("5", "5"), "delay": ("2s", "2000"), "multiplier": ("1.5", "1.5"), "max-delay": ("1h30m", "5400000"),
         "jitter": ("0", "0.0"), "deliveries": ("3", "3"), "lock-max": ("0", "0"), "assignment": ("simple", "simple"),
-        "in-flight-limit": ("span", "span"),
+        "in-flight-limit": ("span", "span"), "retention": ("unfinished", "unfinished"),
         "keep-dead-letters": ("forever", "-1"),
     }  # fmt: skip
     assert given.keys() == SETTINGS.keys()

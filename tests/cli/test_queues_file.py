@@ -48,6 +48,7 @@ def test_every_key() -> None:
         lock-max = 0
         assignment = "simple"
         in-flight-limit = "span"
+        retention = "time"
         keep-dead-letters = "forever"
         dead-letters = "given-up"
         [queues.jobs.group-configs]
@@ -65,7 +66,8 @@ def test_every_key() -> None:
         "given-up",
         {
             "prefetch": "3", "delay": "500", "multiplier": "1.5", "max-delay": "5400000", "jitter": "0.0", "deliveries": "5",
-            "lock-max": "0", "assignment": "simple", "in-flight-limit": "span", "keep-dead-letters": "-1",
+            "lock-max": "0", "assignment": "simple", "in-flight-limit": "span", "retention": "time",
+            "keep-dead-letters": "-1",
         },
         {
             Part.GROUP: {"share.record.lock.duration.ms": "45000", "share.renew.acknowledge.enable": "false"},
@@ -140,7 +142,9 @@ def texts(setting: Setting) -> st.SearchStrategy[str]:
 topic_names = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True)
 config_texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=20)
 configs = st.dictionaries(
-    st.sampled_from([each for each in TOPIC_CONFIGS if each != "retention.ms"]), config_texts, min_size=1
+    st.sampled_from([each for each in TOPIC_CONFIGS if each not in {row.config for row in SETTINGS.values()}]),
+    config_texts,
+    min_size=1,
 )
 wishes = st.builds(
     Wish,
