@@ -34,7 +34,7 @@ from kbroker.broker.dead_letters import DeadLetters, DeadLettersStatistics
 from kbroker.broker.deadlines import Deadlines, DeadlinesStatistics, now_ms
 from kbroker.broker.fetch_sessions import FetchSessions, FetchSessionsStatistics
 from kbroker.broker.group_commit import GroupCommit, GroupCommitStatistics
-from kbroker.broker.local_persister import CountsShareState, LocalPersister, PersisterContext
+from kbroker.broker.local_persister import CountsShareState, LocalPersister, PersisterContext, parking_store
 from kbroker.broker.missing_topics import MissingTopics, MissingTopicsStatistics
 from kbroker.broker.opened_batches import OpenedBatches, OpenedBatchesStatistics
 from kbroker.broker.options import StartOptions
@@ -122,9 +122,10 @@ class Broker:
             state_store.scan,
             lambda topic_id, index: self.topics.partition(topic_id, index) is not None,
             updates_per_snapshot=self.config["share.coordinator.snapshot.update.records.per.snapshot"],
+            parking=parking_store(state_store, generation),
         )
-        self.share_state = LocalPersister(share_state, self.state)
-        context = PersisterContext(self.share_state, self.config, self.topics, self.logs, self.state, state_store)
+        self.share_state = LocalPersister(share_state, self.state, state_store)
+        context = PersisterContext(self.share_state, self.config, self.topics, self.logs, self.state, state_store, generation)
         persister = plugins.persister_factory(self.config["kbroker.persister"])(context)
         self.persister: Persister = persister
         self.state_counts: CountsShareState = persister if isinstance(persister, CountsShareState) else self.share_state

@@ -161,6 +161,7 @@ class MemoryStateStatistics:
 class MemoryStateStore:
     """A StateStore; a snapshot is a copy of the dict. Its keys of ON_DISK are in memory like all the rest, and read in order."""
 
+    may_block = False
     write_in_thread = False
     write_beside_sync = True
 

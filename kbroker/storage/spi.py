@@ -171,6 +171,8 @@ class KeepsKeysOnDisk(Protocol):
         given once; one that is put, replaced or removed meanwhile may be given as it was or as it is, or be left out where it was not
         there at some moment between. The keys given always rise. Of a snapshot(), all of it is the snapshot's moment.
 
+        A store that says `may_block = False` is in memory: the broker then reads its pieces without a thread.
+
         Nothing of the engine is held between two steps. Writing during the scan, and leaving it unfinished, are allowed. A caller
         that takes keys from the front and removes them, again and again, should begin behind the last one that it took: some engines
         have to step over what was removed there lately."""
