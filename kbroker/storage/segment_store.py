@@ -84,8 +84,12 @@ class SegmentLogStore:
     write_in_thread = False
     write_beside_sync = True
 
-    def __init__(self, directory: Path, options: Mapping[str, str] | None = None, *, files: Files | None = None) -> None:
+    def __init__(
+        self, directory: Path, options: Mapping[str, str] | None = None, *, files: Files | None = None, foreign: str = ""
+    ) -> None:
+        """`foreign`: the name of something in the directory that is somebody else's."""
         self._directory = directory
+        self._foreign = foreign
         self._files = files or Files()
         limits = _limits(options or {})
         self._use_syncfs = limits["sync"] != "fdatasync" and self._files.can_syncfs()
@@ -130,7 +134,7 @@ class SegmentLogStore:
                 segments = recover_log(path, saved, found, files=self._files, handles=self._handles)
                 if segments:
                     self._logs[log] = SegmentedLog(log, path, LogSettings(), segments)
-            elif not name.startswith("clean-shutdown"):
+            elif not name.startswith("clean-shutdown") and name != self._foreign:
                 logger.warning("%s is not a log: left alone", path)
         self._to_seal.extend(found.to_seal)
         if found.to_sync:
