@@ -26,7 +26,7 @@ from kbroker.storage import segment_store
 from kbroker.storage.key_ranges import LARGEST_PIECE, Entries, Overlay, part_of, scan_in_pieces
 from kbroker.storage.lmdb_environment import LmdbEnvironment, LmdbStatistics, Transaction, open_environment
 from kbroker.storage.lmdb_state_map import StateMap, piece_over
-from kbroker.storage.spi import ON_DISK, Change, LogReader, LogSettings, LogStore, StampedBatch
+from kbroker.storage.spi import ON_DISK, Change, LogReader, LogSettings, LogStore, StampedBatch, trims_beside_write
 from kbroker.storage.state_log import LOG, bounds_of, read_changes
 from kbroker.storage.state_log_records import to_record
 
@@ -240,7 +240,12 @@ class LmdbStateStore(_Moments):
             return
         with self._lock, suppress(NoSpace):
             self._position, self._moving = position, Overlay()
-            self._log.trim(LOG, position)
+            is_beside = position < self._end_offset and trims_beside_write(self._log)
+            if not is_beside:
+                self._log.trim(LOG, position)
+        if is_beside:  # A write need not wait until files are removed.
+            with suppress(NoSpace):
+                self._log.trim(LOG, position)
 
     def statistics(self) -> LmdbStatistics:
         return self._env.statistics()

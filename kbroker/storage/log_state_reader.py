@@ -14,15 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kbroker.errors import OperatorError, StoreFailed
 from kbroker.storage.key_ranges import LARGEST_PIECE, Entries, Overlay, scan_in_pieces
-from kbroker.storage.lmdb_environment import DATA, LmdbEnvironment, Transaction, open_environment
-from kbroker.storage.lmdb_state_map import StateMap
 from kbroker.storage.memory_map import MemoryMap
-from kbroker.storage.overlaid_map import MAP_BYTES, OverlaidMoment
+from kbroker.storage.overlaid_map import OverlaidMoment, open_if_there
 from kbroker.storage.spi import ON_DISK, LogReader
 from kbroker.storage.state_log import bounds_of, read_changes
+
+if TYPE_CHECKING:
+    from kbroker.storage.on_disk_map import OnDiskMap
 
 _ATTEMPTS = 1000
 
@@ -90,7 +92,7 @@ class LogStateReader:
         self._map = MemoryMap()
         self._next_offset = -1
         self._directory = directory
-        self._env: LmdbEnvironment | None = None
+        self._below: OnDiskMap | None = None
         self._followed = _Followed(-1, -1)
 
     def get(self, key: bytes) -> bytes | None:
@@ -130,11 +132,11 @@ class LogStateReader:
         """Of the moment for which `_map` is, too."""
         for _ in range(_ATTEMPTS):
             with ExitStack() as stack:
-                env = self._open()
-                transaction = None if env is None else stack.enter_context(env.long_read())
+                opened = self._open()
+                below = None if opened is None else stack.enter_context(opened.moment())
                 self._caught_up()
-                if self._follow(_position(transaction), self._next_offset):
-                    yield OverlaidMoment(transaction, dict(self._followed.changes.changes))
+                if self._follow(0 if below is None else below.position, self._next_offset):
+                    yield OverlaidMoment(below, dict(self._followed.changes.changes))
                     return
         raise StoreFailed(f"{self._directory}: the state log was trimmed in each of {_ATTEMPTS} attempts to read it")
 
@@ -152,17 +154,16 @@ class LogStateReader:
         self._followed.end_offset = end_offset
         is_whole = bounds_of(self._log).start_offset <= began_at
         if is_whole and start_offset > position:  # What the log begins with is all that LMDB did not have then: has it moved on?
-            env = self._open()
-            is_whole = (0 if env is None else env.read(_position)) == position
+            opened = self._open()
+            is_whole = (0 if opened is None else opened.position) == position
         if not is_whole:
             self._followed = _Followed(-1, -1)
         return is_whole
 
-    def _open(self) -> LmdbEnvironment | None:
-        """None when there is none: no such key was ever moved. OperatorError when it cannot be opened."""
-        if self._env is None and self._directory is not None and (self._directory / DATA).exists():
-            self._env = open_environment(self._directory, read_only=True, map_bytes=MAP_BYTES, max_handles=0)
-        return self._env
+    def _open(self) -> OnDiskMap | None:
+        if self._below is None and self._directory is not None:
+            self._below = open_if_there(self._directory, read_only=True)
+        return self._below
 
     def _caught_up(self) -> MemoryMap:
         while True:
@@ -180,10 +181,6 @@ class LogStateReader:
 
     def close(self) -> None:
         self._log.close()
-        env, self._env = self._env, None
-        if env is not None:
-            env.close()
-
-
-def _position(transaction: Transaction | None) -> int:
-    return 0 if transaction is None else StateMap(transaction).position
+        below, self._below = self._below, None
+        if below is not None:
+            below.close()

@@ -36,7 +36,7 @@ from kbroker.storage.memory_map import MemoryMap
 from kbroker.storage.overlaid_map import OverlaidMap
 from kbroker.storage.segment_reader import SegmentLogReader
 from kbroker.storage.segment_store import SegmentLogStore
-from kbroker.storage.spi import ON_DISK, Change, LogSettings, LogStore, StampedBatch, StateStoreFactory
+from kbroker.storage.spi import ON_DISK, Change, LogSettings, LogStore, StampedBatch, StateStoreFactory, trims_beside_write
 from kbroker.storage.state_log import LOG, read_changes
 from kbroker.storage.state_log_records import to_record
 
@@ -169,28 +169,37 @@ class LogStateStore:
                 self._rewrite = _Rewrite(self._end_offset)
             if self._rewrite is not None:
                 try:
-                    self._rewrite_piece(self._rewrite, piece_bytes, synced_offset)
+                    if not self._rewrite_piece(self._rewrite, piece_bytes, synced_offset):
+                        return
+                    if self._rewrite.start_offset >= self._end_offset or not trims_beside_write(self._log):
+                        self._log.trim(LOG, self._rewrite.start_offset)
+                        self._end_rewrite()
                 except NoSpace:
                     return
+        if self._rewrite is not None:  # A write need not wait until files are removed.
+            self._log.trim(LOG, self._rewrite.start_offset)
+            with self._appending:
+                self._end_rewrite()
 
-    def _rewrite_piece(self, rewrite: _Rewrite, piece_bytes: int, synced_offset: int) -> None:
-        """Below `synced_offset` all is synced. A write beside that sync may have removed the keys that were left to write: their
-        values go with the trim, so that the removal, and what was written with it, has to be synced before."""
+    def _end_rewrite(self) -> None:
+        self._log_bytes = self._size_of_log()
+        self._rewrite = None
+        self._rewrites += 1
+
+    def _rewrite_piece(self, rewrite: _Rewrite, piece_bytes: int, synced_offset: int) -> bool:
+        """True when all has been written anew and is synced: it is below `synced_offset`. A write beside that sync may have removed the
+        keys that were left to write: their values go with the trim, so that the removal, and what was written with it, has to be
+        synced before."""
         if rewrite.end_offset is None:
             piece = self._map.piece(rewrite.next_key, piece_bytes)
             if piece:
                 self._append(piece)
                 rewrite.next_key = piece[-1][0] + b"\0"
-                return
+                return False
             if self._rewrite_overlaid(rewrite):
-                return
+                return False
             rewrite.end_offset = self._end_offset
-        if synced_offset < rewrite.end_offset:
-            return
-        self._log.trim(LOG, rewrite.start_offset)
-        self._log_bytes = self._size_of_log()
-        self._rewrite = None
-        self._rewrites += 1
+        return synced_offset >= rewrite.end_offset
 
     def _rewrite_overlaid(self, rewrite: _Rewrite) -> bool:
         """False when LMDB has all that the trim takes away, or it is written anew."""

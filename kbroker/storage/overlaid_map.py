@@ -23,17 +23,17 @@ from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING
 
-import lmdb
-
-from kbroker.errors import NoSpace, OperatorError, StoreFailed
+from kbroker.errors import NoSpace, StoreFailed
 from kbroker.storage.key_ranges import Entries, Overlay, lay_over, part_of, scan_in_pieces, without_removals
-from kbroker.storage.lmdb_environment import DATA, LmdbEnvironment, Transaction, is_full, open_environment
-from kbroker.storage.lmdb_state_map import StateMap, piece_over
 from kbroker.storage.spi import Change
 
+if TYPE_CHECKING:
+    from kbroker.storage.on_disk_map import OnDiskMap, OnDiskMoment
+
 DIRECTORY = "parked"
-MAP_BYTES = 1 << 40
+_DATA = "data.mdb"
 MOST_CHANGES, MOST_BYTES = 4096, 1 << 20
 """More than that in the overlay is moved at the next sync."""
 MOST_WAITING_CHANGES, MOST_WAITING_BYTES = 1 << 18, 64 << 20
@@ -43,22 +43,22 @@ MOVED_AT_ONCE = 4096
 
 
 class OverlaidMoment:
-    """One moment of the map: a read transaction, None where there is no map yet, and the changes that are laid over it."""
+    """One moment: of the map in LMDB, None where there is none yet, and the changes that are laid over it."""
 
-    def __init__(self, transaction: Transaction | None, changes: Mapping[bytes, bytes | None]) -> None:
-        self._transaction = transaction
+    def __init__(self, below: OnDiskMoment | None, changes: Mapping[bytes, bytes | None]) -> None:
+        self._below = below
         self._changes = changes
         self._in_order: list[Change] | None = None
 
     def get(self, key: bytes) -> bytes | None:
         if key in self._changes:
             return self._changes[key]
-        return None if self._transaction is None else StateMap(self._transaction).get(key)
+        return None if self._below is None else self._below.get(key)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         found: dict[bytes, bytes | None] = {}
-        if self._transaction is not None:
-            found.update(StateMap(self._transaction).scan(prefix))
+        if self._below is not None:
+            found.update(self._below.scan(prefix))
         found.update(change for change in self._changes.items() if change[0].startswith(prefix))
         yield from without_removals(sorted(found.items()))
 
@@ -68,7 +68,7 @@ class OverlaidMoment:
     def piece(self, first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
         if self._in_order is None:
             self._in_order = sorted(self._changes.items())
-        return _piece(self._transaction, [part_of(self._in_order, first, end, count)], first, end, count)
+        return _piece(self._below, [part_of(self._in_order, first, end, count)], first, end, count)
 
 
 class OverlaidMap:
@@ -86,10 +86,9 @@ class OverlaidMap:
         self._new = Overlay()
         self._frozen = Overlay()
         self._moving_to: int | None = None
-        self._env: LmdbEnvironment | None = None
-        if directory is not None and (directory / DATA).exists():
-            self._env = open_environment(directory, read_only=False, map_bytes=MAP_BYTES, max_handles=0)
-            self.position = self._env.read(lambda transaction: StateMap(transaction).position)
+        self._below = None if directory is None else open_if_there(directory, read_only=False)
+        if self._below is not None:
+            self.position = self._below.position
 
     @property
     def waiting_bytes(self) -> int:
@@ -102,7 +101,7 @@ class OverlaidMap:
 
     @property
     def file_bytes(self) -> int:
-        return 0 if self._env is None else self._env.statistics().file_bytes
+        return 0 if self._below is None else self._below.file_bytes
 
     def check_room(self) -> None:
         """NoSpace when too much waits already."""
@@ -120,8 +119,7 @@ class OverlaidMap:
         for overlay in (self._new, self._frozen):  # in this order: that is the way they go
             if key in overlay.changes:
                 return overlay.changes[key]
-        env = self._env
-        return None if env is None else env.read(lambda transaction: StateMap(transaction).get(key))
+        return None if self._below is None else self._below.get(key)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         with ExitStack() as stack:
@@ -137,16 +135,16 @@ class OverlaidMap:
         with ExitStack() as stack:
             with self.lock:
                 layers = [overlay.piece(first, end, count) for overlay in (self._frozen, self._new)]
-                transaction = self._begin(stack)
-            return _piece(transaction, layers, first, end, count)
+                below = self._begin(stack)
+            return _piece(below, layers, first, end, count)
 
     def moment(self, stack: ExitStack) -> OverlaidMoment:
         """It ends with `stack`. With `lock` held."""
         return OverlaidMoment(self._begin(stack), {**self._frozen.changes, **self._new.changes})
 
-    def _begin(self, stack: ExitStack) -> Transaction | None:
-        """Behind the overlays, or with `lock` held: what is dropped from them meanwhile is in the transaction."""
-        return None if self._env is None else stack.enter_context(self._env.long_read())
+    def _begin(self, stack: ExitStack) -> OnDiskMoment | None:
+        """With `lock` held: what is dropped from the overlays later is in them or below."""
+        return None if self._below is None else stack.enter_context(self._below.moment())
 
     # Moving
 
@@ -166,7 +164,9 @@ class OverlaidMap:
         if position is None:
             return
         try:
-            self._move(self._env or self._make(), position)
+            if self._below is None:
+                self._below = _make(self._directory)
+            self._move(self._below, position)
         except NoSpace:
             return
         except StoreFailed as error:
@@ -178,29 +178,14 @@ class OverlaidMap:
             self.position = position
         self.moves += 1
 
-    def _move(self, env: LmdbEnvironment, position: int) -> None:
+    def _move(self, below: OnDiskMap, position: int) -> None:
         """The position goes with the last piece: until then the log's changes are laid over again, whichever of them are here."""
         changes = self._frozen.in_order()
         is_last = False
         while not is_last:
             piece = list(islice(changes, MOVED_AT_ONCE))
             is_last = len(piece) < MOVED_AT_ONCE
-            with env.write() as transaction:
-                state = StateMap(transaction)
-                for key, value in piece:
-                    state.put(key, value)
-                if is_last:
-                    state.set_position(position)
-
-    def _make(self) -> LmdbEnvironment:
-        assert self._directory is not None
-        try:
-            self._env = open_environment(self._directory, read_only=False, map_bytes=MAP_BYTES, max_handles=0)
-        except (OSError, lmdb.Error, OperatorError) as error:
-            if is_full(error, self._directory.parent):
-                raise NoSpace(f"{self._directory}: {error}") from error
-            raise StoreFailed(f"{self._directory}: {error}") from error
-        return self._env
+            below.write(piece, position if is_last else None)
 
     def overlaid(self, first: bytes, end: bytes, count: int) -> tuple[list[Change], bytes | None]:
         """A piece of the overlays, removals as well: what LMDB may not have."""
@@ -208,15 +193,31 @@ class OverlaidMap:
             return lay_over([overlay.piece(first, end, count) for overlay in (self._frozen, self._new)], count)
 
     def close(self) -> None:
-        env, self._env = self._env, None
-        if env is not None:
-            env.close()
+        below, self._below = self._below, None
+        if below is not None:
+            below.close()
 
 
 def _piece(
-    transaction: Transaction | None, layers: Sequence[Sequence[Change]], first: bytes, end: bytes, count: int
+    below: OnDiskMoment | None, layers: Sequence[Sequence[Change]], first: bytes, end: bytes, count: int
 ) -> tuple[Entries, bytes | None]:
-    if transaction is not None:
-        return piece_over(StateMap(transaction), layers, first, end, count)
+    if below is not None:
+        return below.piece(layers, first, end, count)
     found, rest = lay_over(layers, count)
     return without_removals(found), rest
+
+
+def open_if_there(directory: Path, *, read_only: bool) -> OnDiskMap | None:
+    """None when no key was ever moved there. OperatorError when it cannot be opened."""
+    if not (directory / _DATA).exists():
+        return None
+    from kbroker.storage.on_disk_map import open_map
+
+    return open_map(directory, read_only=read_only)
+
+
+def _make(directory: Path | None) -> OnDiskMap:
+    from kbroker.storage.on_disk_map import make_map
+
+    assert directory is not None, "freeze() does nothing without one"
+    return make_map(directory)
