@@ -126,7 +126,7 @@ class LmdbEnvironment:
             raise StoreFailed(self._failed)
 
     def _failure(self, error: lmdb.Error) -> Exception:
-        if self._is_full(error):
+        if is_full(error, self.directory):
             # Nothing refers to the pages of the refused transaction. Only a meta page that could not be written is serious,
             # and LMDB says so by refusing every later transaction.
             try:
@@ -137,15 +137,6 @@ class LmdbEnvironment:
                 return NoSpace(f"{self.directory}: {error}")
         self._failed = f"{self.directory}: {error}"
         return StoreFailed(self._failed)
-
-    def _is_full(self, error: lmdb.Error) -> bool:
-        code = getattr(error, "code", 0)
-        if isinstance(error, lmdb.DiskError | lmdb.MapFullError) or code in _FULL:
-            return True
-        # LMDB calls it an I/O error when the disk is full after a part of a page run. Believing that too often is harmless: what
-        # was committed before is synced, and this transaction was not committed.
-        status = os.statvfs(self.directory)
-        return code == errno.EIO and status.f_bavail * status.f_frsize < NEARLY_FULL_BYTES
 
     def handle(self, name: bytes) -> Handle:
         """The open sub-database `name`, for use inside `read`, which opens it and starts again if it is not."""
@@ -208,6 +199,17 @@ class LmdbEnvironment:
             with self._lock.alone():
                 self._handles.clear()
                 self._env.close()
+
+
+def is_full(error: Exception, directory: Path) -> bool:
+    """Whether LMDB, or the making of its files, failed for want of space."""
+    code = getattr(error, "errno", None) or getattr(error, "code", 0)
+    if isinstance(error, lmdb.DiskError | lmdb.MapFullError) or code in _FULL:
+        return True
+    # LMDB calls it an I/O error when the disk is full after a part of a page run. Believing that too often is harmless: what
+    # was committed before is synced, and this transaction was not committed.
+    status = os.statvfs(directory)
+    return code == errno.EIO and status.f_bavail * status.f_frsize < NEARLY_FULL_BYTES
 
 
 _table_lock = threading.Lock()

@@ -26,8 +26,8 @@ from kbroker.storage import segment_store
 from kbroker.storage.key_ranges import LARGEST_PIECE, Entries, Overlay, part_of, scan_in_pieces
 from kbroker.storage.lmdb_environment import LmdbEnvironment, LmdbStatistics, Transaction, open_environment
 from kbroker.storage.lmdb_state_map import StateMap, piece_over
-from kbroker.storage.log_state_store import LOG, read_changes
-from kbroker.storage.spi import ON_DISK, Change, LogBounds, LogReader, LogSettings, LogStore, StampedBatch
+from kbroker.storage.spi import ON_DISK, Change, LogReader, LogSettings, LogStore, StampedBatch, trims_beside_write
+from kbroker.storage.state_log import LOG, bounds_of, read_changes
 from kbroker.storage.state_log_records import to_record
 
 MAP_BYTES = 1 << 40
@@ -141,7 +141,7 @@ class LmdbStateReader(_Moments):
         position = StateMap(transaction).position
         with self._reading:
             changes = _read(self._log, position)
-            return changes if _bounds(self._log).start_offset <= position else None
+            return changes if bounds_of(self._log).start_offset <= position else None
 
     def _layers_over(self, transaction: Transaction, first: bytes, end: bytes, count: int) -> Sequence[Sequence[Change]] | None:
         changes = self._changes_over(transaction, ON_DISK)
@@ -240,7 +240,12 @@ class LmdbStateStore(_Moments):
             return
         with self._lock, suppress(NoSpace):
             self._position, self._moving = position, Overlay()
-            self._log.trim(LOG, position)
+            is_beside = position < self._end_offset and trims_beside_write(self._log)
+            if not is_beside:
+                self._log.trim(LOG, position)
+        if is_beside:  # A write need not wait until files are removed.
+            with suppress(NoSpace):
+                self._log.trim(LOG, position)
 
     def statistics(self) -> LmdbStatistics:
         return self._env.statistics()
@@ -259,17 +264,10 @@ class LmdbStateStore(_Moments):
             self._env.close()
 
 
-def _bounds(log: LogReader) -> LogBounds:
-    try:
-        return log.bounds(LOG)
-    except KeyError:
-        return LogBounds(0, 0)  # a store that was never written
-
-
 def _read(log: LogReader, position: int) -> _Changes:
     """All changes from `position` on."""
     found: _Changes = {}
-    end_offset = _bounds(log).end_offset
+    end_offset = bounds_of(log).end_offset
     while position < end_offset:
         changes, position = read_changes(log, position, end_offset)
         found.update(changes)

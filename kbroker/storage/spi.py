@@ -189,6 +189,12 @@ def writes_beside_sync(store: LogStore | StateStore) -> bool:
     return not store.write_in_thread and bool(getattr(store, "write_beside_sync", False))
 
 
+def trims_beside_write(store: LogStore) -> bool:
+    """Whether trim() may run while write() does, on the same log too, as long as `new_start` is below its end offset. Like
+    `write_beside_sync`, `trim_beside_write` is no part of the protocol: state stores that keep a log ask for it."""
+    return bool(getattr(store, "trim_beside_write", False))
+
+
 def tail_offset_of(reader: LogReader) -> Callable[[LogId], int]:
     """Gives the base offset of a log's active segment. An engine may have `tail_offset`, which is no part of the protocols, where it
     takes less than listing all segments: this is asked before every read."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from threading import Event, Thread
@@ -49,14 +49,14 @@ class OnDiskContract(OpenedEngine[StateStore, StateReader]):
     factory: ClassVar[StateStoreFactory]
 
     @pytest.fixture
-    def filled(self, store: StateStore) -> Iterator[StateStore]:
+    def filled(self, store: StateStore) -> StateStore:
         """With 3 000 such keys, others around them, and changes of both kinds in each write."""
         has_verb(store)
         for first in range(0, 3000, 500):
             changes: list[Change] = [(key_of(number), b"%d" % number) for number in range(first, first + 500)]
             store.write([*changes, (b"paqked/%d" % first, b"below"), (b"parked", b"below"), (b"parkee/%d" % first, b"above")])
             store.sync()
-        yield store
+        return store
 
     def test_a_range_has_its_first_key_and_not_its_end(self, filled: StateStore) -> None:
         whole = [(key_of(number), b"%d" % number) for number in range(3000)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 from uuid import UUID
 
 import pytest
@@ -13,9 +14,10 @@ from kbroker.errors import NoSpace, StoreFailed
 from kbroker.records import build_timeless_batch, iter_headers, iter_records
 from kbroker.state_records import ShareStateKey
 from kbroker.storage import log_state_store, segment_store
-from kbroker.storage.log_state_store import LOG, STATE_STORE, LogStateStore
+from kbroker.storage.log_state_store import STATE_STORE, LogStateStore
 from kbroker.storage.memory_store import MemoryLogStore
 from kbroker.storage.spi import Change, StampedBatch
+from kbroker.storage.state_log import LOG
 from kbroker.storage.state_log_records import from_record, to_record
 from kbroker.testing.beside_sync import syncing
 from kbroker.testing.state_store_contract import StateStoreContract
@@ -25,6 +27,16 @@ TOPIC = UUID(int=0x1234)
 
 class TestLogStateStore(StateStoreContract):
     factory = STATE_STORE
+
+
+class TestLogStateStoreThatMovesAtEverySync(StateStoreContract):
+    factory = STATE_STORE
+    options: ClassVar = {"overlay_changes": "0"}
+
+
+class TestLogStateStoreThatMovesNowAndThen(StateStoreContract):
+    factory = STATE_STORE
+    options: ClassVar = {"overlay_changes": "50", "overlay_bytes": "4000"}
 
 
 def records_of(log: MemoryLogStore) -> Iterator[tuple[bytes | None, bytes | None, object]]:
