@@ -118,6 +118,28 @@ class ParkedKey:
 # --- keys ---
 
 
+class Shelf(NamedTuple):
+    """The parked records of one generation of a share-partition; all of their keys begin with `prefix`."""
+
+    topic_id: UUID
+    partition: int
+    group_id: str
+    generation: int
+    prefix: bytes
+
+
+def shelf_of(key: bytes) -> Shelf:
+    """Whose key it is, of whatever kind. Raises ValueError for one that is broken."""
+    start = len(ParkedKey.namespace)
+    try:
+        topic_id, partition = _LOG.unpack_from(key, start)
+        group_id, end = decode_string(key, start + _LOG.size)
+        (generation,) = _GENERATION.unpack_from(key, end)
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"not a key of parked records: {key.hex()}") from error
+    return Shelf(UUID(bytes=topic_id), partition, group_id, generation, key[: end + _GENERATION.size])
+
+
 def parked_prefix(group_id: str, topic_id: UUID, partition: int) -> bytes:
     """Of everything parked of a share-partition, whatever its generation."""
     return ParkedKey.namespace + _LOG.pack(topic_id.bytes, partition) + encode_string(group_id)

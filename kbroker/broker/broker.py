@@ -38,6 +38,7 @@ from kbroker.broker.local_persister import CountsShareState, LocalPersister, Per
 from kbroker.broker.missing_topics import MissingTopics, MissingTopicsStatistics
 from kbroker.broker.opened_batches import OpenedBatches, OpenedBatchesStatistics
 from kbroker.broker.options import StartOptions
+from kbroker.broker.parked_cleaner import ParkedCleaner, ParkedCleanerStatistics
 from kbroker.broker.partition import Partition
 from kbroker.broker.producer_ids import ProducerIds, ProducerIdsStatistics
 from kbroker.broker.producer_recovery import SNAPSHOT_BYTES, is_long_replay, snapshot_changes
@@ -89,6 +90,7 @@ class BrokerStatistics:
     opened_batches: OpenedBatchesStatistics
     share_state: ShareStateStatistics
     state_housekeeping: StateHousekeepingStatistics
+    parked_cleaner: ParkedCleanerStatistics
     dead_letters: DeadLettersStatistics
     group_coordinator: GroupCoordinatorStatistics
     consumer_groups: ConsumerGroupsStatistics
@@ -131,6 +133,7 @@ class Broker:
         self.state_counts: CountsShareState = persister if isinstance(persister, CountsShareState) else self.share_state
         cold_ms = self.config["share.coordinator.cold.partition.snapshot.interval.ms"]
         self.state_housekeeping = StateHousekeeping(self.share_state, state_store, self.topics, interval_ms=cold_ms, other=persister)
+        self.parked_cleaner = ParkedCleaner(persister, state_store, self.state, interval_s=cold_ms / 1000)
         self.share_groups = ShareGroups(
             self.topics,
             persister,
@@ -202,6 +205,7 @@ class Broker:
             opened_batches=self.opened_batches.statistics(),
             share_state=self.state_counts.statistics(),
             state_housekeeping=self.state_housekeeping.statistics(),
+            parked_cleaner=self.parked_cleaner.statistics(),
             dead_letters=self.dead_letters.statistics(),
             group_coordinator=self.group_coordinator.statistics(),
             consumer_groups=self.consumer_groups.statistics(),
@@ -348,6 +352,7 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
                 workers.start_soon(broker.run_producer_snapshots)
                 workers.start_soon(broker.deadlines.run)
                 workers.start_soon(broker.state_housekeeping.run)
+                workers.start_soon(broker.parked_cleaner.run)
                 broker.share_groups.work_in(workers)
                 broker.group_coordinator.work_in(workers)
                 broker.consumer_groups.work_in(workers)

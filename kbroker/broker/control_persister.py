@@ -100,7 +100,7 @@ class ControlRecordsPersister:
             parking=parking_store(context.state_store, context.generation),
         )
         self._coordinator.on_generation_ended = self._generation_ended
-        self.on_generation_ended: Callable[[SharePartitionKey, int], None] = lambda key, generation: None
+        self._on_generation_ended: Callable[[SharePartitionKey, int], None] = lambda key, generation: None
         self._parked = ParkedReader(context.state_store, self._coordinator.generation)
         self._parking = ControlParking(self._coordinator, context.state_store, context.state, self._parked)
 
@@ -377,13 +377,15 @@ class ControlRecordsPersister:
         await self._prepared(group_id, partition)
         return self._coordinator.generations_in_use(group_id, partition)
 
+    def tell_ended(self, listener: Callable[[SharePartitionKey, int], None]) -> None:
+        self._on_generation_ended = listener
+
     async def sync_ends(self) -> None:
-        """A generation that has ended stays so after a power cut. Raises NoSpace, StoreFailed."""
         await self._logs.flush()
 
     def _generation_ended(self, key: SharePartitionKey, generation: int) -> None:
         self._parking.forget(prefix_of(*key, generation))
-        self.on_generation_ended(key, generation)
+        self._on_generation_ended(key, generation)
 
     async def _prepared(self, group_id: str, partition: TopicPartition) -> None:
         if refused := await self._prepare(group_id, [partition]):

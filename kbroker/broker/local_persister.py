@@ -6,7 +6,7 @@ What it answers with code none counts as far as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from time import perf_counter
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -130,6 +130,12 @@ class LocalPersister:
 
     def stands_from(self, group_id: str, partition: TopicPartition, offset: int) -> Standing:
         return self.coordinator.stands_from(group_id, partition, offset)
+
+    def tell_ended(self, listener: Callable[[SharePartitionKey, int], None]) -> None:
+        self.coordinator.on_generation_ended = listener
+
+    async def sync_ends(self) -> None:
+        """The same store keeps its writes in their order."""
 
     async def topic_deleted(self, topic_id: UUID) -> None:
         """The share-partitions of all groups on a topic that is gone are forgotten."""
