@@ -20,6 +20,7 @@ This module must not know what a lane means, nor where a store keeps these.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple
 from uuid import UUID
@@ -172,6 +173,17 @@ def end_of(prefix: bytes) -> bytes:
     """The first key behind all that begin with `prefix`."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes((stem[-1] + 1,))
+
+
+def read_parked_entries(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[ParkedKey, ParkedCount | ParkedRecord]]:
+    """Decode what a scan of them gave, leaving out kinds that only a later format knows. Raises ValueError."""
+    for key, value in entries:
+        try:
+            parsed = ParkedKey.parse(key[len(ParkedKey.namespace) :])
+        except (struct.error, IndexError) as error:
+            raise ValueError(f"not a key of parked records: {key.hex()}") from error
+        if parsed is not None:
+            yield parsed, parsed.decode_value(value)
 
 
 # --- values ---
