@@ -15,20 +15,25 @@ from typing import Final, NamedTuple
 from kbroker.coordinator.share_state_load import ShareState
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.parked_records import (
+    BY_OFFSET,
     NO_GENERATION,
     ParkedCount,
     ParkedRecord,
     by_offset_key,
     counter_key,
     decode_count,
+    end_of,
     generation_prefix,
+    offset_of_key,
     parked_prefix,
     place_key,
+    place_of_key,
 )
+from kbroker.share.lag import NOTHING_PARKED, ParkedLeft
 from kbroker.share.parked import Lane, Parked, ParkingChange, Place
 from kbroker.share.persister import TopicPartition
 from kbroker.share.record_state import MAX_DELIVERY_COUNT, RecordState
-from kbroker.storage.spi import Change
+from kbroker.storage.spi import Change, StateReader, keys_on_disk_of
 
 _MOST: Final = (1 << 63) - 1
 _MOST_EPOCH: Final = (1 << 31) - 1
@@ -102,6 +107,24 @@ def parked_of(record: ParkedRecord) -> Parked:
     return Parked(offset, Lane(lane), due_ms, delivery_count, leader_epoch, rejected)
 
 
+def stored_left(reader: StateReader, group_id: str, partition: TopicPartition, generation: int, log_start_offset: int) -> ParkedLeft:
+    """What a store holds, of the records that the log still has: for readers without a broker. Costs a look at each record below
+    `log_start_offset`. Raises ValueError for what cannot be read."""
+    keys = keys_on_disk_of(reader)
+    if generation == NO_GENERATION or keys is None:
+        return NOTHING_PARKED
+    prefix = prefix_of(group_id, partition, generation)
+    number = stored_count(reader.get, prefix)
+    start = by_offset_key(prefix, max(0, log_start_offset))
+    number -= sum(1 for _ in keys.scan_range(by_offset_key(prefix, 0), start))
+    first = next(keys.scan_range(start, end_of(prefix + bytes((BY_OFFSET,)))), None)
+    if first is None:
+        return NOTHING_PARKED
+    heads = [next(keys.scan_range(prefix + bytes((lane,)), end_of(prefix + bytes((lane,)))), None) for lane in Lane]
+    due = [place_of_key(head[0])[0] for head in heads if head is not None]
+    return ParkedLeft(number, offset_of_key(first[0]), min(due, default=None))
+
+
 def not_final(state: ShareState | None, offsets: Sequence[int]) -> list[int]:
     """Those, of rising offsets, that the window still has: their records would be delivered twice."""
     if state is None or state.start_offset < 0:
@@ -127,4 +150,5 @@ __all__ = (
     "parked_of",
     "prefix_of",
     "stored_count",
+    "stored_left",
 )

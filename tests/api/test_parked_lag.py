@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.cli.inflight_view import draw
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode
 from kbroker.share.effects import StateBatch
@@ -18,7 +19,19 @@ from kbroker.share.persister import ParksRecords, ReadRequest, TopicPartition, W
 from tests.api.conftest import ENGINES, Client, Connect
 from tests.api.dead_letter_queues import until
 from tests.api.share_consumers import ACCEPT, GROUP, Member, acquired
-from tests.api.test_lag_above_a_log_start import AGE, LAG, PERSISTERS, RECORDS, YOUNGEST_S, check, delete_before, described, opened, scraped
+from tests.api.test_lag_above_a_log_start import (
+    AGE,
+    LAG,
+    PERSISTERS,
+    RECORDS,
+    YOUNGEST_S,
+    check,
+    delete_before,
+    described,
+    in_flight,
+    opened,
+    scraped,
+)
 from tests.api.test_lost_log import append, lose
 from tests.api.test_removed_records import counted, line, said
 
@@ -69,6 +82,11 @@ async def test_what_waits_is_lag(tmp_path: Path, engine: str, persister: str) ->
         member = Member(client.another(2), "M1")
         assert acquired(await member.fetch([key], wait_ms=5000)) == [(5, 6, 1), (8, RECORDS - 1, 1)]
         assert len(client.broker.share_groups.loaded()) == 1
+        document = await in_flight(client)
+        (shown,) = document["share_partitions"]
+        assert (shown["parked"], shown["next_due_ms"]) == (4, DUE_MS + 1)
+        left_s = (DUE_MS + 1 - document["now_ms"]) / 1000
+        assert f"4 parked, the next one is due in {left_s:,.1f} s" in draw(document, 80)[2].plain
         await check(client, 10, YOUNGEST_S * (RECORDS - 1), now_ms)
         await delete_before(client, 2)
         await check(client, 9, YOUNGEST_S * (RECORDS - 2), now_ms)
