@@ -69,10 +69,8 @@ async def _in_flight_pieces(broker: Broker, group_id: str, chosen: Sequence[Load
     yield f'{{"group": {json.dumps(group_id)}, "now_ms": {wall_clock_ms()}, "share_partitions": ['.encode()
     separator = ""
     for each in chosen:
+        parked = await parked_left(broker.persister, *each.key, each.partition.log_start_offset, with_due=True)
         if each.engine is not None and not each.gone:
-            parked = await parked_left(broker.persister, *each.key, each.partition.log_start_offset, with_due=True)
-            if each.engine is None or each.gone:
-                continue
             shown = _share_partition(broker, each, each.engine) | {"parked": parked.number, "next_due_ms": parked.next_due_ms}
             yield (separator + json.dumps(shown)).encode()
             separator = ", "

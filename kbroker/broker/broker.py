@@ -131,9 +131,7 @@ class Broker:
         persister = plugins.persister_factory(self.config["kbroker.persister"])(context)
         self.persister: Persister = persister
         self.state_counts: CountsShareState = persister if isinstance(persister, CountsShareState) else self.share_state
-        cold_ms = self.config["share.coordinator.cold.partition.snapshot.interval.ms"]
-        self.state_housekeeping = StateHousekeeping(self.share_state, state_store, self.topics, interval_ms=cold_ms, other=persister)
-        self.parked_cleaner = ParkedCleaner(persister, state_store, self.state, interval_s=cold_ms / 1000)
+        self.state_housekeeping, self.parked_cleaner = self._house_keepers()
         self.share_groups = ShareGroups(
             self.topics,
             persister,
@@ -165,6 +163,13 @@ class Broker:
     def _group_settings_changed(self, group_id: str | None) -> None:
         self.share_groups.settings_changed(group_id)
         self.group_coordinator.settings_changed(group_id)
+
+    def _house_keepers(self) -> tuple[StateHousekeeping, ParkedCleaner]:
+        cold_ms = self.config["share.coordinator.cold.partition.snapshot.interval.ms"]
+        return (
+            StateHousekeeping(self.share_state, self.state_store, self.topics, interval_ms=cold_ms, other=self.persister),
+            ParkedCleaner(self.persister, self.state_store, self.state, interval_s=cold_ms / 1000),
+        )
 
     def _consumer_groups(self, clock: SessionClock) -> ConsumerGroups:
         assignors = plugins.consumer_assignors(self.config["group.consumer.assignors"])
