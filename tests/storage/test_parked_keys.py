@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
-from kbroker.storage import log_state_store, overlaid_map
+from kbroker.storage import lmdb_state_map, log_state_store, overlaid_map
+from kbroker.storage.lmdb_environment import LmdbEnvironment, Transaction
 from kbroker.storage.log_state_store import STATE_STORE, LogStateStore
 from kbroker.storage.on_disk_map import OnDiskMap
 from kbroker.storage.overlaid_map import OverlaidMap
@@ -52,7 +53,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_state_store, "SMALLEST_DEAD_BYTES", 3000)
     monkeypatch.setattr(log_state_store, "PIECE_BYTES", 400)
     monkeypatch.setattr(log_state_store, "LARGEST_PIECE", 5)
-    monkeypatch.setattr(overlaid_map, "MOVED_AT_ONCE", 4)
+    monkeypatch.setattr(lmdb_state_map, "CHANGES_AT_ONCE", 4)
 
 
 def some_changes(rng: random.Random, step: int) -> list[Change]:
@@ -77,6 +78,16 @@ class Kills:
             (SegmentLogStore, "write"), (SegmentLogStore, "sync"), (SegmentLogStore, "trim"), (OnDiskMap, "write"), (OverlaidMap, "move"),
         ):  # fmt: skip
             monkeypatch.setattr(owner, name, self._around(f"{owner.__name__}.{name}", getattr(owner, name)))
+        write = LmdbEnvironment.write
+
+        @contextmanager
+        def look_behind(env: LmdbEnvironment) -> Iterator[Transaction]:
+            with write(env) as transaction:
+                yield transaction
+            if not self._looking:
+                self.look("after a transaction")
+
+        monkeypatch.setattr(LmdbEnvironment, "write", look_behind)
 
     def _around(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:
@@ -136,7 +147,7 @@ def test_a_kill_between_any_two_steps_loses_nothing(tmp_path: Path, overlay_chan
     assert kills.wrong == []
     assert found.rewrites >= 2
     assert found.moves >= 2
-    assert len(kills.looked) == 10
+    assert len(kills.looked) == 11
     assert sum(kills.looked.values()) > 80
 
 
@@ -149,8 +160,8 @@ def test_what_is_done_wrong_is_caught(tmp_path: Path, fault: str, monkeypatch: p
     def without_removals(self: OverlaidMap, changes: list[Change]) -> None:
         apply(self, [change for change in changes if change[1] is not None])
 
-    def position_first(self: OnDiskMap, changes: list[Change], position: int | None) -> None:
-        write(self, [], 1 << 20 if position is None else position)
+    def position_first(self: OnDiskMap, changes: list[Change], position: int) -> None:
+        write(self, [], position)
         write(self, changes, position)
 
     kills = Kills(tmp_path / "living", monkeypatch, look_every=7)
@@ -160,20 +171,9 @@ def test_what_is_done_wrong_is_caught(tmp_path: Path, fault: str, monkeypatch: p
         elif fault == "a removal is forgotten":
             monkeypatch.setattr(OverlaidMap, "apply", without_removals)
         else:
-            monkeypatch.setattr(OnDiskMap, "write", kills._around("OnDiskMap.write", position_first))
-            monkeypatch.setattr(kills, "look", _caught(kills.look, kills.wrong))
+            monkeypatch.setattr(OnDiskMap, "write", position_first)
         kills.work(store, 1, 150)
     assert kills.wrong
-
-
-def _caught(look: Callable[[str], None], wrong: list[str]) -> Callable[[str], None]:
-    def call(where: str) -> None:
-        try:
-            look(where)
-        except OperatorError as error:
-            wrong.append(str(error))
-
-    return call
 
 
 def test_a_store_without_such_keys_makes_no_directory(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     is_full = False
     write = OnDiskMap.write
 
-    def refuse(self: OnDiskMap, changes: list[Change], position: int | None) -> None:
+    def refuse(self: OnDiskMap, changes: list[Change], position: int) -> None:
         if is_full:
             raise NoSpace("full")
         write(self, changes, position)
