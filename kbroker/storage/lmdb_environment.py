@@ -38,6 +38,9 @@ Transaction: TypeAlias = "lmdb.Transaction[memoryview]"
 T = TypeVar("T")
 
 DATA = "data.mdb"
+LOCK = "lock.mdb"
+LOCK_BYTES = 128 << 10
+"""More than LMDB needs for MAX_READERS."""
 MAX_READERS = 1024
 SPARE_TRANSACTIONS = 8
 SMALLEST_MAP_BYTES = 1 << 30
@@ -245,12 +248,22 @@ def _create(directory: Path, files: Files) -> None:
     temporary = directory / "data.tmp"
     files.remove_tree(temporary)
     files.mkdir(temporary)
-    env = lmdb.open(str(temporary), map_size=SMALLEST_MAP_BYTES)
+    env = lmdb.open(str(temporary), map_size=SMALLEST_MAP_BYTES, lock=False)
     env.sync(True)
     env.close()
+    _allocate_lock_file(directory / LOCK, files)
     files.rename(temporary / DATA, directory / DATA)
     files.fsync_dir(directory)
     files.remove_tree(temporary)
+
+
+def _allocate_lock_file(path: Path, files: Files) -> None:
+    """LMDB writes to this file through a mapping, and makes it as a hole: on a full disk that is a SIGBUS."""
+    fd = files.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        files.allocate(fd, 0, LOCK_BYTES)
+    finally:
+        files.close(fd)
 
 
 def _open(directory: Path, read_only: bool, map_bytes: int, max_handles: int) -> tuple[lmdb.Environment, int]:

@@ -18,10 +18,11 @@ from itertools import islice
 from typing import TypeAlias
 
 from kbroker.storage.key_ranges import Entries, lay_over, without_removals
-from kbroker.storage.lmdb_environment import Transaction
+from kbroker.storage.lmdb_environment import LmdbEnvironment, Transaction
 from kbroker.storage.spi import Change
 
 SHORT = 480
+CHANGES_AT_ONCE = 2048
 
 _LENGTH = struct.Struct(">I")
 _POSITION = struct.Struct(">q")
@@ -99,6 +100,22 @@ def piece_over(state: StateMap, layers: Sequence[Sequence[Change]], first: bytes
     """A piece of a range of the map with changes laid over it; see `lay_over`."""
     found, rest = lay_over([list(islice(state.scan_range(first, end), count)), *layers], count)
     return without_removals(found), rest
+
+
+def put_all(env: LmdbEnvironment, changes: Iterable[Change], position: int) -> None:
+    """On disk on return, in several transactions: one has a copy of every page that it changes in memory, which may be a page for
+    each change. The position goes with the last: until then the log's changes are laid over, whichever of them are here."""
+    rest = iter(changes)
+    is_last = False
+    while not is_last:
+        piece = list(islice(rest, CHANGES_AT_ONCE))
+        is_last = len(piece) < CHANGES_AT_ONCE
+        with env.write() as transaction:
+            state = StateMap(transaction)
+            for key, value in piece:
+                state.put(key, value)
+            if is_last:
+                state.set_position(position)
 
 
 def _whole_keys(key: bytes, value: bytes) -> Iterable[tuple[bytes, bytes]]:

@@ -5,7 +5,7 @@
 
 LMDB has to sync every commit (unsynced, power cuts made it corrupt), and each share acknowledgement would wait for that. So write() appends
 to the redo log and keeps the changes in memory, sync() syncs the redo log, and now and then it also brings what has gathered into
-LMDB, in one transaction; what is then in the map is trimmed from the log. A full disk postpones that.
+LMDB, the position with the last of it; what is then in the map is trimmed from the log. A full disk postpones that.
 
 A moment is a read transaction with the changes that are not in it laid over it. A change may be in both: laying it over again changes
 nothing, as long as the changes behind it are laid over as well. This module must not know what keys mean.
@@ -25,7 +25,7 @@ from kbroker.records import NO_TIMESTAMP, build_timeless_batch
 from kbroker.storage import segment_store
 from kbroker.storage.key_ranges import LARGEST_PIECE, Entries, Overlay, part_of, scan_in_pieces
 from kbroker.storage.lmdb_environment import LmdbEnvironment, LmdbStatistics, Transaction, open_environment
-from kbroker.storage.lmdb_state_map import StateMap, piece_over
+from kbroker.storage.lmdb_state_map import StateMap, piece_over, put_all
 from kbroker.storage.spi import ON_DISK, Change, LogReader, LogSettings, LogStore, StampedBatch, trims_beside_write
 from kbroker.storage.state_log import LOG, bounds_of, read_changes
 from kbroker.storage.state_log_records import to_record
@@ -228,11 +228,7 @@ class LmdbStateStore(_Moments):
             self._moving, self._new, self._redo_bytes = self._new, Overlay(), 0
             position = self._end_offset
         try:
-            with self._env.write() as transaction:
-                state = StateMap(transaction)
-                for key, value in self._moving.changes.items():
-                    state.put(key, value)
-                state.set_position(position)
+            put_all(self._env, self._moving.in_order(), position)
         except NoSpace:
             with self._lock:
                 self._moving.update(self._new.changes.items())

@@ -14,7 +14,7 @@ import lmdb
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.storage.key_ranges import Entries
 from kbroker.storage.lmdb_environment import LmdbEnvironment, Transaction, is_full, open_environment
-from kbroker.storage.lmdb_state_map import StateMap, piece_over
+from kbroker.storage.lmdb_state_map import StateMap, piece_over, put_all
 from kbroker.storage.spi import Change
 
 MAP_BYTES = 1 << 40
@@ -64,14 +64,9 @@ class OnDiskMap:
         with self._env.long_read() as transaction:
             yield OnDiskMoment(transaction)
 
-    def write(self, changes: Iterable[Change], position: int | None) -> None:
-        """One transaction, on disk on return. NoSpace or StoreFailed, and nothing of it is kept."""
-        with self._env.write() as transaction:
-            state = StateMap(transaction)
-            for key, value in changes:
-                state.put(key, value)
-            if position is not None:
-                state.set_position(position)
+    def write(self, changes: Iterable[Change], position: int) -> None:
+        """On disk on return. NoSpace or StoreFailed, and the position is as before, whatever of the changes is there."""
+        put_all(self._env, changes, position)
 
     def close(self) -> None:
         self._env.close()

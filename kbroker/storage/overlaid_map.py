@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -38,8 +37,6 @@ MOST_CHANGES, MOST_BYTES = 4096, 1 << 20
 """More than that in the overlay is moved at the next sync."""
 MOST_WAITING_CHANGES, MOST_WAITING_BYTES = 1 << 18, 64 << 20
 """More than that waits only while the disk is full, or slower than the writer: then there is no space for more."""
-MOVED_AT_ONCE = 4096
-"""Changes in one transaction, which has a copy of every page that it changes in memory."""
 
 
 class OverlaidMoment:
@@ -166,7 +163,7 @@ class OverlaidMap:
         try:
             if self._below is None:
                 self._below = _make(self._directory)
-            self._move(self._below, position)
+            self._below.write(self._frozen.in_order(), position)
         except NoSpace:
             return
         except StoreFailed as error:
@@ -177,15 +174,6 @@ class OverlaidMap:
             self._moving_to = None
             self.position = position
         self.moves += 1
-
-    def _move(self, below: OnDiskMap, position: int) -> None:
-        """The position goes with the last piece: until then the log's changes are laid over again, whichever of them are here."""
-        changes = self._frozen.in_order()
-        is_last = False
-        while not is_last:
-            piece = list(islice(changes, MOVED_AT_ONCE))
-            is_last = len(piece) < MOVED_AT_ONCE
-            below.write(piece, position if is_last else None)
 
     def overlaid(self, first: bytes, end: bytes, count: int) -> tuple[list[Change], bytes | None]:
         """A piece of the overlays, removals as well: what LMDB may not have."""
