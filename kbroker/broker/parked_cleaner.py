@@ -7,8 +7,8 @@ happens; all of them some seconds after the start, because a crash may have come
 then. Each costs one seek: what is valid is not read through.
 
 A generation is removed only if its share-partition has another one, by what is saved and by what is
-decided, at the moment when the removal is handed to the store. None comes back once it has ended, so
-what a write under way has just begun is safe.
+decided. None comes back once it is out of both, and what a write under way has just begun is decided
+before anything lies under it.
 """
 
 from __future__ import annotations
@@ -141,8 +141,6 @@ class ParkedCleaner:
             await self._keeps.sync_ends()
         at, end = shelf.prefix, end_of(shelf.prefix)
         while keys := await self._read(at, end, AT_ONCE):
-            if await self._is_in_use(shelf):  # Without a rest between this and the commit.
-                return
             await self._commits.commit([(key, None) for key in keys])
             self._removed += len(keys)
             at = keys[-1] + b"\0"

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import trio
+import trio.testing
 
 from kbroker import plugins
 from kbroker.broker.broker import Broker
@@ -291,6 +293,39 @@ def test_a_state_that_begins_anew_while_it_parks_shows_nothing_of_it(tmp_path: P
             assert codes != [ErrorCode.none]
             shelf.there, shelf.state_epoch = {}, 6
             assert (await shelf.asked.read()).code is ErrorCode.none
+            await shelf.check()
+
+    trio.run(run)
+
+
+def test_a_load_waits_for_what_is_on_its_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would count a record that is about to be removed."""
+    may_write = threading.Event()
+
+    async def run() -> None:
+        async with opened(tmp_path, NAME, "lmdb") as broker:
+            shelf = await before(broker)
+            write = broker.logs._write
+
+            def held(batches: Any) -> None:
+                assert may_write.wait(30)
+                write(batches)
+
+            monkeypatch.setattr(broker.logs, "_write", held)
+            found: list[ReadResult] = []
+
+            async def read() -> None:
+                found.append(await shelf.asked.read())
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(shelf.asked.write, StateBatch(110, 110, 2, 9))
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(shelf.write, unpark(parked(ACCEPTED, OLD)))
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(read)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                may_write.set()
+            assert [each.waiting for each in found] == [1]
             await shelf.check()
 
     trio.run(run)
