@@ -15,6 +15,7 @@ import trio
 from kbroker.admin_http import HttpAnswer, HttpRefusal, HttpRequest, json_answer
 from kbroker.broker.broker import Broker
 from kbroker.broker.deadlines import now_ms
+from kbroker.broker.parked_left import parked_left
 from kbroker.broker.share_groups import LoadedSharePartition
 from kbroker.clock import wall_clock_ms
 from kbroker.metrics_export.exposition import MetricsExport
@@ -68,8 +69,10 @@ async def _in_flight_pieces(broker: Broker, group_id: str, chosen: Sequence[Load
     yield f'{{"group": {json.dumps(group_id)}, "now_ms": {wall_clock_ms()}, "share_partitions": ['.encode()
     separator = ""
     for each in chosen:
+        parked = await parked_left(broker.persister, *each.key, each.partition.log_start_offset, with_due=True)
         if each.engine is not None and not each.gone:
-            yield (separator + json.dumps(_share_partition(broker, each, each.engine))).encode()
+            shown = _share_partition(broker, each, each.engine) | {"parked": parked.number, "next_due_ms": parked.next_due_ms}
+            yield (separator + json.dumps(shown)).encode()
             separator = ", "
             await trio.lowlevel.checkpoint()
     yield b"]}\n"

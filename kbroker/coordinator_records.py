@@ -55,6 +55,7 @@ _COUNT_TAG = struct.Struct(">BBi")
 _NO_TAGS = b"\0"
 _ONE_TAG = b"\1"
 _I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
 
 
 class RecordType(IntEnum):
@@ -97,6 +98,8 @@ _TAG_OF_OURS: Final[dict[str, Any]] = {"tag": 1000}
 """Far from those that Kafka may come to use; its readers skip what they do not know."""
 _TAG_OF_OURS_HEAD: Final = b"\xe8\x07\x04"
 """It as a varint, and that its value has four bytes."""
+_PARKED_TAG: Final[dict[str, Any]] = {"tag": 1001}
+_PARKED_TAG_HEAD: Final = b"\xe9\x07\x08"
 
 
 class Message:
@@ -144,7 +147,8 @@ class StateBatchRecord(Message):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareSnapshot(Message):
     """The whole state of a share-partition. `start_offset` -1: not decided yet. `written_in` (not Kafka's): the newest leader epoch
-    whose log start offset and batches speak of; -1: they speak of no record, the start offset is one that somebody asked for."""
+    whose log start offset and batches speak of; -1: they speak of no record, the start offset is one that somebody asked for.
+    `parked_generation` (not Kafka's): under which its parked records lie (parked_records.py); 0: it never had any."""
 
     snapshot_epoch: int = field(metadata=INT32)
     state_epoch: int = field(metadata=INT32)
@@ -155,6 +159,7 @@ class ShareSnapshot(Message):
     state_batches: tuple[StateBatchRecord, ...]
     delivery_complete_count: int = field(metadata=INT32 | TAG_0, default=UNKNOWN_COUNT)
     written_in: int = field(metadata=INT32 | _TAG_OF_OURS, default=UNKNOWN_EPOCH)
+    parked_generation: int = field(metadata=INT64 | _PARKED_TAG, default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +183,7 @@ def encode_share_snapshot(
     delivery_complete_count: int,
     written_in: int,
     batches: Iterable[tuple[int, int, int, int]],
+    parked_generation: int = 0,
 ) -> bytes:
     """The same bytes as ShareSnapshot(...).encode(), ten times as fast. A batch is (first, last, state, delivery count)."""
     head = _SNAPSHOT_HEAD.pack(
@@ -186,6 +192,8 @@ def encode_share_snapshot(
     tags = [] if delivery_complete_count == UNKNOWN_COUNT else [_COUNT_TAG.pack(0, 4, delivery_complete_count)]
     if written_in != UNKNOWN_EPOCH:
         tags.append(_TAG_OF_OURS_HEAD + _I32.pack(written_in))
+    if parked_generation:
+        tags.append(_PARKED_TAG_HEAD + _I64.pack(parked_generation))
     return _with_batches(head, batches, b"".join((bytes((len(tags),)), *tags)))
 
 

@@ -16,6 +16,7 @@ below is length (2) and UTF-8. Negative numbers do not occur in keys.
                    number (8)                                        number > 0: ShareUpdate
     dead_letter/   topic id (16), partition (4), group str           DeadLetterCursor: JSON
     share_control/ topic id (16), partition (4)                      ControlHint: JSON
+    parked/        topic id (16), partition (4), group str, ...      parked_records.ParkedRecord
 
 JSON is compact UTF-8; readers ignore members that they do not know, and skip keys of namespaces, meta names and group record
 types that they do not know (`parse_key` gives None): later formats add them. A value that cannot be read is a ValueError.
@@ -51,6 +52,7 @@ from kbroker.coordinator_records import (
     decode_string,
     encode_string,
 )
+from kbroker.parked_records import ParkedCount, ParkedKey, ParkedRecord
 
 MAX_KEY_BYTES: Final = 511
 MAX_GROUP_ID_BYTES: Final = 255
@@ -538,8 +540,9 @@ StateKey: TypeAlias = (
     | ShareStateKey
     | DeadLetterKey
     | ControlHintKey
+    | ParkedKey
 )
-StateValue: TypeAlias = JsonValue | Message
+StateValue: TypeAlias = JsonValue | Message | ParkedCount | ParkedRecord
 
 _PARSERS: Final[dict[bytes, Callable[[bytes], StateKey | None]]] = {
     each.namespace: each.parse
@@ -555,6 +558,7 @@ _PARSERS: Final[dict[bytes, Callable[[bytes], StateKey | None]]] = {
         ShareStateKey,
         DeadLetterKey,
         ControlHintKey,
+        ParkedKey,
     )
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -227,10 +228,15 @@ def test_the_hand_packed_update_is_kios(epoch: int, leader: int, start: int, cou
     st.tuples(int32, int32, int32),
     st.tuples(int64, int64, int64),
     st.tuples(st.sampled_from([-1, 0, 7]) | int32, st.sampled_from([-1, 0, 7]) | int32),
+    st.sampled_from([0, 1, (7 << 32) + 1]) | int64,
     batches | many,
 )
 def test_snapshots_are_packed_by_hand_as_kio_does_it(
-    epochs: tuple[int, int, int], offset_and_times: tuple[int, int, int], tags: tuple[int, int], found: list[StateBatchRecord]
+    epochs: tuple[int, int, int],
+    offset_and_times: tuple[int, int, int],
+    tags: tuple[int, int],
+    generation: int,
+    found: list[StateBatchRecord],
 ) -> None:
     snapshot = ShareSnapshot(
         snapshot_epoch=epochs[0],
@@ -242,10 +248,23 @@ def test_snapshots_are_packed_by_hand_as_kio_does_it(
         state_batches=tuple(found),
         delivery_complete_count=tags[0],
         written_in=tags[1],
+        parked_generation=generation,
     )
     plain = [(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count) for each in found]
-    assert encode_share_snapshot(*epochs, *offset_and_times, *tags, plain) == snapshot.encode()
+    assert encode_share_snapshot(*epochs, *offset_and_times, *tags, plain, generation) == snapshot.encode()
     assert ShareSnapshot.decode(snapshot.encode()) == snapshot
+
+
+def test_a_snapshot_with_parked_records_as_bytes_and_one_without_as_ever() -> None:
+    head = "0000 00000001 00000002 00000003 0000000000000004 0000000000000005 0000000000000006 01"
+    snapshot = ShareSnapshot(
+        snapshot_epoch=1, state_epoch=2, leader_epoch=3, start_offset=4, create_timestamp=5, write_timestamp=6, state_batches=(),
+        delivery_complete_count=7, written_in=8,
+    )  # fmt: skip
+    without, parking = f"{head} 02 00 04 00000007 e807 04 00000008", replace(snapshot, parked_generation=(9 << 32) + 1)
+    assert snapshot.encode() == bytes.fromhex(without)
+    assert parking.encode() == bytes.fromhex(f"{head} 03 00 04 00000007 e807 04 00000008 e907 08 0000000900000001")
+    assert ShareSnapshot.decode(snapshot.encode()).parked_generation == 0
 
 
 topics = st.builds(

@@ -19,6 +19,20 @@ from kbroker.coordinator_records import (
     ShareSnapshot,
     ShareUpdate,
 )
+from kbroker.parked_records import (
+    ParkedCount,
+    ParkedKey,
+    ParkedRecord,
+    Shelf,
+    by_offset_key,
+    end_of,
+    generation_prefix,
+    parked_prefix,
+    parked_topic_prefix,
+    place_key,
+    read_parked_entries,
+    shelf_of,
+)
 from kbroker.state_records import (
     GENERATION,
     MAX_GROUP_ID_BYTES,
@@ -64,6 +78,8 @@ TOPIC = UUID("00000000-0000-0001-0000-000000000002")
 OTHER = UUID("01234567-89ab-cdef-0123-456789abcdef")
 TOPIC_HEX = "00000000000000010000000000000002"
 
+PARKED = b"parked/" + bytes.fromhex(TOPIC_HEX + "00000003") + b"\x00\x02g1" + bytes.fromhex("0000000000000102")
+
 KEYS_AND_BYTES = [
     (GENERATION, b"meta/generation"),
     (TopicKey(TOPIC), b"topic/" + TOPIC.bytes),
@@ -77,6 +93,10 @@ KEYS_AND_BYTES = [
     (ShareStateKey(TOPIC, 3, "g1", 7), b"share/" + bytes.fromhex(TOPIC_HEX + "00000003") + b"\x00\x02g1" + bytes(7) + b"\x07"),
     (DeadLetterKey(TOPIC, 3, "g1"), b"dead_letter/" + bytes.fromhex(TOPIC_HEX + "00000003") + b"\x00\x02g1"),
     (ControlHintKey(TOPIC, 3), b"share_control/" + bytes.fromhex(TOPIC_HEX + "00000003")),
+    (ParkedKey(TOPIC, 3, "g1", 258, 0), PARKED + b"\x00"),
+    (ParkedKey(TOPIC, 3, "g1", 258, 1, offset=77), PARKED + bytes.fromhex("01 000000000000004d")),
+    (ParkedKey(TOPIC, 3, "g1", 258, 2, offset=77, due_ms=1_000), PARKED + bytes.fromhex("02 00000000000003e8 000000000000004d")),
+    (ParkedKey(TOPIC, 3, "g1", 258, 4, offset=77), PARKED + bytes.fromhex("04 0000000000000000 000000000000004d")),
 ]
 
 VALUES = [
@@ -125,6 +145,61 @@ def test_keys_as_bytes(key: StateKey, encoded: bytes) -> None:
     assert parse_key(encoded) == key
 
 
+PARKED_VALUES = [
+    (ParkedKey(TOPIC, 3, "g", 1, 0), ParkedCount(258), "00 0000000000000102"),
+    (ParkedKey(TOPIC, 3, "g", 1, 1, offset=77), ParkedRecord(77, 2, 1000, 5, 258, False), "00 02 00000000000003e8 0005 00000102"),
+    (ParkedKey(TOPIC, 3, "g", 1, 1, offset=77), ParkedRecord(77, 4, 0, 5, 258, True), "01 04 0000000000000000 0005 00000102"),
+    (ParkedKey(TOPIC, 3, "g", 1, 3, offset=77, due_ms=9), ParkedRecord(77, 3, 9, 0, 0, False), "00 0000 00000000"),
+    (ParkedKey(TOPIC, 3, "g", 1, 4, offset=77), ParkedRecord(77, 4, 0, 5, 258, True), "01 0005 00000102"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "encoded"), PARKED_VALUES)
+def test_parked_values_as_bytes(key: ParkedKey, value: ParkedCount | ParkedRecord, encoded: str) -> None:
+    """These were written: every later version has to read them."""
+    stored = bytes.fromhex(encoded)
+    assert key.decode_value(stored) == value
+    assert (value.encode_place() if isinstance(value, ParkedRecord) and key.kind > 1 else value.encode()) == stored
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (0, ""), (0, "00 00000000000001"), (0, "01 0000000000000001"), (0, "00 ffffffffffffffff"),
+        (1, "00 02 00000000000003e8 0005"), (1, "00 05 00000000000003e8 0005 00000102"), (1, "02 02 00000000000003e8 0005 00000102"),
+        (2, "00 0005 00000102 00"), (2, "80 0005 00000102"),
+    ],
+)  # fmt: skip
+def test_a_parked_value_that_is_broken_or_of_a_later_version_is_a_value_error(kind: int, value: str) -> None:
+    with pytest.raises(ValueError, match="parked record"):
+        ParkedKey(TOPIC, 3, "g", 1, kind).decode_value(bytes.fromhex(value))
+
+
+def test_parked_keys_sort_by_what_they_name() -> None:
+    prefix = generation_prefix(parked_prefix("g", TOPIC, 3), 7)
+    places = [place_key(prefix, 2, due_ms, offset) for due_ms, offset in ((0, 5), (3, 1), (3, 2), (255, 0), (256, 0), (1 << 40, 0))]
+    offsets = [by_offset_key(prefix, offset) for offset in (0, 9, 255, 256, (1 << 63) - 1)]
+    assert sorted([*places, *offsets]) == [*offsets, *places]
+    assert all(key < end_of(prefix) for key in (*places, *offsets))
+    assert end_of(prefix) <= generation_prefix(parked_prefix("g", TOPIC, 3), 8)
+    before, behind = (generation_prefix(parked_prefix("g", TOPIC, 3), generation) for generation in (255, 256))
+    assert place_key(before, 4, (1 << 63) - 1, 5) < end_of(before) <= behind
+    assert prefix.startswith(parked_topic_prefix(TOPIC))
+    assert shelf_of(places[0]) == Shelf(TOPIC, 3, "g", 7, prefix)
+
+
+def test_parked_entries_of_a_later_kind_are_left_out_and_broken_ones_are_not() -> None:
+    key = ParkedKey(TOPIC, 3, "g", 1, 0)
+    later = generation_prefix(parked_prefix("g", TOPIC, 3), 1) + b"\x09?"
+    assert list(read_parked_entries([(later, b"?"), (key.encode(), ParkedCount(2).encode())])) == [(key, ParkedCount(2))]
+    assert parse_key(later) is None
+    for broken in (b"parked/x", key.encode()[:-1], key.encode() + b"x"):
+        with pytest.raises(ValueError, match="parked"):
+            list(read_parked_entries([(broken, b"")]))
+        with pytest.raises(ValueError, match="parked"):
+            parse_key(broken)
+
+
 @pytest.mark.parametrize(("key", "value", "encoded"), VALUES)
 def test_values_as_bytes(key: StateKey, value: state_records.JsonValue, encoded: bytes) -> None:
     assert value.encode() == encoded
@@ -160,6 +235,7 @@ def test_what_a_later_format_knows_is_skipped(key: bytes) -> None:
         b"meta/\xff",
         b"dead_letter/x",
         b"share_control/x",
+        b"parked/x",
     ],
 )
 def test_a_broken_key_is_a_value_error(key: bytes) -> None:
@@ -185,7 +261,7 @@ def test_many_producers_are_one_json_value() -> None:
     assert ProducerSnapshot.decode(b'{"producers":[]}') == ProducerSnapshot(())
 
 
-@pytest.mark.parametrize("part", [b"[5,0,[]]", b'[5,0,[]],[6,0,[[1,2]]]]}', b"[5,0]]}", b"[5,0,[]]]", b"5]}", b"[5,0,[]]]}]}", b"[5,0,["])
+@pytest.mark.parametrize("part", [b"[5,0,[]]", b"[5,0,[]],[6,0,[[1,2]]]]}", b"[5,0]]}", b"[5,0,[]]]", b"5]}", b"[5,0,[]]]}]}", b"[5,0,["])
 def test_broken_producers_are_a_value_error(part: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         ProducerSnapshot.decode(b'{"producers":[' + part)
@@ -204,6 +280,8 @@ keys: st.SearchStrategy[StateKey] = st.one_of(
     st.builds(GroupKey, st.sampled_from(sorted(set(RecordType) - MEMBER_RECORD_TYPES)), names),
     st.builds(ShareStateKey, topic_ids, numbers, names, st.integers(0, 2**63 - 1)),
     st.builds(DeadLetterKey, topic_ids, numbers, names),
+    st.builds(ParkedKey, topic_ids, numbers, names, st.integers(0, 2**63 - 1), st.just(1), st.integers(0, 2**63 - 1)),
+    st.builds(ParkedKey, topic_ids, numbers, names, st.integers(0, 2**63 - 1), st.integers(2, 4), *[st.integers(0, 2**63 - 1)] * 2),
 )
 
 
@@ -232,6 +310,7 @@ def test_keys_of_the_longest_names_fit_every_engine() -> None:
         GroupKey(RecordType.SHARE_GROUP_MEMBER, group, member).encode(),
         ShareStateKey(TOPIC, 1, group, 1).encode(),
         DeadLetterKey(TOPIC, 1, group).encode(),
+        ParkedKey(TOPIC, 1, group, 1, 2).encode(),
         ConfigKey(ResourceType.GROUP, group).encode(),
         ConfigKey(ResourceType.TOPIC, "t" * 249).encode(),
         key=len,

@@ -18,6 +18,7 @@ from kbroker.broker.broker import Broker
 from kbroker.broker.connection import Message, Request
 from kbroker.broker.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
+from kbroker.parked_records import parked_topic_prefix
 
 _IDS_FROM = 6
 _DISABLED_FROM = 3
@@ -96,4 +97,5 @@ async def _delete_topic(broker: Broker, asked: _Asked) -> Topic:
                 await broker.group_coordinator.topic_deleted(topic.topic_id)
                 await broker.consumer_groups.topic_deleted(topic.topic_id)
                 await broker.share_state.topic_deleted(topic.topic_id)
+                broker.parked_cleaner.look_at(parked_topic_prefix(topic.topic_id))
     return topic

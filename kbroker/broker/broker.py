@@ -35,10 +35,11 @@ from kbroker.broker.deadlines import Deadlines, DeadlinesStatistics, now_ms
 from kbroker.broker.fetch_sessions import FetchSessions, FetchSessionsStatistics
 from kbroker.broker.group_commit import GroupCommit, GroupCommitStatistics
 from kbroker.broker.held_logs import HeldLogs
-from kbroker.broker.local_persister import CountsShareState, LocalPersister, PersisterContext
+from kbroker.broker.local_persister import CountsShareState, LocalPersister, PersisterContext, parking_store
 from kbroker.broker.missing_topics import MissingTopics, MissingTopicsStatistics
 from kbroker.broker.opened_batches import OpenedBatches, OpenedBatchesStatistics
 from kbroker.broker.options import StartOptions
+from kbroker.broker.parked_cleaner import ParkedCleaner, ParkedCleanerStatistics
 from kbroker.broker.partition import Partition
 from kbroker.broker.producer_ids import ProducerIds, ProducerIdsStatistics
 from kbroker.broker.producer_recovery import SNAPSHOT_BYTES, is_long_replay, snapshot_changes
@@ -90,6 +91,7 @@ class BrokerStatistics:
     opened_batches: OpenedBatchesStatistics
     share_state: ShareStateStatistics
     state_housekeeping: StateHousekeepingStatistics
+    parked_cleaner: ParkedCleanerStatistics
     dead_letters: DeadLettersStatistics
     group_coordinator: GroupCoordinatorStatistics
     consumer_groups: ConsumerGroupsStatistics
@@ -123,14 +125,14 @@ class Broker:
             state_store.scan,
             lambda topic_id, index: self.topics.partition(topic_id, index) is not None,
             updates_per_snapshot=self.config["share.coordinator.snapshot.update.records.per.snapshot"],
+            parking=parking_store(state_store, generation),
         )
-        self.share_state = LocalPersister(share_state, self.state)
-        context = PersisterContext(self.share_state, self.config, self.topics, self.logs, self.state, state_store)
+        self.share_state = LocalPersister(share_state, self.state, state_store)
+        context = PersisterContext(self.share_state, self.config, self.topics, self.logs, self.state, state_store, generation)
         persister = plugins.persister_factory(self.config["kbroker.persister"])(context)
         self.persister: Persister = persister
         self.state_counts: CountsShareState = persister if isinstance(persister, CountsShareState) else self.share_state
-        cold_ms = self.config["share.coordinator.cold.partition.snapshot.interval.ms"]
-        self.state_housekeeping = StateHousekeeping(self.share_state, state_store, self.topics, interval_ms=cold_ms, other=persister)
+        self.state_housekeeping, self.parked_cleaner = self._house_keepers()
         self.share_groups = self._share_groups(persister)
         self.opened_batches = OpenedBatches(self.config["kbroker.queue.cache.bytes"])
         writer = DeadLetterWriter(self.topics, self.config)
@@ -168,6 +170,13 @@ class Broker:
     def _group_settings_changed(self, group_id: str | None) -> None:
         self.share_groups.settings_changed(group_id)
         self.group_coordinator.settings_changed(group_id)
+
+    def _house_keepers(self) -> tuple[StateHousekeeping, ParkedCleaner]:
+        cold_ms = self.config["share.coordinator.cold.partition.snapshot.interval.ms"]
+        return (
+            StateHousekeeping(self.share_state, self.state_store, self.topics, interval_ms=cold_ms, other=self.persister),
+            ParkedCleaner(self.persister, self.state_store, self.state, interval_s=cold_ms / 1000),
+        )
 
     def _consumer_groups(self, clock: SessionClock) -> ConsumerGroups:
         assignors = plugins.consumer_assignors(self.config["group.consumer.assignors"])
@@ -208,6 +217,7 @@ class Broker:
             opened_batches=self.opened_batches.statistics(),
             share_state=self.state_counts.statistics(),
             state_housekeeping=self.state_housekeeping.statistics(),
+            parked_cleaner=self.parked_cleaner.statistics(),
             dead_letters=self.dead_letters.statistics(),
             group_coordinator=self.group_coordinator.statistics(),
             consumer_groups=self.consumer_groups.statistics(),
@@ -355,6 +365,7 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
                 workers.start_soon(broker.run_producer_snapshots)
                 workers.start_soon(broker.deadlines.run)
                 workers.start_soon(broker.state_housekeeping.run)
+                workers.start_soon(broker.parked_cleaner.run)
                 broker.share_groups.work_in(workers)
                 broker.group_coordinator.work_in(workers)
                 broker.consumer_groups.work_in(workers)

@@ -14,24 +14,30 @@ start offset on as done with, so that they are not lag. What is answered with co
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Protocol, TypeVar
 
+from kbroker.broker.control_parking import BEGUN_ANEW, ControlParking, Step
 from kbroker.broker.control_partition import ControlPartition
-from kbroker.broker.local_persister import PersisterContext
+from kbroker.broker.local_persister import PersisterContext, parking_store
+from kbroker.broker.parked_reader import ParkedReader
 from kbroker.broker.partition import Partition
 from kbroker.broker.waiting import Pending
 from kbroker.clock import wall_clock_ms
 from kbroker.coordinator.control_chains import ShareChange
+from kbroker.coordinator.parked_state import prefix_of
 from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateOutcome, ShareStateStatistics
 from kbroker.coordinator.share_state_housekeeping import SharePartitionKey, is_cold
 from kbroker.coordinator.share_state_load import ShareState
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.metrics import SECONDS, Histogram
+from kbroker.parked_records import NO_GENERATION, ParkedKey
 from kbroker.share.lag import UNKNOWN, Standing
+from kbroker.share.parked import Lane, Parked
 from kbroker.share.persister import (
     InitializeRequest,
     Persister,
@@ -91,7 +97,12 @@ class ControlRecordsPersister:
             self._stored,
             lambda topic_id, index: self._partition(TopicPartition(topic_id, index)) is not None,
             updates_per_snapshot=context.config["share.coordinator.snapshot.update.records.per.snapshot"],
+            parking=parking_store(context.state_store, context.generation),
         )
+        self._coordinator.on_generation_ended = self._generation_ended
+        self._on_generation_ended: Callable[[SharePartitionKey, int], None] = lambda key, generation: None
+        self._parked = ParkedReader(context.state_store, self._coordinator.generation)
+        self._parking = ControlParking(self._coordinator, context.state_store, context.state, self._parked)
 
     def statistics(self) -> ShareStateStatistics:
         return self._coordinator.statistics()
@@ -109,12 +120,18 @@ class ControlRecordsPersister:
 
     async def read(self, group_id: str, requests: Sequence[ReadRequest]) -> list[ReadResult]:
         """`written_in` is never told: state cannot be ahead of the log that it lies in."""
-        rows = await self._ask(group_id, requests, ReadResult, self._coordinator.read)
+        if await self._has_parked(group_id, requests):
+            rows = await self._read_in_turn(group_id, requests)
+        else:
+            rows = await self._ask(group_id, requests, ReadResult, self._coordinator.read)
         return [replace(row, written_in=None) for row in rows]
 
     async def write(self, group_id: str, requests: Sequence[WriteRequest]) -> list[Result]:
         began = perf_counter()
-        results = await self._ask(group_id, requests, Result, self._coordinator.write)
+        if self._parking.is_busy or any([request.parking for request in requests]):
+            results = await self._write_in_turn(group_id, requests)
+        else:
+            results = await self._ask(group_id, requests, Result, self._coordinator.write)
         self.write_seconds.observe(perf_counter() - began)
         return results
 
@@ -178,9 +195,7 @@ class ControlRecordsPersister:
             control = self._controls[key] = ControlPartition(partition, self._store, self._state)
         return control
 
-    async def _ask(
-        self, group_id: str, requests: Sequence[Q], result: type[R], decide: _Decide[Q, R], *, opens: bool = False
-    ) -> list[R]:
+    async def _ask(self, group_id: str, requests: Sequence[Q], result: type[R], decide: _Decide[Q, R], *, opens: bool = False) -> list[R]:
         partitions = [request.partition for request in requests]
         refused = await self._prepare(group_id, partitions, opens=opens)
         wanted = [request for request in requests if request.partition not in refused]
@@ -267,6 +282,12 @@ class ControlRecordsPersister:
     async def _save(self, outcome: ShareStateOutcome[R]) -> list[R]:
         if not outcome.must_wait:
             return list(outcome.results)
+        results, pending = self._begin(outcome)
+        await pending.wait()
+        return results
+
+    def _begin(self, outcome: ShareStateOutcome[R], steps: Mapping[TopicPartition, Step] | None = None) -> tuple[list[R], Pending]:
+        """Have an outcome that must wait saved; `steps`: what of its parked records is left to do then."""
         results = list(outcome.results)
         pending = Pending(1)
         left = 0
@@ -279,28 +300,39 @@ class ControlRecordsPersister:
                 return
             if failure is None:
                 self._coordinator.confirm(outcome)
+                decided = (
+                    [steps[row.partition] for row in results if row.code is ErrorCode.none and row.partition in steps] if steps else ()
+                )
+                if decided and self._parking.submit_removals(decided, removed):
+                    return
             else:
                 results[:] = self._coordinator.failed(outcome, message=str(failure))
+            pending.part_done()
+
+        def removed(error: Exception | None) -> None:
+            if error is not None and steps:  # What is decided is saved all the same.
+                refusal = KafkaError(ErrorCode.coordinator_not_available, str(error))
+                results[:] = [_failed(row, refusal) if row.partition in steps else row for row in results]
             pending.part_done()
 
         try:
             changes = self._by_log(outcome)
         except KafkaError as error:
-            return list(self._coordinator.failed(outcome, error.code, error.message))
+            pending.parts = 0
+            return list(self._coordinator.failed(outcome, error.code, error.message)), pending
         for control, wanted in changes:
             left += control.append(wanted, done)
         if not left:  # What is answered may rest on what is on its way already.
             left = 1
             self._logs.submit((), done)
-        await pending.wait()
-        return results
+        return results, pending
 
     def _by_log(self, outcome: ShareStateOutcome[R]) -> list[tuple[ControlPartition, list[ShareChange]]]:
         """Raises KafkaError while nothing is appended yet."""
         changes: dict[TopicPartition, list[ShareChange]] = {}
         for encoded, value in outcome.changes:
-            if value is None and encoded[-8:] != _ANY_NUMBER:
-                continue  # A checkpoint removes its deltas without a word.
+            if encoded.startswith(ParkedKey.namespace) or (value is None and encoded[-8:] != _ANY_NUMBER):
+                continue  # The one is in the state store, and a checkpoint removes its deltas without a word.
             key = self._key_of(encoded[:-8])
             changes.setdefault(key.partition, []).append((key.group_id, int.from_bytes(encoded[-8:], "big"), value))
             if value is None:
@@ -321,6 +353,96 @@ class ControlRecordsPersister:
         self._keys[prefix] = key
         return key
 
+    # -- parked records -----------------------------------------------------------------------------------------------
+
+    @property
+    def parks_records(self) -> bool:
+        return self._parked.can_park
+
+    async def read_parked(self, group_id: str, partition: TopicPartition, lane: Lane, after: tuple[int, int], limit: int) -> list[Parked]:
+        await self._prepared(group_id, partition)
+        return await self._parking.in_lane(group_id, partition, lane, after, limit)
+
+    async def parked_from(self, group_id: str, partition: TopicPartition, offset: int, limit: int) -> list[Parked]:
+        await self._prepared(group_id, partition)
+        return await self._parked.from_offset(group_id, partition, offset, limit)
+
+    async def count_parked(self, group_id: str, partition: TopicPartition, first: int, end: int | None) -> int:
+        await self._prepared(group_id, partition)
+        return await self._parked.count(group_id, partition, first, end, self._coordinator.waiting(group_id, partition))
+
+    async def parked_generations(self, group_id: str, partition: TopicPartition) -> set[int]:
+        if self._partition(partition) is None:
+            return set()
+        await self._prepared(group_id, partition)
+        return self._coordinator.generations_in_use(group_id, partition)
+
+    def tell_ended(self, listener: Callable[[SharePartitionKey, int], None]) -> None:
+        self._on_generation_ended = listener
+
+    async def sync_ends(self) -> None:
+        await self._logs.flush()
+
+    def _generation_ended(self, key: SharePartitionKey, generation: int) -> None:
+        self._parking.forget(prefix_of(*key, generation))
+        self._on_generation_ended(key, generation)
+
+    async def _prepared(self, group_id: str, partition: TopicPartition) -> None:
+        if refused := await self._prepare(group_id, [partition]):
+            raise refused[partition]
+
+    async def _write_in_turn(self, group_id: str, requests: Sequence[WriteRequest]) -> list[Result]:
+        """See control_parking.py."""
+        partitions = [request.partition for request in requests]
+        try:
+            async with self._parking.turn(SharePartitionKey(group_id, partition) for partition in partitions) as failed:
+                refused = await self._prepare(group_id, partitions)
+                steps = await self._parking.put(group_id, [request for request in requests if request.partition not in refused])
+                anew = [request.partition for request in requests if not self._parking.is_as_put(group_id, request, steps)]
+                refused |= dict.fromkeys(anew, BEGUN_ANEW)
+                if refused:
+                    failed()
+                wanted = [request for request in requests if request.partition not in refused]
+                outcome = self._coordinator.write(group_id, wanted, now_ms=wall_clock_ms())
+                results, pending = self._begin(outcome, steps) if outcome.must_wait else (list(outcome.results), Pending())
+        except (NoSpace, StoreFailed) as error:
+            return [Result(each, ErrorCode.coordinator_not_available, str(error)) for each in partitions]
+        except KafkaError as error:
+            return [Result(each, error.code, error.message) for each in partitions]
+        await pending.wait()
+        return _merged(group_id, partitions, refused, results, Result)
+
+    async def _has_parked(self, group_id: str, requests: Sequence[ReadRequest]) -> bool:
+        refused = await self._prepare(group_id, [request.partition for request in requests])
+        for request in requests:
+            if request.partition not in refused:
+                with suppress(KafkaError):
+                    if self._coordinator.generation(group_id, request.partition) != NO_GENERATION:
+                        return True
+        return False
+
+    async def _read_in_turn(self, group_id: str, requests: Sequence[ReadRequest]) -> list[ReadResult]:
+        """Behind all writes, with nothing parked that the window has as well."""
+        partitions = [request.partition for request in requests]
+        refused: dict[TopicPartition, KafkaError] = {}
+        try:
+            async with self._parking.turn(SharePartitionKey(group_id, partition) for partition in partitions):
+                await self._logs.commit([])
+                await self._state.commit([])
+                for row in self._coordinator.read_summary(group_id, requests).results:
+                    if row.code is ErrorCode.none:
+                        try:
+                            await self._parking.settle(group_id, row.partition, row.start_offset)
+                        except KafkaError as error:
+                            refused[row.partition] = error
+                wanted = [request for request in requests if request.partition not in refused]
+                done = await self._ask(group_id, wanted, ReadResult, self._coordinator.read)
+        except (NoSpace, StoreFailed) as error:
+            return [ReadResult(each, ErrorCode.coordinator_not_available, str(error)) for each in partitions]
+        except KafkaError as error:
+            return [ReadResult(each, error.code, error.message) for each in partitions]
+        return _merged(group_id, partitions, refused, done, ReadResult)
+
     # -- lag ----------------------------------------------------------------------------------------------------------
 
     async def know_own_offsets(self, key: TopicPartition, start_offset: int) -> None:
@@ -335,8 +457,10 @@ class ControlRecordsPersister:
         return 0 if control is None else control.count_offsets(start_offset)
 
     async def count_unfinished(self, group_id: str, key: TopicPartition, first: int, end: int) -> int:
-        if refused := await self._prepare(group_id, [key]):
-            raise refused[key]
+        await self._prepared(group_id, key)
+        return await self.count_parked(group_id, key, first, end) + await self._count_in_window(group_id, key, first, end)
+
+    async def _count_in_window(self, group_id: str, key: TopicPartition, first: int, end: int) -> int:
         if not self._coordinator.unfinished(group_id, key, first, end):
             return 0
         # From the start offset on: the rest of the range may be long, and lie on a slow disk.
@@ -425,6 +549,10 @@ def _parsed(prefix: bytes) -> SharePartitionKey | None:
         return None
     assert isinstance(key, ShareStateKey)
     return SharePartitionKey(key.group_id, TopicPartition(key.topic_id, key.partition))
+
+
+def _failed(row: R, refusal: KafkaError) -> R:
+    return replace(row, code=refusal.code, message=refusal.message) if row.code is ErrorCode.none else row
 
 
 def _merged(

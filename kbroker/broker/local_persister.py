@@ -6,21 +6,25 @@ What it answers with code none counts as far as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import count
 from time import perf_counter
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 from uuid import UUID
 
 from kbroker.broker.group_commit import GroupCommit
+from kbroker.broker.parked_reader import ParkedReader
 from kbroker.broker.topics import Topics
 from kbroker.broker.waiting import Pending
 from kbroker.clock import wall_clock_ms
 from kbroker.config import BrokerConfig
+from kbroker.coordinator.parked_state import ParkingStore
 from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateOutcome, ShareStateStatistics
 from kbroker.coordinator.share_state_housekeeping import SharePartitionKey, is_cold
 from kbroker.coordinator.share_state_load import ShareState
 from kbroker.metrics import SECONDS, Histogram
 from kbroker.share.lag import Standing
+from kbroker.share.parked import Lane, Parked
 from kbroker.share.persister import (
     InitializeRequest,
     Persister,
@@ -31,7 +35,7 @@ from kbroker.share.persister import (
     TopicPartition,
     WriteRequest,
 )
-from kbroker.storage.spi import Change, StampedBatch, StateReader
+from kbroker.storage.spi import Change, StampedBatch, StateReader, keys_on_disk_of
 
 R = TypeVar("R", bound=Result)
 
@@ -45,6 +49,18 @@ class PersisterContext(NamedTuple):
     logs: GroupCommit[StampedBatch]
     state: GroupCommit[Change]
     state_store: StateReader
+    generation: int = 0
+    """That of this broker life: no other has the same."""
+
+
+def parking_store(store: StateReader, generation: int) -> ParkingStore | None:
+    """What a share coordinator needs to keep parked records in this store; None if the store cannot.
+
+    A generation of parked records is numbered by the broker life and a counter, so that none comes twice
+    although nothing is stored for it."""
+    if keys_on_disk_of(store) is None:
+        return None
+    return ParkingStore(store.get, count((generation << 32) + 1))
 
 
 @runtime_checkable
@@ -59,9 +75,11 @@ class CountsShareState(Protocol):
 class LocalPersister:
     writes_to_the_end = True
 
-    def __init__(self, coordinator: ShareStateCoordinator, commits: GroupCommit[Change]) -> None:
+    def __init__(self, coordinator: ShareStateCoordinator, commits: GroupCommit[Change], store: StateReader | None = None) -> None:
+        """`store`: where parked records are read from."""
         self.coordinator = coordinator
         self._commits = commits
+        self._parked = None if store is None else ParkedReader(store, coordinator.generation)
         self.write_seconds = Histogram(SECONDS)
 
     def statistics(self) -> ShareStateStatistics:
@@ -86,13 +104,38 @@ class LocalPersister:
         return await self._save(self.coordinator.read_summary(group_id, requests))
 
     async def count_unfinished(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
-        return self.coordinator.unfinished(group_id, partition, first, end)
+        parked = await self.count_parked(group_id, partition, first, end)
+        return parked + self.coordinator.unfinished(group_id, partition, first, end)
+
+    @property
+    def parks_records(self) -> bool:
+        return self._parked is not None and self._parked.can_park
+
+    async def read_parked(self, group_id: str, partition: TopicPartition, lane: Lane, after: tuple[int, int], limit: int) -> list[Parked]:
+        return [] if self._parked is None else await self._parked.in_lane(group_id, partition, lane, after, limit)
+
+    async def parked_from(self, group_id: str, partition: TopicPartition, offset: int, limit: int) -> list[Parked]:
+        return [] if self._parked is None else await self._parked.from_offset(group_id, partition, offset, limit)
+
+    async def count_parked(self, group_id: str, partition: TopicPartition, first: int, end: int | None) -> int:
+        if self._parked is None:
+            return 0
+        return await self._parked.count(group_id, partition, first, end, self.coordinator.waiting(group_id, partition))
+
+    async def parked_generations(self, group_id: str, partition: TopicPartition) -> set[int]:
+        return self.coordinator.generations_in_use(group_id, partition)
 
     async def count_own(self, partition: TopicPartition, first: int, end: int) -> int:
         return 0
 
     def stands_from(self, group_id: str, partition: TopicPartition, offset: int) -> Standing:
         return self.coordinator.stands_from(group_id, partition, offset)
+
+    def tell_ended(self, listener: Callable[[SharePartitionKey, int], None]) -> None:
+        self.coordinator.on_generation_ended = listener
+
+    async def sync_ends(self) -> None:
+        """The same store keeps its writes in their order."""
 
     async def topic_deleted(self, topic_id: UUID) -> None:
         """The share-partitions of all groups on a topic that is gone are forgotten."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 
 import trio
 
+from kbroker.broker.parked_left import parks_of
 from kbroker.broker.partition import Partition
 from kbroker.broker.share_groups import ShareGroups
 from kbroker.errors import ErrorCode, KafkaError
@@ -97,7 +98,9 @@ class RemovedRecords:
                 unfinished and counts is not None and behind < end
             ):  # Of what it has read, it knows what it is.
                 unfinished -= await counts.count_own(key, behind, end)
-            return max(0, unfinished)
+            parks = parks_of(persister)
+            parked = await parks.count_parked(group_id, key, first, end) if parks is not None else 0
+            return max(0, unfinished) + parked
         if counts is not None:
             return await counts.count_unfinished(group_id, key, first, end)
         return await self._ask(group_id, key, partition, end)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from kbroker.broker.parked_left import parks_of
 from kbroker.broker.partition import Partition
 from kbroker.broker.time_lookup import record_at_time
 from kbroker.clock import wall_clock_ms
@@ -24,6 +25,7 @@ from kbroker.config import reset_duration_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.effects import ShareSettings, StateBatch
 from kbroker.share.in_flight import MAX_SPAN
+from kbroker.share.parked import ParkingChange
 from kbroker.share.persister import InitializeRequest, Persister, ReadRequest, ReadResult, Result, TopicPartition, WriteRequest, begin_anew
 from kbroker.share.record_state import MAX_DELIVERY_COUNT, TERMINAL
 from kbroker.share.share_partition import SharePartition
@@ -31,6 +33,8 @@ from kbroker.share.state_batches import clip
 
 logger = logging.getLogger(__name__)
 _UNDECIDED = -1
+_AT_ONCE = 500
+"""Parked records that are dropped in one write."""
 
 
 class LoadedState(NamedTuple):
@@ -64,6 +68,8 @@ async def load_share_partition(
         raise KafkaError(ErrorCode.fenced_state_epoch, "The state was altered while it was being loaded.")
     state = replace(state, batches=_fitted(state.batches, partition.log_start_offset if start_offset < 0 else start_offset))
     batches = state.batches
+    if state.waiting:
+        state = await _drop_what_is_gone(persister, group_id, partition, state)
     if state.start_offset == _UNDECIDED:
         await _write_start(persister, group_id, partition, key, state, start_offset, batches)
     elif start_offset < 0:  # Set by somebody who meant the beginning.
@@ -116,6 +122,47 @@ def _end_of_what_was_written(state: ReadResult, partition: Partition) -> int | N
     return min([entry.start_offset for entry in partition.epochs if entry.epoch > state.written_in] + [partition.high_watermark])
 
 
+async def _drop_what_is_gone(persister: Persister, group_id: str, partition: Partition, state: ReadResult) -> ReadResult:
+    """Parked records that the log has not any more: a power cut took them, or its start has passed them. Before anything else is cut,
+    which would forget up to where the log reached."""
+    end_offset = _end_of_what_was_written(state, partition)
+    if end_offset is not None:
+        state = await _drop_parked(persister, group_id, partition, state, end_offset, None)
+    before, log_start_offset = state.waiting, partition.log_start_offset
+    state = await _drop_parked(persister, group_id, partition, state, 0, log_start_offset)
+    if before != state.waiting:
+        logger.info(
+            "share-partition %s:%s-%d: %d records that waited are gone with the log, which begins at %d",
+            group_id, partition.topic_name, partition.log.partition, before - state.waiting, log_start_offset,
+        )  # fmt: skip
+    return state
+
+
+async def _drop_parked(
+    persister: Persister, group_id: str, partition: Partition, state: ReadResult, first: int, end: int | None
+) -> ReadResult:
+    """Those of the offsets `first` to `end` - 1; of an open end only those that an epoch before this one has parked."""
+    parks, key = parks_of(persister), state.partition
+    while parks is not None:
+        found = await parks.parked_from(group_id, key, first, _AT_ONCE)
+        gone = [each for each in found if (each.leader_epoch < partition.leader_epoch if end is None else each.offset < end)]
+        waiting = max(0, state.waiting - len(gone))
+        if gone:
+            parking = [ParkingChange(each.offset, (each.place,), None) for each in gone]
+            request = WriteRequest(key, state.state_epoch, partition.leader_epoch, state.start_offset, -1, (), parking, waiting)
+            _check((await persister.write(group_id, [request]))[0])
+            state = replace(state, waiting=waiting)
+            if end is None:
+                logger.warning(
+                    "share-partition %s:%s-%d: %d records that waited, from %d on, were lost with the log's end",
+                    group_id, partition.topic_name, partition.log.partition, len(gone), gone[0].offset,
+                )  # fmt: skip
+        if len(found) < _AT_ONCE or (end is not None and found[-1].offset >= end):
+            break
+        first = found[-1].offset + 1
+    return state
+
+
 def _reaches_beyond(state: ReadResult, end_offset: int) -> bool:
     return state.start_offset > end_offset or any(batch.last_offset >= end_offset for batch in state.batches)
 
@@ -131,8 +178,9 @@ async def _cut(
     batches = tuple(
         batch._replace(last_offset=min(batch.last_offset, end_offset - 1)) for batch in state.batches if batch.first_offset < end_offset
     )
+    request = InitializeRequest(key, state.state_epoch, start_offset, keeps_parked=state.waiting > 0)
     # Stored start offsets only ever rise and stored batches are merged with, so it begins anew at the same state epoch.
-    for result in await persister.initialize(group_id, begin_anew(InitializeRequest(key, state.state_epoch, start_offset))):
+    for result in await persister.initialize(group_id, begin_anew(request)):
         _check(result)
     _check((await persister.read(group_id, [ReadRequest(key, partition.leader_epoch)]))[0])  # What follows is written in this epoch.
     await _write_start(persister, group_id, partition, key, state, start_offset, batches)

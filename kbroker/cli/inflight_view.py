@@ -50,7 +50,7 @@ def draw(document: Document, width: int, *, member_ids: bool = False) -> list[Te
     noun = "share-partition" if len(partitions) == 1 else "share-partitions"
     lines = [Text(f"group {escaped(document['group'])}: {len(partitions)} {noun} in the broker's memory", "bold")]
     for partition in partitions:
-        lines += [Text(), *_partition(partition, width)]
+        lines += [Text(), *_partition(partition, width, document["now_ms"])]
     if partitions:
         waits = any(_state(found) == "waiting" for partition in partitions for found in partition["ranges"])
         lines += [Text(), _legend(_STATES if waits else [state for state in _STATES if state != "waiting"])]
@@ -62,16 +62,26 @@ def draw(document: Document, width: int, *, member_ids: bool = False) -> list[Te
     return lines
 
 
-def _partition(partition: Document, width: int) -> list[Text]:
+def _waiting(partition: Document, now_ms: int) -> str:
+    number, due_ms = partition.get("parked", 0), partition.get("next_due_ms")
+    if not number:
+        return ""
+    left_s = None if due_ms is None else max(0, due_ms - now_ms) / 1000
+    when = "" if left_s is None else ", the next one is due" + (f" in {left_s:,.1f} s" if left_s else "")
+    return f", {number} parked{when}"
+
+
+def _partition(partition: Document, width: int, now_ms: int) -> list[Text]:
     start, end, ranges = partition["start_offset"], partition["end_offset"], partition["ranges"]
     behind = max(0, partition["log_end_offset"] - (end + 1 if ranges else start))  # A start may have been set beyond the log's end.
     name = f"{escaped(partition['topic'])}-{partition['partition']}"
+    waiting = _waiting(partition, now_ms)
     if not ranges:
-        return [Text(f"{name}  nothing in flight, next offset {start}, {behind} behind it")]
+        return [Text(f"{name}  nothing in flight, next offset {start}, {behind} behind it{waiting}")]
     in_flight = end - start + 1
     per_character = -(-in_flight // width)
     scale = "" if per_character == 1 else f", {per_character} offsets a character"
-    head = f"{name}  offsets {start} to {end}: {in_flight} of {partition['lock_limit']} in flight, {behind} behind them{scale}"
+    head = f"{name}  offsets {start} to {end}: {in_flight} of {partition['lock_limit']} in flight, {behind} behind them{waiting}{scale}"
     return [Text(head), _strip(ranges, start, in_flight, per_character)]
 
 

@@ -14,10 +14,12 @@ from itertools import groupby
 from uuid import UUID
 
 from kbroker.cli.group_inspection import GroupReport, OffsetReport, read_groups, read_offsets
+from kbroker.coordinator.parked_state import stored_left
 from kbroker.coordinator.share_state_load import ShareState, load
 from kbroker.records import crc_is_valid, iter_headers
 from kbroker.share.effects import StateBatch
-from kbroker.share.lag import UNKNOWN, standing_of, what_is_left
+from kbroker.share.lag import NOTHING_PARKED, UNKNOWN, standing_of, what_is_left
+from kbroker.share.persister import TopicPartition
 from kbroker.share.record_state import RecordState
 from kbroker.state_records import (
     GroupKey,
@@ -72,6 +74,9 @@ class ShareReport:
     state_epoch: int
     updates: int
     records: Mapping[str, int]
+    waiting: int = 0
+    """Records that wait outside the window, of those that the log still has; `next_due_ms`: when the next of them is due."""
+    next_due_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -181,10 +186,19 @@ def _add_share_state(report: Inspection, state: StateReader, topics: Mapping[UUI
         records: Counter[str] = Counter()
         for batch in batches:
             records[STATE_NAMES.get(batch.state, f"state {batch.state}")] += batch.last_offset - batch.first_offset + 1
+        where_parked = TopicPartition(topic_id, partition)
+        try:
+            parked = stored_left(state, group, where_parked, loaded.generation, 0 if log is None else log.start_offset)
+        except ValueError as error:
+            report.problems.append(f"{where}: records that wait cannot be read: {error}")
+            parked = NOTHING_PARKED
         lag = _lag(loaded, batches, log)
         report.share_partitions.append(
-            ShareReport(group, name, partition, loaded.start_offset, lag, loaded.state_epoch, loaded.updates, dict(records))
-        )
+            ShareReport(
+                group, name, partition, loaded.start_offset, None if lag is None else lag + parked.number, loaded.state_epoch,
+                loaded.updates, dict(records), parked.number, parked.next_due_ms,
+            )
+        )  # fmt: skip
         if topic is None:
             report.problems.append(f"{where}: there is no such topic")
         elif log is not None and batches and batches[-1].last_offset >= log.end_offset:

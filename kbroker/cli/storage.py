@@ -107,10 +107,12 @@ def _print_report(description: DataDescription, report: Inspection, *, segments:
         )
     if report.share_partitions:
         click.echo()
-        columns = ("GROUP", "TOPIC", "PARTITION", "START-OFFSET", "LAG", "UPDATES", "STORED")
+        parks = any(each.waiting for each in report.share_partitions)
+        columns = ("GROUP", "TOPIC", "PARTITION", "START-OFFSET", "LAG", "UPDATES", "STORED", *(("WAITING", "NEXT-DUE") if parks else ()))
         rows = [
             (each.group, each.topic, each.partition, None if each.start_offset < 0 else each.start_offset, each.lag, each.updates,
-             " ".join(f"{name}:{count}" for name, count in sorted(each.records.items())) or None)
+             " ".join(f"{name}:{count}" for name, count in sorted(each.records.items())) or None,
+             *((each.waiting, None if each.next_due_ms is None else _moment(each.next_due_ms)) if parks else ()))
             for each in report.share_partitions
         ]  # fmt: skip
         print_table(columns, rows)
@@ -169,6 +171,8 @@ def _as_json(description: DataDescription, report: Inspection) -> dict[str, obje
                 "state_epoch": each.state_epoch,
                 "updates": each.updates,
                 "records": dict(each.records),
+                "waiting": each.waiting,
+                "next_due_ms": each.next_due_ms,
             }
             for each in report.share_partitions
         ],

@@ -33,13 +33,31 @@ from functools import partial
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
+from kbroker.coordinator.parked_state import (
+    NO_GENERATION,
+    ParkingStore,
+    changes_of,
+    check_parking,
+    counter,
+    not_final,
+    prefix_of,
+    stored_count,
+)
+from kbroker.coordinator.share_state_checks import (
+    check_batches,
+    check_epoch,
+    check_partition,
+    check_span,
+    fenced_leader,
+    fenced_state,
+)
 from kbroker.coordinator.share_state_housekeeping import SharePartitionKey, is_cold
 from kbroker.coordinator.share_state_load import NEVER_READ_LEADER_EPOCH, ShareState, load
 from kbroker.coordinator_records import UNCHANGED_OFFSET, UNKNOWN_COUNT, UNKNOWN_EPOCH, encode_share_snapshot, encode_share_update
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.share.effects import StateBatch
-from kbroker.share.in_flight import MAX_SPAN
 from kbroker.share.lag import Standing, standing_of
+from kbroker.share.parked import ParkingChange
 from kbroker.share.persister import (
     InitializeRequest,
     ReadRequest,
@@ -50,7 +68,6 @@ from kbroker.share.persister import (
     WriteRequest,
     check_start_offset,
 )
-from kbroker.share.record_state import MAX_DELIVERY_COUNT
 from kbroker.share.state_batches import combine
 from kbroker.state_records import (
     MAX_GROUP_ID_BYTES,
@@ -64,8 +81,6 @@ from kbroker.storage.spi import Change
 
 UPDATES_PER_SNAPSHOT: Final = 500
 """share.coordinator.snapshot.update.records.per.snapshot."""
-PERSISTED_STATES: Final = frozenset({0, 2, 3, 4})
-"""AVAILABLE, ACKNOWLEDGED, ARCHIVING, ARCHIVED. An acquisition is never persisted."""
 
 
 class _Request(Protocol):
@@ -84,9 +99,11 @@ class _Saved(NamedTuple):
     leader_epoch: int = 0
     start_offset: int = -1
     delivery_complete_count: int = UNKNOWN_COUNT
+    waiting: int = 0
+    generation: int = NO_GENERATION
 
 
-_saved: Callable[[tuple[int, int, int, int]], _Saved] = partial(tuple.__new__, _Saved)
+_saved: Callable[[tuple[int, int, int, int, int, int]], _Saved] = partial(tuple.__new__, _Saved)
 """A _Saved of all its fields without two calls: each write has one."""
 
 
@@ -128,7 +145,8 @@ class ShareStateStatistics:
 
 
 class ShareStateCoordinator:
-    """`scan` is the StateStore's; `partition_exists(topic_id, partition)` asks the broker's topics."""
+    """`scan` is the StateStore's; `partition_exists(topic_id, partition)` asks the broker's topics. `parking` None: no write may park
+    anything. `on_generation_ended` is told, once that is saved, whose parked records are nobody's any more."""
 
     def __init__(
         self,
@@ -136,10 +154,13 @@ class ShareStateCoordinator:
         partition_exists: Callable[[UUID, int], bool],
         *,
         updates_per_snapshot: int = UPDATES_PER_SNAPSHOT,
+        parking: ParkingStore | None = None,
     ) -> None:
         self._scan = scan
         self._partition_exists = partition_exists
         self._updates_per_snapshot = updates_per_snapshot
+        self._parking = parking
+        self.on_generation_ended: Callable[[SharePartitionKey, int], None] = lambda key, generation: None
         self._entries: dict[tuple[str, TopicPartition], _Entry] = {}
         self._loads = self._updates = self._snapshots = self._snapshots_anew = 0
 
@@ -191,6 +212,49 @@ class ShareStateCoordinator:
         batches = state.merged_batches()
         return end - first - (standing_of(batches, first).done - standing_of(batches, end).done)
 
+    # --- parked records, for persisters ---
+
+    def generation(self, group_id: str, partition: TopicPartition) -> int:
+        """Under which they lie, by unsaved decisions as well; 0: there are none. Raises KafkaError for state that cannot be read."""
+        state = self._entry(group_id, partition).state
+        return NO_GENERATION if state is None else state.generation
+
+    def waiting(self, group_id: str, partition: TopicPartition) -> int:
+        """How many are parked by what is saved."""
+        return self._entry(group_id, partition).saved.waiting
+
+    def generations_in_use(self, group_id: str, partition: TopicPartition) -> set[int]:
+        """All others are garbage: the one that is saved may hold again, if what is decided is not saved."""
+        entry = self._entry(group_id, partition)
+        return {entry.saved.generation, NO_GENERATION if entry.state is None else entry.state.generation}
+
+    def generation_to_park_in(self, group_id: str, request: WriteRequest) -> int:
+        """For a persister that keeps parked records before the write that parks them is decided. The generation may be a new one, which
+        that write's decision then saves. Raises KafkaError where the write would be refused."""
+        _, state_epoch, leader_epoch, _, _, batches, parking, waiting = request
+        check_partition(request.partition)
+        check_batches(batches)
+        self._check_parking(parking, waiting)
+        state = self._entry(group_id, request.partition).state
+        if state is None:
+            raise KafkaError(ErrorCode.invalid_request, "Write operation on uninitialized share partition not allowed.")
+        if leader_epoch < state.leader_fence:
+            raise fenced_leader(leader_epoch, state)
+        if state_epoch < state.state_epoch:
+            raise fenced_state(state_epoch, state)
+        self._check_exists(request.partition)
+        return self._generation(state, parking)
+
+    def in_window(self, group_id: str, partition: TopicPartition, offsets: Sequence[int]) -> list[int]:
+        """Those, of rising offsets, whose place the state does not hold as given up: they cannot be parked."""
+        return not_final(self._entry(group_id, partition).state, offsets)
+
+    def recount(self, group_id: str, partition: TopicPartition, waiting: int) -> None:
+        """Its persister has found that so many are parked."""
+        entry = self._entry(group_id, partition)
+        if entry.state is not None:
+            entry.state.waiting, entry.saved = waiting, entry.saved._replace(waiting=waiting)
+
     def topic_deleted(self, topic_id: UUID) -> ShareStateOutcome[Result]:
         """Forget the share-partitions of all groups on that topic, with one result for each that there was."""
         found = dict.fromkeys(entry.key for entry in self._entries.values() if entry.key.partition.topic_id == topic_id)
@@ -240,6 +304,8 @@ class ShareStateCoordinator:
         """The outcome's changes are saved."""
         for entry, saved in outcome.changed:
             assert not entry.lost, f"{entry.key} was saved although an earlier change of it had failed"
+            if entry.saved.generation not in (NO_GENERATION, saved.generation):
+                self.on_generation_ended(entry.key, entry.saved.generation)
             entry.saved = saved
             entry.unsaved -= 1
             if not entry.unsaved and entry.state is None:
@@ -271,14 +337,14 @@ class ShareStateCoordinator:
     # --- one row each; refusals in Kafka's order ---
 
     def _initialize(self, decision: _Decision[Result], request: InitializeRequest, now_ms: int) -> Result:
-        partition, state_epoch, start_offset, written_in = request
-        _check_partition(partition)
-        _check_epoch(state_epoch, "state epoch")
+        partition, state_epoch, start_offset, written_in, keeps_parked = request
+        check_partition(partition)
+        check_epoch(state_epoch, "state epoch")
         check_start_offset(start_offset)
         entry = self._entry(decision.group_id, partition, decision)
         old = entry.state
         if old and state_epoch < old.state_epoch:
-            raise _fenced_state(state_epoch, old)
+            raise fenced_state(state_epoch, old)
         self._check_exists(partition)
         if old and (old.state_epoch, old.start_offset) == (state_epoch, start_offset):
             return Result(partition)
@@ -292,19 +358,21 @@ class ShareStateCoordinator:
             leader_fence=old.leader_fence if old else NEVER_READ_LEADER_EPOCH,
             written_in=written_in,
         )
+        if old and keeps_parked:
+            entry.state.generation, entry.state.waiting = old.generation, old.waiting
         self._put_snapshot(decision, entry, entry.state, now_ms)
         return Result(partition)
 
     def _read(self, decision: _Decision[ReadResult], request: ReadRequest, now_ms: int) -> ReadResult:
         partition, leader_epoch = request
-        _check_partition(partition)
-        _check_epoch(leader_epoch, "leader epoch")
+        check_partition(partition)
+        check_epoch(leader_epoch, "leader epoch")
         entry = self._entry(decision.group_id, partition, decision)
         state = entry.state
         if state is None:
             raise KafkaError(ErrorCode.invalid_request, "Read operation on uninitialized share partition not allowed.")
         if leader_epoch < state.leader_fence:
-            raise _fenced_leader(leader_epoch, state)
+            raise fenced_leader(leader_epoch, state)
         self._check_exists(partition)
         if leader_epoch != state.leader_epoch:
             state.leader_epoch = state.leader_fence = leader_epoch
@@ -315,27 +383,30 @@ class ShareStateCoordinator:
             start_offset=state.start_offset,
             batches=state.merged_batches(),
             written_in=state.written_in,
+            waiting=state.waiting,
         )
 
     def _write(self, now_ms: int, decision: _Decision[Result], request: WriteRequest) -> Result:
-        partition, state_epoch, leader_epoch, start_offset, delivery_complete_count, batches = request[:6]
+        partition, state_epoch, leader_epoch, start_offset, delivery_complete_count, batches, parking, waiting = request
         if partition.partition < 0 or leader_epoch < 0 or state_epoch < 0:
-            _check_partition(partition)
-            _check_epoch(leader_epoch, "leader epoch")
-            _check_epoch(state_epoch, "state epoch")
-        last_offset = _check_batches(batches)
+            check_partition(partition)
+            check_epoch(leader_epoch, "leader epoch")
+            check_epoch(state_epoch, "state epoch")
+        last_offset = check_batches(batches)
+        if parking:
+            self._check_parking(parking, waiting)
         entry = self._entry(decision.group_id, partition, decision)
         state = entry.state
         if state is None:
             raise KafkaError(ErrorCode.invalid_request, "Write operation on uninitialized share partition not allowed.")
         if leader_epoch < state.leader_fence:
-            raise _fenced_leader(leader_epoch, state)
+            raise fenced_leader(leader_epoch, state)
         if state_epoch < state.state_epoch:
-            raise _fenced_state(state_epoch, state)
+            raise fenced_state(state_epoch, state)
         self._check_exists(partition)
-        rises = state.start_offset < start_offset != UNCHANGED_OFFSET
+        rises, counted = state.start_offset < start_offset != UNCHANGED_OFFSET, state.delivery_complete_count
         if batches:
-            _check_span(last_offset, start_offset if rises else state.start_offset)
+            check_span(last_offset, start_offset if rises else state.start_offset)
         if rises:
             state.start_offset = start_offset
             state.delivery_complete_count = delivery_complete_count
@@ -347,12 +418,20 @@ class ShareStateCoordinator:
         if batches:
             state.written_in = state.leader_epoch
         state.recent += batches
+        if parking:
+            self._park(decision, entry, state, parking, waiting)
+            if state.is_generation_new:
+                state.snapshot_epoch += 1
+                self._put_snapshot(decision, entry, state, now_ms)
+                return Result(partition)
+            if not (batches or rises or state.delivery_complete_count != counted):
+                return Result(partition)
         self._put_update(decision, entry, state, batches, now_ms)
         return Result(partition)
 
     def _delete(self, decision: _Decision[Result], request: _Delete) -> Result:
         partition = request.partition
-        _check_partition(partition)
+        check_partition(partition)
         self._check_exists(partition)
         entry = self._entry(decision.group_id, partition, decision)
         if entry.state:
@@ -361,9 +440,17 @@ class ShareStateCoordinator:
 
     def _read_summary(self, decision: _Decision[SummaryResult], request: ReadRequest) -> SummaryResult:
         partition = request.partition
-        _check_partition(partition)
+        check_partition(partition)
         self._check_exists(partition)
-        return SummaryResult(partition, **self._entry(decision.group_id, partition).saved._asdict())
+        state_epoch, leader_epoch, start_offset, delivery_complete_count, waiting, _ = self._entry(decision.group_id, partition).saved
+        return SummaryResult(
+            partition,
+            state_epoch=state_epoch,
+            leader_epoch=leader_epoch,
+            start_offset=start_offset,
+            delivery_complete_count=delivery_complete_count,
+            waiting=waiting,
+        )
 
     # --- how the state is kept ---
 
@@ -391,6 +478,8 @@ class ShareStateCoordinator:
             prefix = share_partition_prefix(group_id, *partition)
             try:
                 state = load(self._scan(prefix))
+                if state is not None and state.generation and self._parking is not None:
+                    state.waiting = stored_count(self._parking.get, prefix_of(group_id, partition, state.generation))
             except (ValueError, StoreFailed) as error:  # One row's: what was decided for the rows before it is still to be saved.
                 raise KafkaError(ErrorCode.unknown_server_error, f"The stored state cannot be read: {error}") from error
             self._loads += state is not None
@@ -429,13 +518,36 @@ class ShareStateCoordinator:
             state.delivery_complete_count,
             UNKNOWN_EPOCH if state.written_in is None else state.written_in,
             state.merged_batches(),
+            state.generation,
         )
+        state.is_generation_new = False
         decision.change(entry, 0, value)
         for number in range(1, state.updates + 1):
             decision.change(entry, number, None)
         state.updates = 0
         self._snapshots += 1
         self._entries[entry.key] = entry
+
+    def _check_parking(self, parking: Sequence[ParkingChange], waiting: int) -> None:
+        if self._parking is None:
+            raise KafkaError(ErrorCode.invalid_request, "The state store keeps no parked records.")
+        check_parking(parking, waiting)
+
+    def _generation(self, state: ShareState, parking: Sequence[ParkingChange]) -> int:
+        """That of what is parked, begun with the first that is."""
+        if not state.generation and any(change.parked is not None for change in parking):
+            assert self._parking is not None, "_check_parking was asked"
+            state.generation, state.is_generation_new = next(self._parking.generations), True
+        return state.generation
+
+    def _park(self, decision: _Decision[R], entry: _Entry, state: ShareState, parking: Sequence[ParkingChange], waiting: int) -> None:
+        generation = self._generation(state, parking)
+        state.waiting = waiting if generation else 0
+        if generation:
+            prefix = prefix_of(*entry.key, generation)
+            decision.changes += changes_of(prefix, parking).items()
+            decision.changes.append(counter(prefix, waiting))
+            decision.changed[entry] = None
 
     def _remove(self, decision: _Decision[R], entry: _Entry, state: ShareState) -> None:
         """Tombstones. The entry stays, without state, until they are saved: the store still has what they remove."""
@@ -473,41 +585,5 @@ class _Decision(Generic[R]):
 def _to_be_saved(state: ShareState | None) -> _Saved:
     if state is None:
         return _Saved()
-    return _saved((state.state_epoch, state.leader_epoch, state.start_offset, state.delivery_complete_count))
-
-
-def _check_partition(partition: TopicPartition) -> None:
-    if partition.partition < 0:
-        raise KafkaError(ErrorCode.invalid_request, "The partition must not be negative.")
-
-
-def _check_epoch(epoch: int, name: str) -> None:
-    if epoch < 0:
-        raise KafkaError(ErrorCode.invalid_request, f"The {name} must not be negative.")
-
-
-def _check_batches(batches: Iterable[StateBatch]) -> int:
-    """Kafka stores what it is given, and the share-partition can then never be loaded again. kbroker refuses it. Gives the last offset."""
-    last_offset = -1
-    for first, last, state, count in batches:
-        if not 0 <= first <= last or state not in PERSISTED_STATES or not 0 <= count <= MAX_DELIVERY_COUNT:
-            message = f"Not a state batch: {first}-{last}, state {state}, delivery count {count} (0 to {MAX_DELIVERY_COUNT})."
-            raise KafkaError(ErrorCode.invalid_request, message)
-        if last > last_offset:
-            last_offset = last
-    return last_offset
-
-
-def _check_span(last_offset: int, start_offset: int) -> None:
-    """No more offsets than a share-partition has in memory; from where on is not known before the start is decided."""
-    if last_offset - start_offset >= MAX_SPAN and start_offset >= 0:
-        message = f"State batches may span {MAX_SPAN} offsets from the start offset {start_offset} on, not up to {last_offset}."
-        raise KafkaError(ErrorCode.invalid_request, message)
-
-
-def _fenced_leader(leader_epoch: int, state: ShareState) -> KafkaError:
-    return KafkaError(ErrorCode.fenced_leader_epoch, f"Leader epoch {leader_epoch} is older than {state.leader_fence}.")
-
-
-def _fenced_state(state_epoch: int, state: ShareState) -> KafkaError:
-    return KafkaError(ErrorCode.fenced_state_epoch, f"State epoch {state_epoch} is older than {state.state_epoch}.")
+    epochs = state.state_epoch, state.leader_epoch
+    return _saved((*epochs, state.start_offset, state.delivery_complete_count, state.waiting, state.generation))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kbroker.coordinator_records import UNCHANGED_OFFSET, UNKNOWN_EPOCH, ShareSnapshot, ShareUpdate, StateBatchRecord
+from kbroker.parked_records import NO_GENERATION
 from kbroker.share.effects import StateBatch
 from kbroker.share.state_batches import combine, shortened
 
@@ -24,7 +25,8 @@ class ShareState:
     `updates` is the number of the newest stored update. `leader_fence` is the newest leader epoch seen since the state was loaded:
     it outlives an initialize, which stores leader epoch 0. `written_in` is the newest leader epoch whose log start offset and batches
     speak of: that of the newest write that changed one of them. None: they speak of no record. The timestamps are those of the stored
-    snapshot, in milliseconds since 1970.
+    snapshot, in milliseconds since 1970. `generation`: under which its `waiting` parked records lie, which the coordinator counts;
+    a new one wants a snapshot that says so.
     """
 
     snapshot_epoch: int
@@ -39,6 +41,9 @@ class ShareState:
     written_in: int | None = None
     create_timestamp: int = 0
     write_timestamp: int = 0
+    generation: int = NO_GENERATION
+    is_generation_new: bool = False
+    waiting: int = 0
 
     def merged_batches(self) -> tuple[StateBatch, ...]:
         if not self.recent and (not self.batches or self.batches[0].first_offset >= self.start_offset):
@@ -74,6 +79,7 @@ def _from_snapshot(snapshot: ShareSnapshot) -> ShareState:
         written_in=None if snapshot.written_in == UNKNOWN_EPOCH else snapshot.written_in,
         create_timestamp=snapshot.create_timestamp,
         write_timestamp=snapshot.write_timestamp,
+        generation=snapshot.parked_generation,
     )
 
 

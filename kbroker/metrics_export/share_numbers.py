@@ -16,6 +16,7 @@ from uuid import UUID
 import trio
 
 from kbroker.broker.broker import Broker
+from kbroker.broker.parked_left import parked_left
 from kbroker.broker.partition import Partition
 from kbroker.clock import wall_clock_ms
 from kbroker.coordinator.share_group_api import PartitionOffset
@@ -23,7 +24,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metrics import ACK_TYPES, ENGINE_COUNTERS
 from kbroker.metrics_export.scrape import Labels, Scrape
 from kbroker.records import NO_TIMESTAMP, iter_headers
-from kbroker.share.lag import UNKNOWN, Left, what_is_left
+from kbroker.share.lag import UNKNOWN, Left, what_is_left, with_parked
 from kbroker.share.persister import KeepsRecordsInLogs, TopicPartition
 from kbroker.share.share_partition import SharePartition, SharePartitionStatistics
 
@@ -173,7 +174,8 @@ class _Turn:
         left = what_is_left(found.start_offset, found.delivery_complete_count, log_start_offset, end_offset, engine.stands_from)
         if in_log is not None:
             left = left._replace(lag=left.lag - in_log.count_own_offsets(place.key, max(found.start_offset, log_start_offset)))
-        await self._add_position(place, found.start_offset, left)
+        parked = await parked_left(self._broker.persister, place.group_id, place.key, log_start_offset)
+        await self._add_position(place, found.start_offset, with_parked(left, parked, is_known=True))
 
     async def _add_unloaded(self, group_id: str, places: Sequence[_Place]) -> None:
         """Some share-partitions that are not in memory."""

@@ -10,6 +10,8 @@ from the log's start on:
     log                          | log start             end |
     lag                          |  ......      .............|
 
+Parked records (share/parked.py) are lag although their places are done, from the log's start on.
+
 A start offset beyond the log's end, which AlterShareGroupOffsets may set, gives a negative lag, as in Kafka. Stored start offsets below
 -1, which earlier versions took, mean the log's start.
 """
@@ -41,6 +43,25 @@ class Left(NamedTuple):
 
     lag: int
     first_open: int
+
+
+class ParkedLeft(NamedTuple):
+    """Of the parked records that the log still has: how many, the offset of the first, and when the next is due (ms since 1970)."""
+
+    number: int
+    first_offset: int = UNKNOWN
+    next_due_ms: int | None = None
+
+
+NOTHING_PARKED: Final = ParkedLeft(0)
+
+
+def with_parked(left: Left, parked: ParkedLeft, *, is_known: bool) -> Left:
+    """`is_known`: whether the lag is."""
+    if not parked.number or not is_known:
+        return left
+    first_open = left.first_open if left.lag > 0 else parked.first_offset
+    return Left(left.lag + parked.number, min(first_open, parked.first_offset))
 
 
 def what_is_left(

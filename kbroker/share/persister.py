@@ -27,12 +27,14 @@ class TopicPartition(NamedTuple):
 
 class InitializeRequest(NamedTuple):
     """`start_offset` -1: not decided yet, the group's share.auto.offset.reset decides at the first load. `written_in`: the leader epoch
-    whose log the start offset is an offset of, as if it were written; None: it is just a number, perhaps beyond the log's end."""
+    whose log the start offset is an offset of, as if it were written; None: it is just a number, perhaps beyond the log's end.
+    `keeps_parked`: the state begins anew, and its parked records stay; only for a persister that ParksRecords."""
 
     partition: TopicPartition
     state_epoch: int
     start_offset: int
     written_in: int | None = None
+    keeps_parked: bool = False
 
 
 def begin_anew(request: InitializeRequest) -> tuple[InitializeRequest, InitializeRequest]:
@@ -122,7 +124,9 @@ class ParksRecords(Protocol):
 
     `write` saves `parking` and `waiting`. Parked records belong to the state: `initialize` with another
     epoch or start, `delete` and the topic's deletion end them in the same commit, and a state that
-    begins anew under the same name never shows them."""
+    begins anew under the same name never shows them. A write that fails may have parked what it said,
+    or a part of it: the next write says removals of that. What a failed write was to remove may be
+    there or not. `read` gives what holds: no record is both parked and in the window."""
 
     @property
     def parks_records(self) -> bool:
@@ -138,6 +142,11 @@ class ParksRecords(Protocol):
         self, group_id: str, partition: TopicPartition, offset: int, limit: int
     ) -> list[Parked]:
         """In the order of their offsets, of all lanes, from one offset on. Else as `read_parked`."""
+
+    async def count_parked(
+        self, group_id: str, partition: TopicPartition, first: int, end: int | None
+    ) -> int:
+        """How many of the offsets `first` to `end` - 1 are parked; None: all from `first` on."""
 
 
 @runtime_checkable

@@ -20,7 +20,7 @@ from kbroker.share.effects import StateBatch
 from kbroker.share.record_state import MAX_DELIVERY_COUNT, TERMINAL, RecordState
 
 MANY = 1000
-_FINAL = int(RecordState.ACKNOWLEDGED)
+_FINAL = int(RecordState.ARCHIVED)
 NOT_DECIDED = -1
 """A start offset that clips nothing."""
 

@@ -38,6 +38,9 @@ Transaction: TypeAlias = "lmdb.Transaction[memoryview]"
 T = TypeVar("T")
 
 DATA = "data.mdb"
+LOCK = "lock.mdb"
+LOCK_BYTES = 128 << 10
+"""More than LMDB needs for MAX_READERS."""
 MAX_READERS = 1024
 SPARE_TRANSACTIONS = 8
 SMALLEST_MAP_BYTES = 1 << 30
@@ -126,7 +129,7 @@ class LmdbEnvironment:
             raise StoreFailed(self._failed)
 
     def _failure(self, error: lmdb.Error) -> Exception:
-        if self._is_full(error):
+        if is_full(error, self.directory):
             # Nothing refers to the pages of the refused transaction. Only a meta page that could not be written is serious,
             # and LMDB says so by refusing every later transaction.
             try:
@@ -137,15 +140,6 @@ class LmdbEnvironment:
                 return NoSpace(f"{self.directory}: {error}")
         self._failed = f"{self.directory}: {error}"
         return StoreFailed(self._failed)
-
-    def _is_full(self, error: lmdb.Error) -> bool:
-        code = getattr(error, "code", 0)
-        if isinstance(error, lmdb.DiskError | lmdb.MapFullError) or code in _FULL:
-            return True
-        # LMDB calls it an I/O error when the disk is full after a part of a page run. Believing that too often is harmless: what
-        # was committed before is synced, and this transaction was not committed.
-        status = os.statvfs(self.directory)
-        return code == errno.EIO and status.f_bavail * status.f_frsize < NEARLY_FULL_BYTES
 
     def handle(self, name: bytes) -> Handle:
         """The open sub-database `name`, for use inside `read`, which opens it and starts again if it is not."""
@@ -210,6 +204,17 @@ class LmdbEnvironment:
                 self._env.close()
 
 
+def is_full(error: Exception, directory: Path) -> bool:
+    """Whether LMDB, or the making of its files, failed for want of space."""
+    code = getattr(error, "errno", None) or getattr(error, "code", 0)
+    if isinstance(error, lmdb.DiskError | lmdb.MapFullError) or code in _FULL:
+        return True
+    # LMDB calls it an I/O error when the disk is full after a part of a page run. Believing that too often is harmless: what
+    # was committed before is synced, and this transaction was not committed.
+    status = os.statvfs(directory)
+    return code == errno.EIO and status.f_bavail * status.f_frsize < NEARLY_FULL_BYTES
+
+
 _table_lock = threading.Lock()
 _open_environments: dict[tuple[int, Path], LmdbEnvironment] = {}
 
@@ -243,12 +248,22 @@ def _create(directory: Path, files: Files) -> None:
     temporary = directory / "data.tmp"
     files.remove_tree(temporary)
     files.mkdir(temporary)
-    env = lmdb.open(str(temporary), map_size=SMALLEST_MAP_BYTES)
+    env = lmdb.open(str(temporary), map_size=SMALLEST_MAP_BYTES, lock=False)
     env.sync(True)
     env.close()
+    _allocate_lock_file(directory / LOCK, files)
     files.rename(temporary / DATA, directory / DATA)
     files.fsync_dir(directory)
     files.remove_tree(temporary)
+
+
+def _allocate_lock_file(path: Path, files: Files) -> None:
+    """LMDB writes to this file through a mapping, and makes it as a hole: on a full disk that is a SIGBUS."""
+    fd = files.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        files.allocate(fd, 0, LOCK_BYTES)
+    finally:
+        files.close(fd)
 
 
 def _open(directory: Path, read_only: bool, map_bytes: int, max_handles: int) -> tuple[lmdb.Environment, int]:

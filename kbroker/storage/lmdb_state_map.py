@@ -5,7 +5,7 @@ entry with all keys that begin with the same SHORT bytes, so that the order of k
 
     key  up to 480 bytes                     value
     key  first 480 bytes, one zero byte      per long key, in order: rest length (4) rest, value length (4) value
-    500 times ff                             position (8): see lmdb_state_store.py
+    500 times ff                             position (8): see lmdb_state_store.py, overlaid_map.py
 
 This module must not know what keys mean.
 """
@@ -13,12 +13,16 @@ This module must not know what keys mean.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TypeAlias
 
-from kbroker.storage.lmdb_environment import Transaction
+from kbroker.storage.key_ranges import Entries, lay_over, without_removals
+from kbroker.storage.lmdb_environment import LmdbEnvironment, Transaction
+from kbroker.storage.spi import Change
 
 SHORT = 480
+CHANGES_AT_ONCE = 2048
 
 _LENGTH = struct.Struct(">I")
 _POSITION = struct.Struct(">q")
@@ -39,15 +43,22 @@ class StateMap:
         return None if value is None else bytes(value)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        for key, value in self._entries(prefix[:SHORT]):
-            if len(key) <= SHORT:
-                if key.startswith(prefix):
-                    yield key, value
-                continue
-            for rest, long_value in sorted(_unpack(value).items()):
-                whole = key[:SHORT] + rest
+        start = prefix[:SHORT]
+        for key, value in self._entries(start):
+            if not key.startswith(start):
+                return
+            for whole, its_value in _whole_keys(key, value):
                 if whole.startswith(prefix):
-                    yield whole, long_value
+                    yield whole, its_value
+
+    def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """From `first` up to but without `end`."""
+        for key, value in self._entries(first[:SHORT]):
+            for whole, its_value in _whole_keys(key, value):
+                if whole >= end:
+                    return
+                if whole >= first:
+                    yield whole, its_value
 
     def put(self, key: bytes, value: bytes | None) -> None:
         if len(key) > SHORT:
@@ -70,19 +81,48 @@ class StateMap:
     def set_position(self, position: int) -> None:
         self._transaction.put(_POSITION_KEY, _POSITION.pack(position))
 
-    def _entries(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def _entries(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
         cursor = self._transaction.cursor()
-        if not (cursor.set_range(prefix) if prefix else cursor.first()):
+        if not (cursor.set_range(first) if first else cursor.first()):
             return
         for view, value in cursor:
             key = bytes(view)
-            if not key.startswith(prefix) or key == _POSITION_KEY:
+            if key == _POSITION_KEY:
                 return
             yield key, bytes(value)
 
     def _long_keys(self, key: bytes) -> _LongKeys:
         value = self._transaction.get(_entry_key(key))
         return {} if value is None else _unpack(bytes(value))
+
+
+def piece_over(state: StateMap, layers: Sequence[Sequence[Change]], first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
+    """A piece of a range of the map with changes laid over it; see `lay_over`."""
+    found, rest = lay_over([list(islice(state.scan_range(first, end), count)), *layers], count)
+    return without_removals(found), rest
+
+
+def put_all(env: LmdbEnvironment, changes: Iterable[Change], position: int) -> None:
+    """On disk on return, in several transactions: one has a copy of every page that it changes in memory, which may be a page for
+    each change. The position goes with the last: until then the log's changes are laid over, whichever of them are here."""
+    rest = iter(changes)
+    is_last = False
+    while not is_last:
+        piece = list(islice(rest, CHANGES_AT_ONCE))
+        is_last = len(piece) < CHANGES_AT_ONCE
+        with env.write() as transaction:
+            state = StateMap(transaction)
+            for key, value in piece:
+                state.put(key, value)
+            if is_last:
+                state.set_position(position)
+
+
+def _whole_keys(key: bytes, value: bytes) -> Iterable[tuple[bytes, bytes]]:
+    """What one entry of the database holds, in order."""
+    if len(key) <= SHORT:
+        return ((key, value),)
+    return [(key[:SHORT] + rest, long_value) for rest, long_value in sorted(_unpack(value).items())]
 
 
 def _entry_key(key: bytes) -> bytes:

@@ -5,7 +5,7 @@
 
 LMDB has to sync every commit (unsynced, power cuts made it corrupt), and each share acknowledgement would wait for that. So write() appends
 to the redo log and keeps the changes in memory, sync() syncs the redo log, and now and then it also brings what has gathered into
-LMDB, in one transaction; what is then in the map is trimmed from the log. A full disk postpones that.
+LMDB, the position with the last of it; what is then in the map is trimmed from the log. A full disk postpones that.
 
 A moment is a read transaction with the changes that are not in it laid over it. A change may be in both: laying it over again changes
 nothing, as long as the changes behind it are laid over as well. This module must not know what keys mean.
@@ -14,20 +14,20 @@ nothing, as long as the changes behind it are laid over as well. This module mus
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.records import NO_TIMESTAMP, build_timeless_batch
 from kbroker.storage import segment_store
+from kbroker.storage.key_ranges import LARGEST_PIECE, Entries, Overlay, part_of, scan_in_pieces
 from kbroker.storage.lmdb_environment import LmdbEnvironment, LmdbStatistics, Transaction, open_environment
-from kbroker.storage.lmdb_state_map import StateMap
-from kbroker.storage.log_state_store import LOG, read_changes
-from kbroker.storage.spi import Change, LogBounds, LogReader, LogSettings, LogStore, StampedBatch
+from kbroker.storage.lmdb_state_map import StateMap, piece_over, put_all
+from kbroker.storage.spi import ON_DISK, Change, LogReader, LogSettings, LogStore, StampedBatch, trims_beside_write
+from kbroker.storage.state_log import LOG, bounds_of, read_changes
 from kbroker.storage.state_log_records import to_record
 
 MAP_BYTES = 1 << 40
@@ -37,6 +37,7 @@ MOST_REDO_BYTES = 1 << 20
 _ATTEMPTS = 100
 
 _Changes: TypeAlias = dict[bytes, bytes | None]
+T = TypeVar("T")
 
 
 class LmdbStateMoment:
@@ -45,6 +46,7 @@ class LmdbStateMoment:
     def __init__(self, transaction: Transaction, changes: _Changes) -> None:
         self._map = StateMap(transaction)
         self._changes = changes
+        self._in_order: list[Change] | None = None
 
     def get(self, key: bytes) -> bytes | None:
         return self._changes[key] if key in self._changes else self._map.get(key)
@@ -53,6 +55,14 @@ class LmdbStateMoment:
         found: _Changes = dict(self._map.scan(prefix))
         found.update(item for item in self._changes.items() if item[0].startswith(prefix))
         yield from sorted((key, value) for key, value in found.items() if value is not None)
+
+    def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return scan_in_pieces(self._piece, first, end)
+
+    def _piece(self, first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
+        if self._in_order is None:
+            self._in_order = sorted(change for change in self._changes.items() if change[0].startswith(ON_DISK))
+        return piece_over(self._map, [part_of(self._in_order, first, end, count)], first, end, count)
 
     @contextmanager
     def snapshot(self) -> Iterator[LmdbStateMoment]:
@@ -65,6 +75,8 @@ class LmdbStateMoment:
 class _Moments(ABC):
     """What reader and store share: everything is asked of a moment."""
 
+    _largest_piece = LARGEST_PIECE
+
     def __init__(self, env: LmdbEnvironment) -> None:
         self._env = env
 
@@ -72,6 +84,10 @@ class _Moments(ABC):
     def _changes_over(self, transaction: Transaction, prefix: bytes) -> _Changes | None:
         """Of keys that start with `prefix`, others as well if that costs nothing. None when the transaction is too old for what is
         known now."""
+
+    @abstractmethod
+    def _layers_over(self, transaction: Transaction, first: bytes, end: bytes, count: int) -> Sequence[Sequence[Change]] | None:
+        """The first `count` changes of a range, by layers; None as above."""
 
     def get(self, key: bytes) -> bytes | None:
         with self.snapshot() as moment:
@@ -82,23 +98,38 @@ class _Moments(ABC):
             found = list(moment.scan(prefix))
         yield from found
 
+    def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return scan_in_pieces(self._piece, first, end, largest=self._largest_piece)
+
+    def _piece(self, first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
+        with self._over(lambda transaction: self._layers_over(transaction, first, end, count)) as (transaction, layers):
+            return piece_over(StateMap(transaction), layers, first, end, count)
+
     def snapshot(self) -> AbstractContextManager[LmdbStateMoment]:
         return self._moment(b"")
 
     @contextmanager
     def _moment(self, prefix: bytes) -> Iterator[LmdbStateMoment]:
         """One that need not know keys that do not start with `prefix`."""
+        with self._over(lambda transaction: self._changes_over(transaction, prefix)) as (transaction, changes):
+            yield LmdbStateMoment(transaction, changes)
+
+    @contextmanager
+    def _over(self, changes_over: Callable[[Transaction], T | None]) -> Iterator[tuple[Transaction, T]]:
+        """A transaction, and what lies over it."""
         for _ in range(_ATTEMPTS):
             with self._env.long_read() as transaction:
-                changes = self._changes_over(transaction, prefix)
+                changes = changes_over(transaction)
                 if changes is not None:
-                    yield LmdbStateMoment(transaction, changes)
+                    yield transaction, changes
                     return
         raise StoreFailed(f"{self._env.directory}: the redo log does not go on where the map ends: one of them is from an older copy")
 
 
 class LmdbStateReader(_Moments):
     """A StateReader beside a broker in another process, or in this one."""
+
+    _largest_piece = 16 * LARGEST_PIECE  # each reads the redo log anew
 
     def __init__(self, env: LmdbEnvironment, log: LogReader) -> None:
         super().__init__(env)
@@ -110,39 +141,17 @@ class LmdbStateReader(_Moments):
         position = StateMap(transaction).position
         with self._reading:
             changes = _read(self._log, position)
-            return changes if _bounds(self._log).start_offset <= position else None
+            return changes if bounds_of(self._log).start_offset <= position else None
+
+    def _layers_over(self, transaction: Transaction, first: bytes, end: bytes, count: int) -> Sequence[Sequence[Change]] | None:
+        changes = self._changes_over(transaction, ON_DISK)
+        return None if changes is None else [part_of(sorted(changes.items()), first, end, count)]
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
             self._log.close()
             self._env.close()
-
-
-class _Gathered:
-    """Changes that are not in LMDB, in memory. Keys are kept in order: a start asks for thousands of prefixes, and writes to each."""
-
-    def __init__(self) -> None:
-        self.changes: _Changes = {}
-        self._keys: list[bytes] = []
-
-    def update(self, changes: Iterable[Change]) -> None:
-        for key, value in changes:
-            if key not in self.changes:
-                insort(self._keys, key)
-            self.changes[key] = value
-
-    def of(self, prefix: bytes) -> _Changes:
-        """A copy of those whose keys start with `prefix`."""
-        if not prefix:
-            return dict(self.changes)
-        found: _Changes = {}
-        for number in range(bisect_left(self._keys, prefix), len(self._keys)):
-            key = self._keys[number]
-            if not key.startswith(prefix):
-                break
-            found[key] = self.changes[key]
-        return found
 
 
 class LmdbStateStore(_Moments):
@@ -157,8 +166,8 @@ class LmdbStateStore(_Moments):
         self._log = log
         self._lock = Lock()
         self._closed = False
-        self._new = _Gathered()
-        self._moving = _Gathered()
+        self._new = Overlay()
+        self._moving = Overlay()
         """These are on their way into LMDB."""
         self._redo_bytes = 0
         self._most_redo_bytes = most_redo_bytes
@@ -188,6 +197,12 @@ class LmdbStateStore(_Moments):
                 return None
             return {**self._moving.of(prefix), **self._new.of(prefix)}
 
+    def _layers_over(self, transaction: Transaction, first: bytes, end: bytes, count: int) -> Sequence[Sequence[Change]] | None:
+        with self._lock:
+            if StateMap(transaction).position < self._position:
+                return None
+            return [self._moving.piece(first, end, count), self._new.piece(first, end, count)]
+
     def write(self, changes: Sequence[Change]) -> None:
         self._env.check()
         if not changes:
@@ -210,22 +225,23 @@ class LmdbStateStore(_Moments):
     def _move(self) -> None:
         """Bring what has gathered into LMDB, and trim the redo log. Not on a full disk: then later."""
         with self._lock:
-            self._moving, self._new, self._redo_bytes = self._new, _Gathered(), 0
+            self._moving, self._new, self._redo_bytes = self._new, Overlay(), 0
             position = self._end_offset
         try:
-            with self._env.write() as transaction:
-                state = StateMap(transaction)
-                for key, value in self._moving.changes.items():
-                    state.put(key, value)
-                state.set_position(position)
+            put_all(self._env, self._moving.in_order(), position)
         except NoSpace:
             with self._lock:
                 self._moving.update(self._new.changes.items())
-                self._new, self._moving = self._moving, _Gathered()
+                self._new, self._moving = self._moving, Overlay()
             return
         with self._lock, suppress(NoSpace):
-            self._position, self._moving = position, _Gathered()
-            self._log.trim(LOG, position)
+            self._position, self._moving = position, Overlay()
+            is_beside = position < self._end_offset and trims_beside_write(self._log)
+            if not is_beside:
+                self._log.trim(LOG, position)
+        if is_beside:  # A write need not wait until files are removed.
+            with suppress(NoSpace):
+                self._log.trim(LOG, position)
 
     def statistics(self) -> LmdbStatistics:
         return self._env.statistics()
@@ -244,17 +260,10 @@ class LmdbStateStore(_Moments):
             self._env.close()
 
 
-def _bounds(log: LogReader) -> LogBounds:
-    try:
-        return log.bounds(LOG)
-    except KeyError:
-        return LogBounds(0, 0)  # a store that was never written
-
-
 def _read(log: LogReader, position: int) -> _Changes:
     """All changes from `position` on."""
     found: _Changes = {}
-    end_offset = _bounds(log).end_offset
+    end_offset = bounds_of(log).end_offset
     while position < end_offset:
         changes, position = read_changes(log, position, end_offset)
         found.update(changes)

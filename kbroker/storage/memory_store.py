@@ -10,10 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice, takewhile
 from pathlib import Path
 from threading import Lock
 
-from kbroker.storage.spi import Change, LogBounds, LogId, LogSettings, LogStoreFactory, SegmentInfo, StampedBatch, StateStoreFactory
+from kbroker.storage.key_ranges import Entries, piece_of, scan_in_pieces
+from kbroker.storage.sorted_keys import SortedKeys
+from kbroker.storage.spi import (
+    ON_DISK,
+    Change,
+    LogBounds,
+    LogId,
+    LogSettings,
+    LogStoreFactory,
+    SegmentInfo,
+    StampedBatch,
+    StateStoreFactory,
+)
 
 
 @dataclass(slots=True)
@@ -146,15 +159,18 @@ class MemoryStateStatistics:
 
 
 class MemoryStateStore:
-    """A StateStore; a snapshot is a copy of the dict."""
+    """A StateStore; a snapshot is a copy of the dict. Its keys of ON_DISK are in memory like all the rest, and read in order."""
 
+    may_block = False
     write_in_thread = False
     write_beside_sync = True
 
-    def __init__(self, contents: dict[bytes, bytes], lock: Lock | None = None) -> None:
-        """`lock` is shared with other stores over the same contents: a reader in another thread must not see half of a write."""
+    def __init__(self, contents: dict[bytes, bytes], lock: Lock | None = None, keys: SortedKeys | None = None) -> None:
+        """`lock`, and `keys`, those of ON_DISK, are shared with other stores over the same contents: a reader in another thread must not
+        see half of a write."""
         self._contents = contents
         self._lock = Lock() if lock is None else lock
+        self._keys = _on_disk(contents) if keys is None else keys
 
     def get(self, key: bytes) -> bytes | None:
         return self._contents.get(key)
@@ -163,6 +179,14 @@ class MemoryStateStore:
         with self._lock:
             found = sorted(item for item in self._contents.items() if item[0].startswith(prefix))
         yield from found
+
+    def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return scan_in_pieces(self._piece, first, end)
+
+    def _piece(self, first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
+        with self._lock:
+            keys = takewhile(lambda key: key < end, islice(self._keys.since(first), count))
+            return piece_of([(key, self._contents[key]) for key in keys], count)
 
     @contextmanager
     def snapshot(self) -> Iterator[MemoryStateStore]:
@@ -173,6 +197,8 @@ class MemoryStateStore:
     def write(self, changes: Sequence[Change]) -> None:
         with self._lock:
             for key, value in changes:
+                if key.startswith(ON_DISK) and (key in self._contents) == (value is None):
+                    self._keys.remove(key) if value is None else self._keys.add(key)
                 if value is None:
                     self._contents.pop(key, None)
                 else:
@@ -189,7 +215,15 @@ class MemoryStateStore:
 
 
 _all_logs: dict[Path, dict[LogId, _Log]] = {}
-_all_states: dict[Path, tuple[dict[bytes, bytes], Lock]] = {}
+_all_states: dict[Path, tuple[dict[bytes, bytes], Lock, SortedKeys]] = {}
+
+
+def _on_disk(contents: dict[bytes, bytes]) -> SortedKeys:
+    keys = SortedKeys()
+    for key in contents:
+        if key.startswith(ON_DISK):
+            keys.add(key)
+    return keys
 
 
 def _open_log(directory: Path, options: Mapping[str, str] | None = None, owner_epoch: int = 0) -> MemoryLogStore:
@@ -199,7 +233,7 @@ def _open_log(directory: Path, options: Mapping[str, str] | None = None, owner_e
 
 def _open_state(directory: Path, options: Mapping[str, str] | None = None, owner_epoch: int = 0) -> MemoryStateStore:
     directory.mkdir(parents=True, exist_ok=True)
-    return MemoryStateStore(*_all_states.setdefault(directory.resolve(), ({}, Lock())))
+    return MemoryStateStore(*_all_states.setdefault(directory.resolve(), ({}, Lock(), SortedKeys())))
 
 
 LOG_STORE = LogStoreFactory(open=_open_log, open_reader=_open_log)

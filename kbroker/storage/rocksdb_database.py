@@ -33,12 +33,14 @@ from rocksdict import (
     Options,
     Rdict,
     RdictIter,
+    ReadOptions,
     WriteBatch,
     WriteOptions,
 )
 
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.storage.files import Files
+from kbroker.storage.key_ranges import Entries, piece_of
 from kbroker.storage.shared_lock import SharedLock
 
 META = "meta"
@@ -279,6 +281,28 @@ def entries(iterator: RdictIter, prefix: bytes) -> Iterator[tuple[bytes, bytes]]
         yield key, iterator.value()
         iterator.next()
     iterator.status()
+
+
+def range_bounds(first: bytes, end: bytes) -> ReadOptions:
+    """For an iterator that does not step over what was removed outside of the range."""
+    options = ReadOptions()
+    options.set_iterate_lower_bound(first)
+    options.set_iterate_upper_bound(end)
+    return options
+
+
+def read_piece(iterator: RdictIter, first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
+    """A piece of a range; see key_ranges.py."""
+    found: Entries = []
+    iterator.seek(first)
+    while len(found) < count and iterator.valid():
+        key: bytes = iterator.key()
+        if key >= end:
+            break
+        found.append((key, iterator.value()))
+        iterator.next()
+    iterator.status()
+    return piece_of(found, count)
 
 
 def wal_and_current(directory: Path) -> Sequence[tuple[str, int, int]]:

@@ -14,7 +14,8 @@ from rocksdict import ColumnFamily, RdictIter, WriteBatch
 
 from kbroker.storage.directory import make_directory
 from kbroker.storage.files import Files
-from kbroker.storage.rocksdb_database import META, Rocksdb, RocksdbStatistics, entries
+from kbroker.storage.key_ranges import LARGEST_PIECE, Entries, scan_in_pieces
+from kbroker.storage.rocksdb_database import META, Rocksdb, RocksdbStatistics, entries, range_bounds, read_piece
 from kbroker.storage.rocksdb_snapshot import DATABASE, RocksdbSnapshot, remove_left_over_snapshots
 from kbroker.storage.spi import Change
 
@@ -34,12 +35,16 @@ class _Moment:
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         yield from list(entries(self._iterator, prefix))  # the iterator is shared with what is asked during the scan
 
+    def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return scan_in_pieces(lambda *asked: read_piece(self._iterator, *asked), first, end)
+
     @contextmanager
     def snapshot(self) -> Iterator[_Moment]:
         yield self
 
     def close(self) -> None:
-        """Ended by leaving `snapshot()`."""
+        """By leaving `snapshot()`: a database cannot be closed while it has an iterator, which a caller's variable would keep."""
+        del self._iterator
 
 
 class RocksdbStateReader:
@@ -61,11 +66,22 @@ class RocksdbStateReader:
         self._refresh()
         yield from list(entries(self._snapshot.db.get_column_family(META).iter(), prefix))
 
+    def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return scan_in_pieces(self._piece, first, end, largest=16 * LARGEST_PIECE)
+
+    def _piece(self, first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
+        self._refresh()
+        return read_piece(self._snapshot.db.get_column_family(META).iter(range_bounds(first, end)), first, end, count)
+
     @contextmanager
     def snapshot(self) -> Iterator[_Moment]:
         snapshot = RocksdbSnapshot(self._snapshot.directory)
         try:
-            yield _Moment(snapshot.db.get_column_family(META).iter())
+            moment = _Moment(snapshot.db.get_column_family(META).iter())
+            try:
+                yield moment
+            finally:
+                moment.close()
         finally:
             snapshot.close()
 
@@ -94,10 +110,21 @@ class RocksdbStateStore:
             found = list(entries(meta.iter(), prefix))
         yield from found
 
+    def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return scan_in_pieces(self._piece, first, end)
+
+    def _piece(self, first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
+        with self._database.reading(meta=True) as meta:
+            return read_piece(meta.iter(range_bounds(first, end)), first, end, count)
+
     @contextmanager
     def snapshot(self) -> Iterator[_Moment]:
         with self._database.reading(meta=True) as meta:
-            yield _Moment(meta.iter())
+            moment = _Moment(meta.iter())
+            try:
+                yield moment
+            finally:
+                moment.close()
 
     def write(self, changes: Sequence[Change]) -> None:
         self._database.check()

@@ -83,9 +83,14 @@ class SegmentLogStore:
     may_block = True
     write_in_thread = False
     write_beside_sync = True
+    trim_beside_write = True
 
-    def __init__(self, directory: Path, options: Mapping[str, str] | None = None, *, files: Files | None = None) -> None:
+    def __init__(
+        self, directory: Path, options: Mapping[str, str] | None = None, *, files: Files | None = None, foreign: str = ""
+    ) -> None:
+        """`foreign`: the name of something in the directory that is somebody else's."""
         self._directory = directory
+        self._foreign = foreign
         self._files = files or Files()
         limits = _limits(options or {})
         self._use_syncfs = limits["sync"] != "fdatasync" and self._files.can_syncfs()
@@ -130,7 +135,7 @@ class SegmentLogStore:
                 segments = recover_log(path, saved, found, files=self._files, handles=self._handles)
                 if segments:
                     self._logs[log] = SegmentedLog(log, path, LogSettings(), segments)
-            elif not name.startswith("clean-shutdown"):
+            elif not name.startswith("clean-shutdown") and name != self._foreign:
                 logger.warning("%s is not a log: left alone", path)
         self._to_seal.extend(found.to_seal)
         if found.to_sync:
@@ -356,7 +361,7 @@ class SegmentLogStore:
         with self._maintenance, self._removing("trim"):
             if kept[0] in self._created:
                 self._sync_created(kept[:1])
-            self._remove_segments(state, kept, segments[:count])
+            self._remove_segments(state, kept, segments[:count], is_trim=count < len(segments))
 
     def truncate(self, log: LogId, new_end: int) -> None:
         self._check_usable()
@@ -404,10 +409,12 @@ class SegmentLogStore:
             self._refuse(action, error, lambda: self._files.remove_tree(state.path / f"{base_offset:020d}"))
         return segment
 
-    def _remove_segments(self, state: SegmentedLog, kept: tuple[Segment, ...], removed: Sequence[Segment]) -> None:
-        """In the order given: a crash in between removes the first ones only."""
+    def _remove_segments(
+        self, state: SegmentedLog, kept: tuple[Segment, ...], removed: Sequence[Segment], *, is_trim: bool = False
+    ) -> None:
+        """In the order given: a crash in between removes the first ones only. A write beside a trim may add segments meanwhile."""
         with self._handles.lock:
-            state.segments = kept
+            state.segments = state.segments[len(removed) :] if is_trim else kept
             for segment in removed:
                 self._forget(segment)
         deleted = [segment.path.with_name(segment.path.name + DELETED) for segment in removed]

@@ -149,13 +149,14 @@ class PlannedWrite:
             if run.follows is None:
                 continue
             published.created.append(segment)
-            last = log.segments[-1]
-            if len(last.index):
-                published.full.append(last)
-                log.segments = (*log.segments, segment)
-            else:
-                published.replaced.append(last)
-                log.segments = (*log.segments[:-1], segment)
+            with self._handles.lock:  # a trim beside this write
+                last = log.segments[-1]
+                if len(last.index):
+                    published.full.append(last)
+                    log.segments = (*log.segments, segment)
+                else:
+                    published.replaced.append(last)
+                    log.segments = (*log.segments[:-1], segment)
         return published
 
     def undo(self) -> None:

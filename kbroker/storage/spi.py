@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 from uuid import UUID
 
 
@@ -152,10 +152,47 @@ class StateStore(StateReader, Protocol):
     def sync(self) -> None: ...
 
 
+ON_DISK: Final = b"parked/"
+"""Keys that begin with it may be many millions: a store with the verb below keeps them where they take no memory, whose amount must
+not rise with their number. All the rest holds for them as for other keys; one write() of both kinds is kept whole or not at all."""
+
+
+@runtime_checkable
+class KeepsKeysOnDisk(Protocol):
+    """The verb of a StateStore or StateReader, and of their snapshots, that keeps the keys of ON_DISK out of memory. It is no part of those
+    protocols: an engine without it has no such method, and the broker refuses by name what needs it. See `keys_on_disk_of`."""
+
+    def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys from `first` up to but without `end`, in bytewise order. ValueError unless both lie in ON_DISK (`end` may be the first
+        key behind it); an empty range is no error.
+
+        A call costs what its caller takes, not what there is. So entries are read in bounded pieces, while they are taken: each
+        shows a moment after the call's first step, a later piece the same moment or a later one. A key that nobody changes meanwhile is
+        given once; one that is put, replaced or removed meanwhile may be given as it was or as it is, or be left out where it was not
+        there at some moment between. The keys given always rise. Of a snapshot(), all of it is the snapshot's moment.
+
+        A store that says `may_block = False` is in memory: the broker then reads its pieces without a thread.
+
+        Nothing of the engine is held between two steps. Writing during the scan, and leaving it unfinished, are allowed. A caller
+        that takes keys from the front and removes them, again and again, should begin behind the last one that it took: some engines
+        have to step over what was removed there lately."""
+
+
+def keys_on_disk_of(reader: StateReader) -> KeepsKeysOnDisk | None:
+    """The reader, store or snapshot as one that has the verb; None if it has not. Stores that delegate to others are understood."""
+    return cast(KeepsKeysOnDisk, reader) if hasattr(reader, "scan_range") else None
+
+
 def writes_beside_sync(store: LogStore | StateStore) -> bool:
     """Whether write() may run while sync() does. `write_beside_sync` is no part of the protocols, so that an engine which says
     nothing is one that forbids it; where `write_in_thread` is true both have the same thread, and it has no effect."""
     return not store.write_in_thread and bool(getattr(store, "write_beside_sync", False))
+
+
+def trims_beside_write(store: LogStore) -> bool:
+    """Whether trim() may run while write() does, on the same log too, as long as `new_start` is below its end offset. Like
+    `write_beside_sync`, `trim_beside_write` is no part of the protocol: state stores that keep a log ask for it."""
+    return bool(getattr(store, "trim_beside_write", False))
 
 
 def tail_offset_of(reader: LogReader) -> Callable[[LogId], int]:

@@ -4,7 +4,8 @@
     class TestMyEngine(StateStoreContract):
         factory = STATE_STORE                    # the StateStoreFactory that the entry point names
 
-One test method per promise of kbroker/storage/spi.py; `test_model` compares the engine with a dict under random changes.
+One test method per promise of kbroker/storage/spi.py; `test_model` compares the engine with a dict under random changes. What there is
+about keys that are kept out of memory stands in on_disk_contract.py.
 It must not know any engine.
 """
 
@@ -18,15 +19,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
-from kbroker.storage.spi import Change, StateReader, StateStore, StateStoreFactory
+from kbroker.storage.spi import Change, StateStore, StateStoreFactory
 from kbroker.testing.beside_sync import syncing
-from kbroker.testing.opened_engine import OpenedEngine
+from kbroker.testing.on_disk_contract import OnDiskContract
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 
-class StateStoreContract(OpenedEngine[StateStore, StateReader]):
+class StateStoreContract(OnDiskContract):
     """Subclass, set `factory`, run with pytest."""
 
     factory: ClassVar[StateStoreFactory]

@@ -179,7 +179,8 @@ def test_a_view_by_groups_and_topics(broker: RunningBroker, name: str) -> None:
     assert places(table(state_table, path, topics=b)) == {(b, b)}
     assert table(state_table, path, topics=b, groups=a) == table(state_table, path, groups="nobody") == []
     for view in state_table.VIEWS:
-        assert places(table(state_table, path, view=view, topics=f"{a},nothing", groups=c)) == {(c, a)}
+        found = set() if view == state_table.WAITING else {(c, a)}
+        assert places(table(state_table, path, view=view, topics=f"{a},nothing", groups=c)) == found
     with broker.connect() as connection:
         group_admin.delete_groups(connection, [c])
     assert places(table(state_table, path, topics=f"{a},{b}")) == {(a, a), (b, b)}

@@ -21,6 +21,7 @@ FORMATS_AND_STORES = {
     "coordinator_records",
     "errors",
     "group_config",
+    "parked_records",
     "plugins",
     "protocol.consumer_protocol",
     "records",

@@ -10,8 +10,11 @@ from uuid import UUID
 import pytest
 
 from kbroker.cli.inspection import inspect
-from kbroker.coordinator_records import ShareSnapshot, ShareUpdate, StateBatchRecord
+from kbroker.coordinator.parked_state import changes_of, counter, prefix_of
+from kbroker.coordinator_records import ShareSnapshot, ShareUpdate, StateBatchRecord, encode_share_snapshot
 from kbroker.records import Record, build_batch
+from kbroker.share.parked import Lane, Parked, ParkingChange
+from kbroker.share.persister import TopicPartition
 from kbroker.state_records import LogStart, LogStartKey, ShareStateKey, Topic, TopicKey, TopicState
 from kbroker.storage.memory_store import LOG_STORE, STATE_STORE
 from kbroker.storage.spi import Change, LogId, LogSettings, LogStore, StampedBatch, StateReader, StateStore
@@ -86,6 +89,25 @@ def test_lag_counts_only_records_that_are_still_there(directory: Directory) -> N
     batches = [(1, 1, 2, 1), (3, 5, 4, 1)]
     directory.state.write([share_state(0, start=0, complete=4, batches=batches), (LogStartKey(ORDERS, 0).encode(), LogStart(4).encode())])
     assert inspect(directory.logs, directory.state).share_partitions[0].lag == len(range(6, 10))
+
+
+def test_records_that_wait_are_lag_as_far_as_the_log_has_them(directory: Directory) -> None:
+    at, generation = TopicPartition(ORDERS, 0), (3 << 32) + 1
+    prefix = prefix_of("workers", at, generation)
+    found = [Parked(offset, Lane.SCHEDULE, 9000 - offset, 1, 1) for offset in (1, 2, 3, 6)]
+    changes = changes_of(prefix, [ParkingChange(each.offset, (), each) for each in found])
+    other = changes_of(prefix_of("workers", at, 7), [ParkingChange(9, (), Parked(9, Lane.REDELIVERY, 1, 1, 1))])
+    snapshot = encode_share_snapshot(1, 7, 1, 5, 1, 1, 1, 1, [(6, 6, 4, 1)], generation)
+    key = ShareStateKey(ORDERS, 0, "workers", 0).encode()
+    directory.state.write([*changes.items(), *other.items(), counter(prefix, 4), (key, snapshot)])
+    (report,) = inspect(directory.logs, directory.state).share_partitions
+    assert (report.waiting, report.next_due_ms, report.lag) == (4, 8994, 4 + 4)
+    directory.state.write([(LogStartKey(ORDERS, 0).encode(), LogStart(3).encode())])
+    (report,) = inspect(directory.logs, directory.state).share_partitions
+    assert (report.waiting, report.next_due_ms, report.lag) == (2, 8994, 4 + 2)
+    directory.state.write([(next(iter(changes)), b"?"), (prefix + b"\0", b"?")])
+    assert directory.problems() == ["share state of group workers on orders-0: records that wait cannot be read: "
+                                    "not the value of a parked record, or of a later version: 3f"]  # fmt: skip
 
 
 @pytest.mark.parametrize(("start", "complete"), [(-1, 0), (0, -1)])

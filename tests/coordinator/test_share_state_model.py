@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 from uuid import UUID
 
@@ -18,11 +19,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from kbroker.coordinator.parked_state import ParkingStore, parked_of
 from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateOutcome
 from kbroker.coordinator.share_state_housekeeping import SharePartitionKey
 from kbroker.coordinator.share_state_load import ShareState, load
 from kbroker.errors import ErrorCode
+from kbroker.parked_records import ParkedCount, generation_prefix, parked_prefix, read_parked_entries
 from kbroker.share.effects import StateBatch
+from kbroker.share.parked import Lane, Parked, ParkingChange
 from kbroker.share.persister import InitializeRequest, ReadRequest, TopicPartition, WriteRequest
 from kbroker.state_records import share_partition_prefix
 from kbroker.storage.memory_store import MemoryStateStore
@@ -44,6 +48,7 @@ class ModelState:
     fence: int = 0
     written: int | None = None
     offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
+    parked: dict[int, Parked] = field(default_factory=dict)
 
     def take(self, batches: Iterable[StateBatch]) -> None:
         for batch in batches:
@@ -53,6 +58,27 @@ class ModelState:
 
     def seen(self) -> tuple[Any, ...]:
         return (self.state_epoch, self.start, self.dcc, self.leader, self.written, self.offsets)
+
+    def park(self, changes: Iterable[tuple[int, Parked | None]]) -> list[ParkingChange]:
+        made = []
+        for offset, new in changes:
+            old = self.parked.pop(offset, None)
+            if new is not None:
+                self.parked[offset] = new
+            made.append(ParkingChange(offset, () if old is None else (old.place,), new))
+        return made
+
+
+def stored_parked(scan: Callable[[bytes], Iterable[tuple[bytes, bytes]]], key: Key, generation: int) -> tuple[dict[int, Parked], int]:
+    """What lies under a generation, and its counter; both keys of each say the same."""
+    by_offset, by_place, number = {}, {}, 0
+    for parsed, value in read_parked_entries(scan(generation_prefix(parked_prefix(key[0], *key[1]), generation))):
+        if isinstance(value, ParkedCount):
+            number = value.number
+        else:
+            (by_offset if parsed.kind == 1 else by_place)[value.offset] = parked_of(value)
+    assert by_offset == by_place
+    return by_offset, number
 
 
 def seen(state: ShareState | None) -> tuple[Any, ...] | None:
@@ -78,6 +104,15 @@ batches = st.lists(
     ),
     max_size=4,
 )
+parkings = st.lists(
+    st.tuples(
+        st.integers(0, 14),
+        st.none()
+        | st.builds(lambda lane, due_ms, count: (lane, due_ms, count), st.sampled_from(Lane), st.integers(0, 3), st.integers(0, 5)),
+    ),
+    max_size=4,
+    unique_by=lambda change: change[0],
+).map(lambda found: [(offset, None if new is None else Parked(offset, *new, 1)) for offset, new in found])
 groups = st.sampled_from(GROUPS)
 partitions = st.sampled_from(PARTITIONS)
 
@@ -90,20 +125,36 @@ class ShareStateMachine(RuleBasedStateMachine):
         self.model: dict[Key, ModelState] = {}
         self.saved: dict[Key, ModelState] = {}
         self.flying: list[tuple[ShareStateOutcome[Any], dict[Key, ModelState]]] = []
+        self.ended: list[tuple[Key, int]] = []
+        self.lives = 0
         self.new_life()
 
     def new_life(self) -> None:
+        self.lives += 1
         self.coordinator = ShareStateCoordinator(
-            self.store.scan, lambda topic_id, number: (topic_id, number) != MISSING, updates_per_snapshot=self.updates_per_snapshot
+            self.store.scan,
+            lambda topic_id, number: (topic_id, number) != MISSING,
+            updates_per_snapshot=self.updates_per_snapshot,
+            parking=ParkingStore(self.store.get, count((self.lives << 32) + 1)),
         )
+        self.coordinator.on_generation_ended = lambda key, generation: self.ended.append((key, generation))
         for state in self.model.values():
             state.fence = state.leader
 
     # --- commands ---
 
-    @rule(group=groups, partition=partitions, state_epoch=epochs, start=starts, written=st.none() | epochs.filter(lambda epoch: epoch >= 0))
-    def initialize_state(self, group: str, partition: TopicPartition, state_epoch: int, start: int, written: int | None) -> None:
-        outcome = self.coordinator.initialize(group, [InitializeRequest(partition, state_epoch, start, written)], now_ms=1)
+    @rule(
+        group=groups,
+        partition=partitions,
+        state_epoch=epochs,
+        start=starts,
+        written=st.none() | epochs.filter(lambda epoch: epoch >= 0),
+        keeps=st.booleans(),
+    )
+    def initialize_state(
+        self, group: str, partition: TopicPartition, state_epoch: int, start: int, written: int | None, keeps: bool
+    ) -> None:
+        outcome = self.coordinator.initialize(group, [InitializeRequest(partition, state_epoch, start, written, keeps)], now_ms=1)
         old = self.model.get((group, partition))
         if state_epoch < 0:
             expected = ErrorCode.invalid_request
@@ -115,7 +166,9 @@ class ShareStateMachine(RuleBasedStateMachine):
             expected = ErrorCode.none
             if not old or (old.state_epoch, old.start) != (state_epoch, start):
                 fence = old.fence if old else 0
-                self.model[group, partition] = ModelState(state_epoch, start, -1 if start == -1 else 0, fence=fence, written=written)
+                new = ModelState(state_epoch, start, -1 if start == -1 else 0, fence=fence, written=written)
+                new.parked = old.parked if old and keeps else {}
+                self.model[group, partition] = new
         assert outcome.results[0].code is expected
         self.fly(outcome)
 
@@ -131,15 +184,38 @@ class ShareStateMachine(RuleBasedStateMachine):
         else:
             state.leader = state.fence = leader_epoch
             assert (result.code, result.state_epoch, result.start_offset) == (ErrorCode.none, state.state_epoch, state.start)
+            assert result.waiting == len(state.parked)
             found = ModelState(0, state.start, 0)
             found.take(result.batches)
             assert found.offsets == state.offsets
         self.fly(outcome)
 
-    @rule(group=groups, partition=partitions, epoch=epochs, leader=epochs, start=starts, dcc=st.integers(-1, 5), found=batches)
-    def write(self, group: str, partition: TopicPartition, epoch: int, leader: int, start: int, dcc: int, found: list[StateBatch]) -> None:
-        outcome = self.coordinator.write(group, [WriteRequest(partition, epoch, leader, start, dcc, found)], now_ms=3)
+    @rule(
+        group=groups,
+        partition=partitions,
+        epoch=epochs,
+        leader=epochs,
+        start=starts,
+        dcc=st.integers(-1, 5),
+        found=batches,
+        parking=parkings,
+    )
+    def write(
+        self,
+        group: str,
+        partition: TopicPartition,
+        epoch: int,
+        leader: int,
+        start: int,
+        dcc: int,
+        found: list[StateBatch],
+        parking: list[tuple[int, Parked | None]],
+    ) -> None:
         state = self.model.get((group, partition))
+        after = deepcopy(state) if state else ModelState(0, 0, 0)
+        changes = after.park(parking)
+        request = WriteRequest(partition, epoch, leader, start, dcc, found, changes, len(after.parked))
+        outcome = self.coordinator.write(group, [request], now_ms=3)
         if leader < 0 or epoch < 0 or state is None:
             expected = ErrorCode.invalid_request
         elif leader < state.fence:
@@ -153,6 +229,7 @@ class ShareStateMachine(RuleBasedStateMachine):
                 state.written = state.leader
             state.start = max(start, state.start)
             state.take(found)
+            state.parked = after.parked
         assert outcome.results[0].code is expected
         self.fly(outcome)
 
@@ -180,6 +257,7 @@ class ShareStateMachine(RuleBasedStateMachine):
         if partition != MISSING:
             found = (result.state_epoch, result.start_offset, result.delivery_complete_count, result.leader_epoch)
             assert found == (state.state_epoch, state.start, state.dcc, state.leader)
+            assert result.waiting == len(state.parked)
         assert not outcome.must_wait
 
     @rule()
@@ -248,7 +326,12 @@ class ShareStateMachine(RuleBasedStateMachine):
             for partition in PARTITIONS:
                 state = model.get((group, partition))
                 records = list(scan(share_partition_prefix(group, *partition)))
-                assert seen(load(records)) == (state.seen() if state else None)
+                loaded = load(records)
+                assert seen(loaded) == (state.seen() if state else None)
+                generation = loaded.generation if loaded else 0
+                parked = stored_parked(scan, (group, partition), generation) if generation else ({}, 0)
+                assert parked == ((state.parked, len(state.parked)) if state else ({}, 0))
+                assert generation not in [number for key, number in self.ended if key == (group, partition)], "none comes back"
                 assert len(records) <= self.updates_per_snapshot + 1
 
 

@@ -5,6 +5,8 @@
     answers-early   write() returns before it writes; the write is made when the next one comes
     loses-offsets   state stores: every third offset that a consumer group commits is not written
     notes-early     segment only: checkpoints tell of batches that no sync() has seen yet
+    moves-early     segment's state only: what gathers for LMDB is moved there before the log is synced
+    moves-no-removals   segment's state only: removals do not wait for their move
     believes-purged   state stores: the producer snapshot that is saved with a log's start is lost, and an older one seems to be of
                       that start
     keeps-snapshots   state stores: a producer snapshot goes only when a newer one comes
@@ -93,6 +95,20 @@ class NotesEarly(Broken):
             self._store._checkpoints.write_due(len(self._store._dirty))
 
 
+class MovesEarly(Broken):
+    def sync(self) -> None:
+        self._store._on_disk.freeze(self._store._end_offset)
+        self._store._on_disk.move()
+        self._store.sync()
+
+
+class MovesNoRemovals(Broken):
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        apply = store._on_disk.apply
+        store._on_disk.apply = lambda changes: apply([change for change in changes if change[1] is not None])
+
+
 def _offset_of(key: bytes) -> int | None:
     """Of the producer snapshot with this key; None if it is another one's."""
     namespace = ProducerSnapshotKey.namespace
@@ -172,6 +188,8 @@ BROKEN: dict[str, type[Broken]] = {
     "answers-early": AnswersEarly,
     "loses-offsets": LosesOffsets,
     "notes-early": NotesEarly,
+    "moves-early": MovesEarly,
+    "moves-no-removals": MovesNoRemovals,
     "believes-purged": BelievesPurged,
     "keeps-snapshots": KeepsSnapshots,
     "keeps-starts": KeepsStarts,

@@ -14,7 +14,18 @@ from functools import cache
 from typing import NamedTuple
 from uuid import UUID
 
-from kbroker.storage.spi import Change, LogId, LogReader, LogSettings, LogStore, StampedBatch, StateReader, StateStore
+from kbroker.storage.spi import (
+    ON_DISK,
+    Change,
+    LogId,
+    LogReader,
+    LogSettings,
+    LogStore,
+    StampedBatch,
+    StateReader,
+    StateStore,
+    keys_on_disk_of,
+)
 from kbroker.testing.log_store_model import joined, read_all, sized_batch
 
 NOW_MS = 1_700_000_000_000
@@ -207,7 +218,7 @@ def go_on_with_logs(store: LogStore) -> None:
 
 @cache
 def state_script(seed: int, steps: int) -> list[Sequence[Change] | None]:
-    """Writes, with None for a sync."""
+    """Writes, with None for a sync. Half of the keys are of ON_DISK, most writes have both kinds."""
     chooser = random.Random(seed)
     script: list[Sequence[Change] | None] = []
     for step in range(steps):
@@ -216,7 +227,8 @@ def state_script(seed: int, steps: int) -> list[Sequence[Change] | None]:
             continue
         changes: list[Change] = []
         for _ in range(chooser.choice([1, 2, 3, 20])):
-            key = b"k%03d" % chooser.randrange(60)
+            number = chooser.randrange(120)
+            key = b"k%03d" % number if number < 60 else b"%sk%03d" % (ON_DISK, number)
             value = b"%06d" % step + bytes(chooser.choice([10, 200, 5000]))
             changes.append((key, None if chooser.random() < 0.2 else value))
         script.append(changes)
@@ -233,6 +245,10 @@ def work_on_state(store: StateStore, step: Sequence[Change] | None) -> None:
 def check_state(reader: StateReader, script: Sequence[Sequence[Change] | None], marks: Marks) -> None:
     """The store holds all writes up to some moment, none of them half, and at least what was synced."""
     found = dict(reader.scan(b""))
+    on_disk = keys_on_disk_of(reader)
+    if on_disk is not None:
+        expected = sorted(entry for entry in found.items() if entry[0].startswith(ON_DISK))
+        assert list(on_disk.scan_range(ON_DISK, ON_DISK[:-1] + b"0")) == expected
     safe = max([place for place, step in enumerate(script[: marks.done]) if step is None], default=-1)
     state: dict[bytes, bytes] = {}
     states = 0
@@ -258,6 +274,7 @@ def _difference(state: dict[bytes, bytes], found: dict[bytes, bytes]) -> str:
 
 
 def go_on_with_state(store: StateStore) -> None:
-    store.write([(b"new", b"value")])
+    keys = [b"new", ON_DISK + b"new"]
+    store.write([(key, b"value") for key in keys])
     store.sync()
-    assert store.get(b"new") == b"value"
+    assert [store.get(key) for key in keys] == [b"value"] * 2

@@ -16,13 +16,16 @@ import pytest
 
 from kbroker import plugins
 from kbroker.records import crc_is_valid, iter_headers
-from kbroker.storage.spi import LogId, LogSettings, LogStore, StampedBatch, StateStore
+from kbroker.storage.spi import ON_DISK, Change, LogId, LogSettings, LogStore, StampedBatch, StateStore
 from kbroker.testing.log_store_model import EVERYTHING, TOPIC, read_all, sized_batch
 
 ENGINES = ["segment", "lmdb", "rocksdb"]
 LOGS = [LogId(TOPIC, partition) for partition in range(3)]
 SETTINGS = LogSettings(segment_bytes=50_000)
 KEYS = [b"key%d" % number for number in range(5)]
+ONCE = [b"once", ON_DISK + b"once"]
+OPTIONS = {"segment": {"overlay_changes": "10"}, "lmdb": {"redo_bytes": "2000"}}
+"""So that keys of ON_DISK are moved on while it writes."""
 ROUNDS = 3
 SYNC_EVERY = 5
 
@@ -64,10 +67,13 @@ def write_log(directory: Path, engine: str) -> None:
 
 
 def write_state(directory: Path, engine: str) -> None:
-    store: StateStore = plugins.state_store_factory(engine).open(directory, {}, 1)
+    store: StateStore = plugins.state_store_factory(engine).open(directory, OPTIONS.get(engine, {}), 1)
     step = int(store.get(KEYS[0]) or b"-1") + 1
     while True:
-        store.write([(key, b"%d" % step) for key in KEYS] + [(b"once%d" % step, b""), (b"once%d" % (step - 3), None)])
+        changes: list[Change] = [(key, b"%d" % step) for key in KEYS]
+        for prefix in ONCE:
+            changes += [(b"%s%d" % (prefix, step), b""), (b"%s%d" % (prefix, step - 3), None)]
+        store.write(changes)
         report(step)
         if step % SYNC_EVERY == 0:
             store.sync()
@@ -118,10 +124,12 @@ def test_killed_writer_of_state(engine: str, tmp_path: Path) -> None:
     rng = random.Random()
     for _ in range(ROUNDS):
         last = run_and_kill("write_state", tmp_path, engine, rng.randrange(1, 100))
-        store: StateStore = plugins.state_store_factory(engine).open(tmp_path, {}, 1)
+        store: StateStore = plugins.state_store_factory(engine).open(tmp_path, OPTIONS.get(engine, {}), 1)
         values = {store.get(key) for key in KEYS}
         assert len(values) == 1
         step = int(values.pop() or b"-1")
         assert step in (last, last + 1)
-        assert sorted(key for key, _ in store.scan(b"once")) == sorted(b"once%d" % each for each in range(max(0, step - 2), step + 1))
+        for prefix in ONCE:
+            expected = sorted(b"%s%d" % (prefix, each) for each in range(max(0, step - 2), step + 1))
+            assert [key for key, _ in store.scan(prefix)] == expected
         store.close()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 from uuid import UUID
 
 import pytest
@@ -13,9 +15,11 @@ from kbroker.errors import NoSpace, StoreFailed
 from kbroker.records import build_timeless_batch, iter_headers, iter_records
 from kbroker.state_records import ShareStateKey
 from kbroker.storage import log_state_store, segment_store
-from kbroker.storage.log_state_store import LOG, STATE_STORE, LogStateStore
+from kbroker.storage.log_state_store import STATE_STORE, LogStateStore
 from kbroker.storage.memory_store import MemoryLogStore
-from kbroker.storage.spi import Change, StampedBatch
+from kbroker.storage.overlaid_map import OverlaidMap
+from kbroker.storage.spi import ON_DISK, Change, StampedBatch
+from kbroker.storage.state_log import LOG
 from kbroker.storage.state_log_records import from_record, to_record
 from kbroker.testing.beside_sync import syncing
 from kbroker.testing.state_store_contract import StateStoreContract
@@ -25,6 +29,16 @@ TOPIC = UUID(int=0x1234)
 
 class TestLogStateStore(StateStoreContract):
     factory = STATE_STORE
+
+
+class TestLogStateStoreThatMovesAtEverySync(StateStoreContract):
+    factory = STATE_STORE
+    options: ClassVar = {"overlay_changes": "0"}
+
+
+class TestLogStateStoreThatMovesNowAndThen(StateStoreContract):
+    factory = STATE_STORE
+    options: ClassVar = {"overlay_changes": "50", "overlay_bytes": "4000"}
 
 
 def records_of(log: MemoryLogStore) -> Iterator[tuple[bytes | None, bytes | None, object]]:
@@ -200,10 +214,19 @@ class _UnsyncedLog(_CutLog):
 
 
 @pytest.mark.usefixtures("small_limits")
-def test_a_write_beside_a_sync_is_whole_or_not_there_after_a_power_cut() -> None:
-    """Once wrong: it removed the keys that a rewriting had left to write, and their values went before the write was synced."""
+@pytest.mark.parametrize("overlay_changes", [None, 0, 10, 100])
+def test_a_write_beside_a_sync_is_whole_or_not_there_after_a_power_cut(tmp_path: Path, overlay_changes: int | None) -> None:
+    """Once wrong: it removed the keys that a rewriting had left to write, and their values went before the write was synced.
+
+    With a size of the overlay: keys go to and fro between memory and LMDB, in one write each."""
     log = _UnsyncedLog()
-    store = LogStateStore(log)
+    living, left_over = tmp_path / "living", tmp_path / "left"
+    some, others = (b"y", b"b") if overlay_changes is None else (b"y", ON_DISK)
+
+    def opened(log: MemoryLogStore, directory: Path) -> LogStateStore:
+        return LogStateStore(log, None if overlay_changes is None else OverlaidMap(directory, most_changes=overlay_changes))
+
+    store = opened(log, living)
     rng = random.Random(1)
     seen: list[dict[bytes, bytes]] = [{}]
     moves = 0
@@ -219,8 +242,9 @@ def test_a_write_beside_a_sync_is_whole_or_not_there_after_a_power_cut() -> None
             change([(b"a%02d" % rng.randrange(20), rng.randbytes(40)) for _ in range(8)])
             return
         moves += 1
-        source, target = (b"y", b"b") if moves % 2 else (b"b", b"y")
-        change([pair for key, value in seen[-1].items() if key[:1] == source for pair in ((target + key[1:], value), (key, None))])
+        source, target = (some, others) if moves % 2 else (others, some)
+        found = [(key, value) for key, value in seen[-1].items() if key.startswith(source)]
+        change([pair for key, value in found for pair in ((target + key[len(source) :], value), (key, None))])
 
     change([(b"y%02d" % number, rng.randbytes(40)) for number in range(60)])
     log.beside = work
@@ -229,8 +253,15 @@ def test_a_write_beside_a_sync_is_whole_or_not_there_after_a_power_cut() -> None
         left = MemoryLogStore({})
         left.create(LOG, log_state_store.SETTINGS)
         left.write(log.synced, now_ms=0)
-        assert dict(LogStateStore(left).scan(b"")) in seen[-2:]
+        if living.exists():
+            shutil.copytree(living, left_over)
+        again = opened(left, left_over)
+        assert dict(again.scan(b"")) in seen[-2:]
+        again.close()
+        shutil.rmtree(left_over, ignore_errors=True)
     assert store.statistics().rewrites >= 10
+    assert bool(store.statistics().moves) == (overlay_changes in (0, 10))
+    store.close()
 
 
 @pytest.mark.usefixtures("small_limits")

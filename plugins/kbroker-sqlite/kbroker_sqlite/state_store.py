@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from kbroker.storage.key_ranges import Entries, piece_of, prefix_end, scan_in_pieces
 from kbroker.storage.spi import Change
 from kbroker_sqlite.database import Database, Reads, SqliteStatistics
 
@@ -19,6 +20,7 @@ _TABLES = "CREATE TABLE IF NOT EXISTS state (key BLOB PRIMARY KEY, value BLOB NO
 _GET = "SELECT value FROM state WHERE key = ?"
 _SCAN = "SELECT key, value FROM state WHERE key >= ? AND substr(key, 1, ?) = ? ORDER BY key"
 _SCAN_TO = "SELECT key, value FROM state WHERE key >= ? AND key < ? ORDER BY key"
+_PIECE = _SCAN_TO + " LIMIT ?"
 
 
 class _Moment:
@@ -34,6 +36,9 @@ class _Moment:
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         yield from _entries(self._connection, prefix)
 
+    def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return scan_in_pieces(lambda *asked: _piece(self._connection, *asked), first, end)
+
     @contextmanager
     def snapshot(self) -> Iterator[_Moment]:
         yield self
@@ -42,11 +47,15 @@ class _Moment:
         """Ended by leaving `snapshot()`."""
 
 
-def _entries(connection: sqlite3.Connection, prefix: bytes) -> list[tuple[bytes, bytes]]:
-    stem = prefix.rstrip(b"\xff")
-    if stem:
-        return connection.execute(_SCAN_TO, (prefix, stem[:-1] + bytes((stem[-1] + 1,)))).fetchall()
+def _entries(connection: sqlite3.Connection, prefix: bytes) -> Entries:
+    end = prefix_end(prefix)
+    if end is not None:
+        return connection.execute(_SCAN_TO, (prefix, end)).fetchall()
     return connection.execute(_SCAN, (prefix, len(prefix), prefix)).fetchall()  # nothing is behind keys that begin with ff
+
+
+def _piece(connection: sqlite3.Connection, first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
+    return piece_of(connection.execute(_PIECE, (first, end, count)).fetchall(), count)
 
 
 class SqliteStateReader:
@@ -63,6 +72,13 @@ class SqliteStateReader:
         with self._reads.moment() as connection:  # whole at the first step: a scan may be left unfinished
             found = _entries(connection, prefix)
         yield from found
+
+    def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return scan_in_pieces(self._piece, first, end)
+
+    def _piece(self, first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
+        with self._reads.moment() as connection:
+            return _piece(connection, first, end, count)
 
     @contextmanager
     def snapshot(self) -> Iterator[_Moment]:

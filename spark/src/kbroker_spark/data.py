@@ -20,7 +20,7 @@ from uuid import UUID
 
 from kbroker import plugins
 from kbroker.errors import OperatorError, StoreFailed
-from kbroker.state_records import Config, ConfigKey, LogStart, LogStartKey, ResourceType, Topic, TopicKey, TopicState, parse_key
+from kbroker.state_records import Config, ConfigKey, LogStart, LogStartKey, MetaKey, ResourceType, Topic, TopicKey, TopicState, parse_key
 from kbroker.storage.data_dir import DataDescription, DataDirectory
 from kbroker.storage.spi import LogId, LogReader, StateReader
 from kbroker_spark.errors import SourceError
@@ -106,8 +106,10 @@ class DataDir:
         return self._state
 
     def _check_state(self, state: StateReader) -> None:
-        """A broker writes topics to its state; what has logs and no state at all was copied in part, and would look as if it were empty."""
-        if next(iter(state.scan(b"")), None) is None and next(iter(self.logs().logs()), None) is not None:
+        """A broker writes its start and topics to its state; what has logs and neither was copied in part, and would look as if it were
+        empty."""
+        is_empty = not any(True for namespace in (MetaKey.namespace, TopicKey.namespace) for _ in state.scan(namespace))
+        if is_empty and next(iter(self.logs().logs()), None) is not None:
             raise SourceError(f"{self.state_path} is empty beside logs of topics: the data directory was copied in part, restore a backup")
 
     def _engine(self, factory_of: Callable[[str], Any], name: str) -> Any:  # noqa: ANN401 - a factory of either kind

@@ -24,8 +24,8 @@ from kbroker.control_records import ControlType, ShareControl
 from kbroker.coordinator_records import ShareSnapshot, ShareUpdate
 from kbroker.records import crc_is_valid, iter_headers, iter_records
 from kbroker.state_records import ShareStateKey, parse_key
-from kbroker.storage.log_state_store import LOG
 from kbroker.storage.spi import LogReader, StateReader
+from kbroker.storage.state_log import LOG
 from kbroker.storage.state_log_records import from_record
 from kbroker_spark.errors import SourceError
 from kbroker_spark.share_states import Wanted

@@ -6,13 +6,17 @@ One state that cannot be read is a row with a problem and disturbs no other. Mus
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from kbroker.coordinator.parked_state import parked_of, prefix_of, stored_left
 from kbroker.coordinator.share_state_load import ShareState, load
+from kbroker.parked_records import BY_OFFSET, by_offset_key, end_of, offset_of_key, record_by_offset
 from kbroker.share.effects import StateBatch
-from kbroker.share.lag import UNKNOWN, Standing, standing_of, what_is_left
+from kbroker.share.lag import UNKNOWN, ParkedLeft, Standing, standing_of, what_is_left
+from kbroker.share.parked import Parked
+from kbroker.share.persister import TopicPartition
 from kbroker.share.record_state import RecordState
 from kbroker.state_records import (
     PERSISTER,
@@ -23,8 +27,9 @@ from kbroker.state_records import (
     parse_key,
     share_state_number,
 )
-from kbroker.storage.spi import LogId, LogReader, StateReader
+from kbroker.storage.spi import LogId, LogReader, StateReader, keys_on_disk_of
 from kbroker_spark.control_log import control_batches, read_groups
+from kbroker_spark.data import DataDir
 from kbroker_spark.errors import SourceError
 from kbroker_spark.offsets import Bounds
 
@@ -33,6 +38,7 @@ _DEFAULT: Final = "default"
 _CONTROL_RECORDS: Final = "control-records"
 _NOOP: Final = "noop"
 _NUMBER_BYTES: Final = 8
+_PIECE: Final = 10_000
 
 
 class SharePartition(NamedTuple):
@@ -118,6 +124,30 @@ def _loaded(group: str, log: LogId, entries: Iterable[tuple[bytes, bytes]]) -> S
         return SharePartition(group, log, None, (), f"the stored state cannot be read: {error}")
     assert state is not None, "there are entries"
     return SharePartition(group, log, state, state.merged_batches(), None)
+
+
+def parked_of_state(state: StateReader, found: SharePartition, log_start: int) -> ParkedLeft:
+    """The records that wait outside the window, of those that the log has. Raises ValueError."""
+    assert found.state is not None, "it could be read"
+    partition = TopicPartition(found.log.topic_id, found.log.partition)
+    return stored_left(state, found.group, partition, found.state.generation, log_start)
+
+
+def parked_records(data: DataDir, found: SharePartition) -> Iterator[Parked]:
+    """All of them by offset, read in pieces, each of a moment of its own: there may be millions. Raises ValueError."""
+    if found.state is None or not found.state.generation:
+        return
+    prefix = prefix_of(found.group, TopicPartition(found.log.topic_id, found.log.partition), found.state.generation)
+    at, end = by_offset_key(prefix, 0), end_of(prefix + bytes((BY_OFFSET,)))
+    while True:
+        with data.state().snapshot() as moment:
+            keys = keys_on_disk_of(moment)
+            entries = [] if keys is None else list(islice(keys.scan_range(at, end), _PIECE))
+        for key, value in entries:
+            yield parked_of(record_by_offset(offset_of_key(key), value))
+        if len(entries) < _PIECE:
+            return
+        at = entries[-1][0] + b"\0"
 
 
 class LogView:

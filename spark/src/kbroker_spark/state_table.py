@@ -4,6 +4,7 @@
     batches              state batch of a share-partition; one with nulls for a share-partition without batches
     share-partitions     share-partition: where it stands, its lag, how many records are in which state
     history              stored snapshot and update, in order, back to the oldest snapshot that is kept
+    waiting              record that waits outside the in-flight window, by offset
 
 A state that cannot be read is a row whose `problem` says why. Rows are pure functions of the two readers. Must not know Spark but for its
 types.
@@ -20,6 +21,8 @@ from uuid import UUID
 from pyspark.sql.types import StructType
 
 from kbroker.coordinator_records import UNCHANGED_OFFSET, UNKNOWN_COUNT, UNKNOWN_EPOCH, ShareSnapshot, StateBatchRecord
+from kbroker.share.lag import NOTHING_PARKED
+from kbroker.share.parked import Lane
 from kbroker.share.record_state import RecordState
 from kbroker.state_records import ControlHint
 from kbroker.storage import segment_store
@@ -36,12 +39,14 @@ from kbroker_spark.share_states import (
     from_logs,
     hints,
     keeps_control_records,
+    parked_of_state,
+    parked_records,
     state_name,
 )
 from kbroker_spark.table_source import FrozenReader
 from kbroker_spark.tables import BIGINT, BOOLEAN, INT, STRING, TIMESTAMP, Row, array_of, chosen, columns, listed, micros
 
-BATCHES, SHARE_PARTITIONS, HISTORY = VIEWS = ("batches", "share-partitions", "history")
+BATCHES, SHARE_PARTITIONS, HISTORY, WAITING = VIEWS = ("batches", "share-partitions", "history", "waiting")
 OPTIONS: Final = ("path", "view", "groups", "topics")
 
 _KEY: Final = {"group": STRING, "topic": STRING, "topic_id": STRING, "partition": INT}
@@ -66,12 +71,16 @@ SCHEMAS: Final[Mapping[str, StructType]] = {
     SHARE_PARTITIONS: columns(
         **_KEY, **_STANDS, log_start_offset=BIGINT, log_end_offset=BIGINT, lag=BIGINT,
         **{f"{state.name.lower()}_records": BIGINT for state in _COUNTED},
-        highest_delivery_count=INT, updates=INT, created=TIMESTAMP, written=TIMESTAMP, problem=STRING,
+        highest_delivery_count=INT, updates=INT, waiting_records=BIGINT, next_due=TIMESTAMP, created=TIMESTAMP, written=TIMESTAMP,
+        problem=STRING,
     ),
     HISTORY: columns(
         **_KEY, step=INT, kind=STRING, number=INT, log_offset=BIGINT, **_STANDS,
         batches=array_of(first_offset=BIGINT, last_offset=BIGINT, state=STRING, delivery_count=INT),
         created=TIMESTAMP, written=TIMESTAMP, is_current=BOOLEAN, problem=STRING,
+    ),
+    WAITING: columns(
+        **_KEY, offset=BIGINT, waits_for=STRING, due=TIMESTAMP, delivery_count=INT, leader_epoch=INT, rejected=BOOLEAN, problem=STRING,
     ),
 }  # fmt: skip
 
@@ -104,8 +113,10 @@ def rows(data: DataDir, options: Mapping[str, str]) -> Iterator[Row]:
     states = from_logs(logs, found_hints, wanted) if in_logs else entries
     if view == BATCHES:
         yield from batch_rows(states, named)
+    elif view == WAITING:
+        yield from waiting_rows(states, data, named)
     else:
-        yield from share_partition_rows(states, LogViews(logs, ends, in_logs), named)
+        yield from share_partition_rows(states, LogViews(logs, ends, in_logs), named, data)
 
 
 class LogViews:
@@ -162,15 +173,38 @@ def batch_rows(states: Iterable[SharePartition], named: Topics) -> Iterator[Row]
             yield *head, None, None, None, None, *tail
 
 
-def share_partition_rows(states: Iterable[SharePartition], views: LogViews, named: Topics) -> Iterator[Row]:
+def share_partition_rows(states: Iterable[SharePartition], views: LogViews, named: Topics, data: DataDir) -> Iterator[Row]:
+    """Records that wait are of a moment after that of the state, as logs are."""
     for found in states:
-        log, problem, lag = views.get(found.log), found.problem, None
+        log, problem, lag, parked = views.get(found.log), found.problem, None, NOTHING_PARKED
         try:
             lag = None if log is None else log.lag_of(found)
+            if found.state is not None and found.state.generation:
+                with data.state().snapshot() as moment:
+                    parked = parked_of_state(moment, found, 0 if log is None else log.bounds.start)
+                lag = None if lag is None else lag + parked.number
         except (KeyError, ValueError) as error:
             problem = problem or f"its lag is not known: {error}"
         ends = (None, None) if log is None else log.bounds
-        yield *_key(found.group, found.log, named), *_stands(found), *ends, lag, *_counts(found), *_times(found), problem
+        waits = (None, None) if found.state is None else (parked.number, micros(parked.next_due_ms))
+        yield *_key(found.group, found.log, named), *_stands(found), *ends, lag, *_counts(found), *waits, *_times(found), problem
+
+
+_WAITS_FOR: Final = {Lane.REDELIVERY: "redelivery", Lane.SCHEDULE: "schedule", Lane.ARCHIVING: "dead letter"}
+
+
+def waiting_rows(states: Iterable[SharePartition], data: DataDir, named: Topics) -> Iterator[Row]:
+    """A share-partition that cannot be read has one row, which says why; one without such records has none."""
+    for found in states:
+        key, problem = _key(found.group, found.log, named), found.problem
+        try:
+            for each in parked_records(data, found):
+                due = micros(each.due_ms) if each.lane is not Lane.ARCHIVING else None
+                yield *key, each.offset, _WAITS_FOR[each.lane], due, each.delivery_count, each.leader_epoch, each.rejected, None
+        except ValueError as error:
+            problem = problem or f"records that wait cannot be read: {error}"
+        if problem is not None:
+            yield *key, *(None,) * 6, problem
 
 
 def _counts(found: SharePartition) -> Row:

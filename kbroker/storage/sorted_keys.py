@@ -1,0 +1,53 @@
+"""Keys in bytewise order, in memory: blocks of a list, so that neither a million keys nor a front that is taken away again and again
+makes a change slow. Callers see to it that one thread works on it at a time. It must not know what keys mean.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+
+_BLOCK_KEYS = 1000
+
+
+class SortedKeys:
+    """A set of keys that can be read from any key on."""
+
+    def __init__(self) -> None:
+        self._blocks: list[list[bytes]] = []  # none of them is empty
+        self._lasts: list[bytes] = []
+
+    def add(self, key: bytes) -> None:
+        """A key that is not there yet."""
+        if not self._blocks:
+            self._blocks, self._lasts = [[key]], [key]
+            return
+        place = bisect_left(self._lasts, key)
+        if place == len(self._lasts):
+            place -= 1
+            self._lasts[place] = key
+        block = self._blocks[place]
+        insort(block, key)
+        if len(block) > 2 * _BLOCK_KEYS:
+            self._blocks[place : place + 1] = block[:_BLOCK_KEYS], block[_BLOCK_KEYS:]
+            self._lasts.insert(place, block[_BLOCK_KEYS - 1])
+
+    def remove(self, key: bytes) -> None:
+        """A key that is there."""
+        place = bisect_left(self._lasts, key)
+        block = self._blocks[place]
+        del block[bisect_left(block, key)]
+        if not block:
+            del self._blocks[place], self._lasts[place]
+        else:
+            self._lasts[place] = block[-1]
+
+    def since(self, first: bytes) -> Iterator[bytes]:
+        """Keys from `first` on. Not to be used on after a change."""
+        place = bisect_left(self._lasts, first)
+        if place == len(self._blocks):
+            return
+        block = self._blocks[place]
+        yield from block[bisect_left(block, first) :]
+        for later in self._blocks[place + 1 :]:
+            yield from later

@@ -1,0 +1,370 @@
+"""The contract suite of ParksRecords, the optional part of the Persister SPI that keeps records which wait.
+
+    from kbroker.testing.parking_contract import ParkingContract
+    class TestMyParking(ParkingContract):
+        name = "mine"
+
+A persister that says `parks_records = False`, or does not have it, has nothing to keep and passes by
+being skipped. `test_parking_model` compares one with a plain model under random writes and restarts.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+
+from kbroker.errors import ErrorCode
+from kbroker.share.effects import StateBatch
+from kbroker.share.parked import Lane, Parked, ParkingChange, Place
+from kbroker.share.persister import InitializeRequest, ParksRecords, Persister, TopicPartition, WriteRequest, begin_anew
+from kbroker.share.record_state import MAX_DELIVERY_COUNT
+from kbroker.testing.persister_contract import PersisterAnswers, Restarted, with_broker
+from kbroker.testing.persister_model import GROUP, LEADER, Asked, R
+
+_OK, _INVALID = ErrorCode.none, ErrorCode.invalid_request
+_START = 100
+_FINAL = 9
+"""A delivery count that no other batch here has, so that the place of what is parked becomes final."""
+
+
+def parks(persister: Persister) -> ParksRecords:
+    """Skips the test where it does not."""
+    if not isinstance(persister, ParksRecords) or not persister.parks_records:
+        pytest.skip("this persister keeps no parked records")
+    return persister
+
+
+def parked(offset: int, due_ms: int, *, lane: Lane = Lane.REDELIVERY, count: int = 1, rejected: bool = False) -> Parked:
+    return Parked(offset, lane, due_ms, count, LEADER, rejected)
+
+
+def park(new: Parked, *stale: Place) -> ParkingChange:
+    return ParkingChange(new.offset, stale, new)
+
+
+def unpark(old: Parked) -> ParkingChange:
+    return ParkingChange(old.offset, (old.place,), None)
+
+
+@dataclass
+class Shelf:
+    """What is parked of one share-partition, by offset, and the writes that made it so."""
+
+    asked: Asked
+    group: str = GROUP
+    at: TopicPartition | None = None
+    start: int = _START
+    state_epoch: int = 5
+    there: dict[int, Parked] = field(default_factory=dict)
+
+    @property
+    def partition(self) -> TopicPartition:
+        return self.at or self.asked.P
+
+    async def write(self, *changes: ParkingChange, archived: Sequence[int] = (), start: int | None = None) -> ErrorCode:
+        """Also makes the places of what is new to it final. The model follows a write that was done."""
+        new = {change.offset for change in changes if change.parked is not None and change.offset not in self.there}
+        after = dict(self.there)
+        for change in changes:
+            after.pop(change.offset, None)
+            if change.parked is not None:
+                after[change.offset] = change.parked
+        batches = [StateBatch(offset, offset, R, _FINAL) for offset in sorted({*new, *archived})]
+        start = self.start if start is None else start
+        request = WriteRequest(self.partition, self.state_epoch, LEADER, start, 0, batches, changes, len(after))
+        (result,) = await self.asked.persister.write(self.group, [request])
+        if result.code is _OK:
+            self.there, self.start = after, max(start, self.start)
+        return result.code
+
+    async def check(self, *, piece: int = 3) -> None:
+        """In every order, in pieces, and counted, it is what the model says."""
+        persister, key = parks(self.asked.persister), (self.group, self.partition)
+        for lane in Lane:
+            expected = sorted((each for each in self.there.values() if each.lane is lane), key=lambda each: each.place)
+            found: list[Parked] = []
+            after = -1, -1
+            while some := await persister.read_parked(*key, lane, after, piece):
+                assert len(some) <= piece
+                found += some
+                after = some[-1].due_ms, some[-1].offset
+            assert found == expected
+        by_offset = [self.there[offset] for offset in sorted(self.there)]
+        assert await persister.parked_from(*key, 0, len(by_offset) + 1) == by_offset
+        assert await persister.parked_from(*key, 0, 2) == by_offset[:2]
+        if by_offset:
+            middle = by_offset[len(by_offset) // 2].offset
+            assert await persister.parked_from(*key, middle, len(by_offset)) == [each for each in by_offset if each.offset >= middle]
+            assert await persister.count_parked(*key, middle, None) == sum(each.offset >= middle for each in by_offset)
+            assert await persister.count_parked(*key, 0, middle) == sum(each.offset < middle for each in by_offset)
+        assert await persister.count_parked(*key, 0, None) == len(by_offset)
+        assert (await self.asked.summary(at=self.at, group=self.group)).waiting == len(by_offset)
+        assert (await self.asked.read(at=self.at, group=self.group)).waiting == len(by_offset)
+
+
+async def _begun(asked: Asked) -> Shelf:
+    parks(asked.persister)
+    await asked.begin()
+    return Shelf(asked)
+
+
+class ParkingContract(PersisterAnswers):
+    """Subclass, set `name`, run with pytest."""
+
+    @with_broker
+    async def test_parked_records_come_by_due_time_and_by_offset(self, asked: Asked, restarted: Restarted) -> None:
+        shelf = await _begun(asked)
+        await shelf.check()
+        assert await shelf.write(park(parked(100, 900)), park(parked(101, 300)), park(parked(109, 300, count=7))) is _OK
+        far = parked(105, (1 << 63) - 1, lane=Lane.SCHEDULE, count=0)
+        assert await shelf.write(park(parked(102, 5, lane=Lane.SCHEDULE)), park(far)) is _OK
+        rejected = parked(103, 0, lane=Lane.ARCHIVING, count=MAX_DELIVERY_COUNT, rejected=True)
+        assert await shelf.write(park(rejected), park(parked(104, 0, lane=Lane.ARCHIVING))) is _OK
+        await shelf.check()
+        shelf.asked = await restarted()
+        await shelf.check(piece=1)
+        persister = parks(shelf.asked.persister)
+        for after, expected in (((300, 101), [109, 100]), ((300, -1), [101, 109, 100]), ((900, 100), [])):
+            found = await persister.read_parked(GROUP, shelf.partition, Lane.REDELIVERY, after, 9)
+            assert [each.offset for each in found] == expected
+
+    @with_broker
+    async def test_parked_elsewhere_and_no_more(self, asked: Asked, restarted: Restarted) -> None:
+        shelf = await _begun(asked)
+        old = [parked(100 + number, 1000) for number in range(4)]
+        assert await shelf.write(*(park(each) for each in old)) is _OK
+        later = parked(101, 5000, count=2)
+        assert await shelf.write(park(later, old[1].place), unpark(old[2])) is _OK
+        await shelf.check()
+        same = old[0]._replace(delivery_count=3)
+        letter = parked(103, 0, lane=Lane.ARCHIVING, count=5)
+        assert await shelf.write(park(same, old[0].place), park(letter, old[3].place, later.place._replace(offset=103))) is _OK
+        await shelf.check()
+        shelf.asked = await restarted()
+        await shelf.check()
+        assert await shelf.write(*(unpark(each) for each in shelf.there.values())) is _OK
+        assert shelf.there == {}
+        await shelf.check()
+        shelf.asked = await restarted()
+        await shelf.check()
+
+    @with_broker
+    async def test_a_removal_of_what_is_not_there_is_fine(self, asked: Asked) -> None:
+        """The engine says it again after each write that failed."""
+        shelf = await _begun(asked)
+        assert await shelf.write(unpark(parked(100, 7))) is _OK
+        await shelf.check()
+        assert await shelf.write(park(parked(101, 7))) is _OK
+        assert await shelf.write(unpark(parked(100, 7)), park(parked(102, 7), Place(Lane.SCHEDULE, 3, 102))) is _OK
+        await shelf.check()
+
+    @with_broker
+    async def test_the_start_offset_passes_what_is_parked(self, asked: Asked, restarted: Restarted) -> None:
+        shelf = await _begun(asked)
+        assert await shelf.write(*(park(parked(offset, 9_000 - offset)) for offset in range(100, 110)), start=104) is _OK
+        assert await shelf.write(start=200) is _OK
+        await shelf.check()
+        shelf.asked = await restarted()
+        await shelf.check()
+        assert (await shelf.asked.summary()).start_offset == 200
+
+    @with_broker
+    @pytest.mark.parametrize("end", ["initialize", "alter", "delete"])
+    async def test_what_begins_anew_shows_nothing_of_old(self, asked: Asked, restarted: Restarted, end: str) -> None:
+        shelf = await _begun(asked)
+        assert await shelf.write(*(park(parked(offset, offset)) for offset in range(100, 110))) is _OK
+        if end == "delete":
+            assert await asked.delete() is _OK
+            assert (await asked.summary()).waiting == 0
+            await asked.begin()
+        elif end == "alter":
+            for result in await asked.persister.initialize(GROUP, begin_anew(InitializeRequest(asked.P, 5, 100))):
+                assert result.code is _OK
+            assert (await asked.read()).code is _OK
+        else:
+            assert await asked.initialize(6, 100) is _OK
+            shelf.state_epoch = 6
+            assert (await asked.read()).code is _OK
+        shelf.there = {}
+        await shelf.check()
+        assert await shelf.write(park(parked(105, 3))) is _OK
+        await shelf.check()
+        shelf.asked = await restarted()
+        await shelf.check()
+
+    @with_broker
+    async def test_the_same_initialize_again_ends_nothing(self, asked: Asked) -> None:
+        shelf = await _begun(asked)
+        assert await shelf.write(park(parked(100, 3))) is _OK
+        assert await asked.initialize(5, 100) is _OK
+        await shelf.check()
+
+    @with_broker
+    async def test_what_begins_anew_may_keep_what_is_parked(self, asked: Asked, restarted: Restarted) -> None:
+        """So a load cuts what the log has lost."""
+        shelf = await _begun(asked)
+        assert await shelf.write(*(park(parked(offset, offset)) for offset in range(100, 105)), start=105) is _OK
+        request = InitializeRequest(asked.P, 5, 105, keeps_parked=True)
+        for result in await asked.persister.initialize(GROUP, begin_anew(request)):
+            assert result.code is _OK
+        await shelf.check()
+        shelf.asked = await restarted()
+        await shelf.check()
+
+    @with_broker
+    @pytest.mark.parametrize(
+        "change",
+        [
+            park(parked(-1, 5)),
+            park(parked(101, -1)),
+            park(parked(101, 1 << 63)),
+            park(parked(101, 5, count=-1)),
+            park(parked(101, 5, count=MAX_DELIVERY_COUNT + 1)),
+            park(parked(101, 5)._replace(leader_epoch=-1)),
+            park(parked(101, 5)._replace(lane=7)),  # type: ignore[arg-type]
+            park(parked(101, 5), Place(Lane.SCHEDULE, 5, 102)),
+            park(parked(101, 5), Place(Lane.SCHEDULE, -5, 101)),
+            ParkingChange(101, (), parked(102, 5)),
+            ParkingChange(-7, (), None),
+        ],
+    )
+    async def test_what_cannot_be_parked_is_refused(self, asked: Asked, change: ParkingChange) -> None:
+        shelf = await _begun(asked)
+        assert await shelf.write(park(parked(100, 5))) is _OK
+        request = WriteRequest(asked.P, 5, LEADER, _START, 0, (), (change,), 2)
+        (result,) = await asked.persister.write(GROUP, [request])
+        assert result.code is _INVALID
+        assert result.message
+        await shelf.check()
+
+    @with_broker
+    async def test_a_negative_number_is_refused(self, asked: Asked) -> None:
+        shelf = await _begun(asked)
+        request = WriteRequest(asked.P, 5, LEADER, _START, 0, (), (park(parked(100, 5)),), -1)
+        (result,) = await asked.persister.write(GROUP, [request])
+        assert result.code is _INVALID
+        await shelf.check()
+
+    @with_broker
+    async def test_a_refused_write_parks_nothing(self, asked: Asked) -> None:
+        shelf = await _begun(asked)
+        assert await shelf.write(park(parked(100, 5))) is _OK
+        for epochs in ({"state_epoch": 4}, {"leader_epoch": LEADER - 1}, {"partition": asked.missing}):
+            good = WriteRequest(asked.P, 5, LEADER, _START, 0, (), (park(parked(101, 5)), unpark(parked(100, 5))), 1)
+            (result,) = await asked.persister.write(GROUP, [good._replace(**epochs)])
+            assert result.code is not _OK
+        await shelf.check()
+
+    @with_broker
+    async def test_one_row_that_is_refused_stops_no_other(self, asked: Asked) -> None:
+        shelf = await _begun(asked)
+        await asked.begin(at=asked.Q)
+        good = WriteRequest(asked.P, 5, LEADER, _START, 0, (StateBatch(101, 101, R, _FINAL),), (park(parked(101, 5)),), 1)
+        results = await asked.persister.write(GROUP, [good._replace(partition=asked.Q, state_epoch=4), good])
+        assert [result.code for result in results] == [ErrorCode.fenced_state_epoch, _OK]
+        shelf.there = {101: parked(101, 5)}
+        await shelf.check()
+        await Shelf(asked, at=asked.Q).check()
+
+    @with_broker
+    async def test_groups_and_partitions_are_parked_apart(self, asked: Asked, restarted: Restarted) -> None:
+        parks(asked.persister)
+        shelves = [Shelf(asked, group, at) for group in ("a", "aa", "größe", "x" * 200) for at in (asked.P, asked.Q)]
+        for number, shelf in enumerate(shelves):
+            await asked.begin(at=shelf.at, group=shelf.group)
+            assert await shelf.write(*(park(parked(100 + each, 50 - each)) for each in range(number + 1))) is _OK
+        assert await asked.delete(group="aa") is _OK
+        for again in (False, True):
+            if again:
+                asked = await restarted()
+            for shelf in shelves:
+                shelf.asked = asked
+                if (shelf.group, shelf.at) != ("aa", asked.P):
+                    await shelf.check()
+
+    @with_broker
+    async def test_many_writes_at_the_same_time(self, asked: Asked, restarted: Restarted) -> None:
+        """Those that park and those that do not; the number is that of the last one."""
+        shelf = await _begun(asked)
+        there: dict[int, Parked] = {}
+
+        async def write(request: WriteRequest) -> None:
+            (result,) = await asked.persister.write(GROUP, [request])
+            assert result.code is _OK
+
+        async with trio.open_nursery() as nursery:
+            for number in range(60):
+                offset = 100 + number
+                batches = (StateBatch(offset, offset, R, _FINAL),)
+                change: tuple[ParkingChange, ...] = ()
+                if number % 3:
+                    there[offset] = parked(offset, 10_000 - offset)
+                    change = (park(there[offset]),)
+                request = WriteRequest(asked.P, 5, LEADER, 100 + number // 2, number % 7, batches, change, len(there))
+                nursery.start_soon(write, request)
+                await trio.lowlevel.checkpoint()
+        shelf.there, shelf.start = there, 129
+        await shelf.check(piece=50)
+        assert (await asked.summary()).start_offset == 129
+        shelf.asked = await restarted()
+        await shelf.check(piece=50)
+
+    @with_broker
+    async def test_many_are_parked(self, asked: Asked, restarted: Restarted) -> None:
+        """More than is read at once."""
+        shelf = await _begun(asked)
+        for first in range(100, 3100, 500):
+            changes = [park(parked(offset, offset * 7919 % 4001)) for offset in range(first, first + 500)]
+            assert await shelf.write(*changes, start=first + 500) is _OK
+        await shelf.check(piece=1200)
+        shelf.asked = await restarted()
+        await shelf.check(piece=4000)
+
+    @with_broker
+    @pytest.mark.parametrize("seed", range(3))
+    async def test_parking_model(self, asked: Asked, restarted: Restarted, seed: int) -> None:
+        rng = random.Random(seed)
+        parks(asked.persister)
+        shelves: dict[tuple[str, int], Shelf] = {}
+        for _ in range(120):
+            group, number = rng.choice("ab"), rng.randrange(2)
+            shelf = shelves.get((group, number))
+            if shelf is None:
+                shelf = shelves[group, number] = Shelf(asked, group, asked.partitions[number])
+                await asked.begin(at=shelf.at, group=group)
+            await _random_step(rng, shelf, shelves)
+            if rng.random() < 0.04:
+                asked = await restarted()
+                for each in shelves.values():
+                    each.asked = asked
+        for shelf in shelves.values():
+            await shelf.check()
+
+
+async def _random_step(rng: random.Random, shelf: Shelf, shelves: Mapping[tuple[str, int], Shelf]) -> None:
+    kind = rng.choice(("write",) * 8 + ("check", "check", "begin anew"))
+    if kind == "check":
+        await shelf.check(piece=rng.randrange(1, 5))
+        return
+    if kind == "begin anew":
+        if rng.random() < 0.3:
+            await shelf.asked.delete(at=shelf.at, group=shelf.group)
+            await shelf.asked.begin(at=shelf.at, group=shelf.group)
+            shelf.there, shelf.start = {}, _START
+        return
+    changes: dict[int, ParkingChange] = {}
+    for offset in rng.sample(range(100, 130), rng.randrange(5)):
+        old = shelf.there.get(offset)
+        stale = [] if old is None else [old.place]
+        if rng.random() < 0.2:
+            stale.append(Place(rng.choice(list(Lane)), rng.randrange(9), offset))
+        lane = rng.choice(list(Lane))
+        due_ms = 0 if lane is Lane.ARCHIVING else rng.randrange(9)
+        new = parked(offset, due_ms, lane=lane, count=rng.randrange(9), rejected=rng.random() < 0.5)
+        changes[offset] = ParkingChange(offset, stale, None if rng.random() < 0.3 else new)
+    start = shelf.start + rng.choice((0, 0, 0, 1, 2))
+    assert await shelf.write(*changes.values(), start=start) is _OK

@@ -1,0 +1,143 @@
+"""Records that wait for their redelivery outside the in-flight window."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+import trio
+
+from kbroker.broker import configs
+from kbroker.compression import Codec
+from kbroker.records import Record, build_batch
+from kbroker.share.persister import TopicPartition
+from kbroker.share.share_partition import SharePartition
+from tests.api.conftest import Client, Connect
+from tests.api.dead_letter_queues import until
+from tests.api.share_consumers import ACCEPT, GROUP, REJECT, RELEASE, Member, acquired, prepare, sent, set_up_group
+from tests.api.test_work_queue import FAST, heartbeat, lag
+
+DELAY_MS = 300
+SETTINGS = {"kbroker.queue.redelivery.delay.ms": str(DELAY_MS), "kbroker.queue.redelivery.jitter": "0"}
+
+
+@pytest.fixture(autouse=True)
+def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of a second counts as long."""
+    monkeypatch.setattr(configs, "PARK_FROM_MS", 100)
+
+
+def engine_of(client: Client, key: tuple[UUID, int]) -> SharePartition:
+    loaded = client.broker.share_groups.find(GROUP, TopicPartition(*key))
+    assert loaded is not None
+    assert loaded.engine is not None
+    return loaded.engine
+
+
+def parked(client: Client, key: tuple[UUID, int]) -> int:
+    return engine_of(client, key).statistics().parked
+
+
+class TestParkedRecords:
+    async def test_a_release_is_parked_and_comes_back(self, connect: Connect, every_engine: str) -> None:
+        async with connect(every_engine, config=FAST) as client:
+            key = await prepare(client, 5)
+            await set_up_group(client, SETTINGS)
+            await heartbeat(client, "m1", 0)
+            member = Member(client, "m1")
+            assert acquired(await member.fetch([key], wait_ms=5000)) == [(0, 4, 1)]
+            released_at = trio.current_time()
+            assert acquired(await member.fetch(acks={key: [(0, 0, [RELEASE]), (1, 1, [ACCEPT]), (2, 3, [RELEASE])]})) == []
+            assert parked(client, key) == 3
+            assert await lag(client) == 4
+            assert acquired(await member.fetch(acks={key: [(4, 4, [ACCEPT])]})) == []
+            assert engine_of(client, key).start_offset == 5, "nothing holds the window back"
+            await client.append("orders", 1)
+            answer = await member.fetch(wait_ms=100)
+            assert acquired(answer) == [(5, 5, 1)]
+            answer = await member.fetch(wait_ms=5000)
+            assert trio.current_time() - released_at >= DELAY_MS / 1000
+            assert (acquired(answer), sent(answer)) == ([(0, 0, 2), (2, 3, 2)], [0, 2, 3])
+            acks = [(0, 0, [ACCEPT]), (2, 2, [ACCEPT]), (3, 3, [RELEASE]), (5, 5, [ACCEPT])]
+            assert acquired(await member.fetch(acks={key: acks})) == []
+            assert (parked(client, key), await lag(client)) == (1, 1)
+            assert acquired(await member.fetch(wait_ms=5000)) == [(3, 3, 3)]
+            await member.fetch(acks={key: [(3, 3, [ACCEPT])]})
+            assert (parked(client, key), await lag(client)) == (0, 0)
+
+    async def test_it_survives_a_restart(self, connect: Connect, every_engine: str) -> None:
+        async with connect(every_engine, config=FAST) as client:
+            key = await prepare(client, 3)
+            await set_up_group(client, SETTINGS)
+            await heartbeat(client, "m1", 0)
+            member = Member(client, "m1")
+            await member.fetch([key], wait_ms=5000)
+            await member.fetch(acks={key: [(0, 1, [RELEASE]), (2, 2, [ACCEPT])]})
+            assert await lag(client) == 2
+        async with connect(every_engine, config=FAST) as client:
+            assert await lag(client) == 2
+            member = Member(client, "m2")
+            assert acquired(await member.fetch([key], wait_ms=5000)) == [(0, 1, 2)]
+        async with connect(every_engine, config=FAST) as client:
+            member = Member(client, "m3")
+            assert acquired(await member.fetch([key], wait_ms=5000)) == [(0, 1, 2)], "a stop counts no delivery"
+            await member.fetch(acks={key: [(0, 1, [ACCEPT])]})
+        async with connect(every_engine, config=FAST) as client:
+            assert await lag(client) == 0
+            assert acquired(await Member(client, "m4").fetch([key], wait_ms=500)) == []
+
+    @pytest.mark.parametrize("codec", list(Codec))
+    async def test_many_of_one_batch_come_in_one_answer(self, connect: Connect, codec: Codec) -> None:
+        async with connect(config=FAST) as client:
+            key = await prepare(client)
+            for _ in range(3):
+                await client.append_raw("orders", build_batch([Record(0, 1, None, b"x" * 100, ())] * 100, codec=codec))
+            await set_up_group(client, SETTINGS)
+            await heartbeat(client, "m1", 0)
+            member = Member(client, "m1")
+            assert acquired(await member.fetch([key], wait_ms=5000)) == [(0, 299, 1)]
+            released = [(first, first, [RELEASE]) for first in range(0, 300, 3)]
+            rest = [(first + 1, first + 2, [ACCEPT]) for first in range(0, 300, 3)]
+            assert acquired(await member.fetch(acks={key: sorted(released + rest)})) == []
+            answer = await member.fetch(wait_ms=5000)
+            assert acquired(answer) == [(first, first, 2) for first in range(0, 300, 3)]
+            assert sent(answer) == list(range(0, 300, 3))
+
+    async def test_a_rejection_becomes_a_dead_letter(self, connect: Connect, every_engine: str) -> None:
+        async with connect(every_engine, config=FAST) as client:
+            key = await prepare(client, 2)
+            await client.create_topic("dlq", configs={"errors.deadletterqueue.group.enable": "true"})
+            dead_letters = {"errors.deadletterqueue.topic.name": "dlq", "share.delivery.count.limit": "3"}
+            await set_up_group(client, {**SETTINGS, **dead_letters})
+            await heartbeat(client, "m1", 0)
+            member = Member(client, "m1")
+            await member.fetch([key], wait_ms=5000)
+            await member.fetch(acks={key: [(0, 1, [RELEASE])]})
+            assert acquired(await member.fetch(wait_ms=5000)) == [(0, 1, 2)]
+            await member.fetch(acks={key: [(0, 0, [REJECT]), (1, 1, [RELEASE])]})
+            assert acquired(await member.fetch(wait_ms=5000)) == [(1, 1, 3)]
+            await member.fetch(acks={key: [(1, 1, [RELEASE])]})
+            await until(lambda: client.partition("dlq").high_watermark == 2 and parked(client, key) == 0)
+            assert await lag(client) == 0
+
+    async def test_a_parked_record_holds_the_log(self, connect: Connect, every_engine: str) -> None:
+        """Of a topic with kbroker.queue.retention; DeleteRecords takes it all the same, and it is not lag any more."""
+        async with connect(every_engine, config=FAST) as client:
+            key = await prepare(client, 1, 1, 1)
+            await set_up_group(client, SETTINGS)
+            await heartbeat(client, "m1", 0)
+            member = Member(client, "m1")
+            taken = acquired(await member.fetch([key], wait_ms=5000))
+            acks = [(first, last, [ACCEPT] if first != 1 else [RELEASE]) for first, last, _ in taken]
+            if len(taken) == 1:
+                acks = [(0, 0, [ACCEPT]), (1, 1, [RELEASE]), (2, 2, [ACCEPT])]
+            await member.fetch(acks={key: acks})
+            assert (engine_of(client, key).start_offset, parked(client, key)) == (3, 1)
+            assert await client.broker.held_logs.holders(client.partition("orders")) == {GROUP: 1}
+            rows = [{"partition_index": 0, "offset": -1}]
+            await client.call("delete_records", 2, topics=[{"name": "orders", "partitions": rows}])
+            assert await lag(client) == 0
+            assert acquired(await member.fetch()) == []
+            await until(lambda: parked(client, key) == 0)
+            assert await client.broker.held_logs.holders(client.partition("orders")) == {GROUP: 3}
+            assert client.broker.share_groups.metrics[GROUP].removed_records == 1
