@@ -14,6 +14,7 @@ It changes the window and nothing else: acquisitions are not persisted.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
@@ -37,6 +38,7 @@ Batches: TypeAlias = Sequence[tuple[int, int, *tuple[Any, ...]]]
 _range: Callable[[tuple[int, int, int]], AcquiredRange] = partial(tuple.__new__, AcquiredRange)
 """An AcquiredRange without two calls: where batches are small each of them has one."""
 _AVAILABLE_BYTE = bytes([AVAILABLE])
+_DELIVERED = re.compile(rb"[^\0]")
 
 
 class AcquireMode(IntEnum):
@@ -57,6 +59,7 @@ class Acquisition:
         "_batches",
         "_by_record",
         "_deadline_ms",
+        "_given_back_only",
         "_max_records",
         "_member_id",
         "_settings",
@@ -99,6 +102,7 @@ class Acquisition:
             return
         settings = self._settings
         left = settings.max_record_locks - (window.undecided if settings.limits_undecided else window.in_flight)
+        self._given_back_only = left <= 0 and settings.limits_undecided
         if left > 0:
             if left < self._max_records:
                 self._max_records = left
@@ -109,11 +113,13 @@ class Acquisition:
         first = base if base > start_offset else start_offset
         if window.states:
             self._skip_what_the_log_lost(fetch_offset, base)
-            last = min(last, start_offset + MAX_SPAN - 1)
+            last = min(last, end_offset if settings.scans else start_offset + MAX_SPAN - 1)
             if first <= end_offset:
                 if not self._from_window(first, min(last, end_offset)):
                     return
                 first = end_offset + 1
+        elif settings.scans:
+            return
         elif last >= first + MAX_SPAN:
             last = first + MAX_SPAN - 1
         if first <= last and self.taken < self._max_records:
@@ -140,7 +146,7 @@ class Acquisition:
             stop = min(end, last) + 1 - window.base
             if window.states[i] == HOLE:
                 first = max(position, window.gap_start)
-                if window.gap_open and first <= min(end, last):
+                if window.gap_open and first <= min(end, last) and not self._settings.scans:
                     end = self._new_data(first, min(end, last))
             elif window.states.find(AVAILABLE, i, stop) >= 0 and not self._deliver_again(i, stop, end):
                 return False
@@ -166,14 +172,18 @@ class Acquisition:
             if run > 1:
                 run -= len(states[i : i + run].lstrip(_AVAILABLE_BYTE))
             stop = i + run
+            if self._given_back_only and not counts[i]:
+                i = stop if (found := _DELIVERED.search(counts, i, stop)) is None else found.start()
+                continue
             room -= run
             if counts.count(counts[i], i, stop) == stop - i:
                 self._grant(i, stop)
                 i = stop
             else:
-                for _, equal in groupby(counts[i:stop]):
+                for count, equal in groupby(counts[i:stop]):
                     size = sum(1 for _ in equal)
-                    self._grant(i, i + size)
+                    if count or not self._given_back_only:
+                        self._grant(i, i + size)
                     i += size
         return True
 

@@ -84,7 +84,8 @@ class ShareSettings:
     `dead_letter_queue`: the group has one (share.version 2, and errors.deadletterqueue.topic.name is set). Those behind it are
     those of a work queue (queue_configs.py), each off where it is 0 or None.
 
-    `park_from_ms`: waits that are longer are spent outside the window (parking.py); None: none is. `limits_undecided`:
+    `park_from_ms`: waits that are longer are spent outside the window (parking.py); None: none is. `scans`: nobody is given
+    what was not looked at before (scanning.py). `limits_undecided`:
     `max_record_locks` counts records that are not decided, and not the span from the first of them to the last. `paused`: nobody is
     given records. `priorities`: of topics by name.
     """
@@ -99,5 +100,6 @@ class ShareSettings:
     lock_max_ms: int = 0
     park_from_ms: float | None = None
     limits_undecided: bool = False
+    scans: bool = False
     paused: bool = False
     priorities: tuple[tuple[str, int], ...] = ()

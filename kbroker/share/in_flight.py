@@ -54,6 +54,7 @@ _PASSABLE = TERMINAL_CODES + _HOLE_BYTE + _CONTROL_BYTE
 _SINGLE = tuple(bytes([code]) for code in range(256))
 _EQUAL_BYTES = re.compile(rb"(.)\1*", re.DOTALL)
 """Runs of a column: a few for thousands of offsets as a rule, which a loop would look at one by one."""
+_DELIVERED = re.compile(rb"[^\0]")
 _state_batch: Callable[[tuple[int, int, int, int]], StateBatch] = partial(tuple.__new__, StateBatch)
 """A StateBatch without two calls: single records are saved one by one."""
 _STRIP_CHUNK = 512
@@ -165,6 +166,23 @@ class InFlightWindow:
             if hole >= 0:
                 offset = min(offset, self.base + hole)
         return offset
+
+    def next_available(self) -> int | None:
+        """The first offset that is AVAILABLE."""
+        found = self.states.find(AVAILABLE, max(self.available_from, self.start_offset) - self.base) if self.states else -1
+        return None if found < 0 else self.base + found
+
+    def next_given_back(self) -> int | None:
+        """The first offset that is AVAILABLE and was delivered before."""
+        states, offset = self.states, self.next_available()
+        while offset is not None:
+            i = offset - self.base
+            if self.counts[i]:
+                return offset
+            delivered = _DELIVERED.search(self.counts, i)
+            found = -1 if delivered is None else states.find(AVAILABLE, delivered.start())
+            offset = None if found < 0 else self.base + found
+        return None
 
     def holds(self, member_id: str, run: AckBatch, base: int) -> bool:
         """True if the member holds every offset of the run: ACQUIRED, not pending, under a Lock of its own. The run begins at or
@@ -291,7 +309,7 @@ class InFlightWindow:
         i, size = first - self.base, last - first + 1
         if last > self.end_offset:
             self.end_offset = last
-        if size == 1 and i == len(self.states):
+        if size == 1 and i == len(self.states) and acquired_last == last:
             self.states += _ACQUIRED_BYTE
             self.counts += b"\1"
             self.marks += b"\1"
@@ -416,7 +434,16 @@ class InFlightWindow:
         self.states[i] &= ~WAITING
         if self.states[i] != AVAILABLE:
             return False
+        self.undelivered += not self.counts[i]
         self.available_from = min(self.available_from, offset)
+        return True
+
+    def put_off_again(self, offset: int) -> bool:
+        """It was to be parked before anybody had it, and that was not saved: it waits here. False: it is not in the window any more."""
+        if not self.states or not self.start_offset <= offset <= self.end_offset:
+            return False
+        self.states[offset - self.base] = WAITING
+        self.complete -= 1
         return True
 
     def settle(self, first: int, last: int) -> None:

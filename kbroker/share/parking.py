@@ -169,6 +169,10 @@ class Parking(ParkedMemory):
         due_ms += self._ahead_ms[Lane.REDELIVERY]
         return Parked(offset, Lane.REDELIVERY, ceil(due_ms), delivery_count, self._leader_epoch)
 
+    def schedule(self, offset: int, due_ms: int) -> Parked:
+        """A record that nobody had yet, and that is due at that time since 1970."""
+        return Parked(offset, Lane.SCHEDULE, due_ms, 0, self._leader_epoch)
+
     def acquire(
         self, member_id: str, offsets: Sequence[int], now_ms: float, settings: ShareSettings
     ) -> list[AcquiredRange]:
@@ -427,6 +431,11 @@ class Parking(ParkedMemory):
             else:
                 self._return(entry, now_ms, settings, drawn())
         return still_held
+
+    def due_here(self, write: ParkingWrite) -> dict[int, float]:
+        """Of a write that failed: records that nobody had yet, with their due times on the engine's clock."""
+        ahead_ms = self._ahead_ms[Lane.SCHEDULE]
+        return {parked.offset: parked.due_ms - ahead_ms for parked, _ in write.new if parked.lane is Lane.SCHEDULE}
 
     def _unmark(self, offset: int) -> None:
         left = self._leaving[offset] - 1

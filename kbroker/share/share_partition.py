@@ -24,13 +24,13 @@ saved that it is to be one, because a crash would forget that, and there would b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from random import random
 from typing import NamedTuple, TypeAlias
 
-from kbroker.share import acknowledge, archiving
+from kbroker.share import acknowledge, archiving, scanning
 from kbroker.share.acquire import AcquireMode, Acquisition, Batches, runs_of
 from kbroker.share.effects import AckBatch, AcquiredRange, DeadLetter, Persist, ShareSettings, StateBatch
 from kbroker.share.held import HeldHere, HeldRecords
@@ -170,17 +170,22 @@ class SharePartition:
 
     def offset_to_acquire(self) -> int | None:
         """next_fetch_offset(); None if there is nothing to deliver again and no room under the lock limit: reading would be for nothing."""
-        window = self._window
+        window, settings = self._window, self._settings
+        if settings.limits_undecided and window.undecided >= settings.max_record_locks:
+            return window.next_given_back()
+        if settings.scans:
+            return window.next_available()
         offset = window.next_fetch_offset()
-        if offset != window.end_offset + 1 or window.in_flight < self._settings.max_record_locks:
+        if offset != window.end_offset + 1 or settings.limits_undecided or window.in_flight < settings.max_record_locks:
             return offset
-        return offset if self._settings.limits_undecided and window.undecided < self._settings.max_record_locks else None
+        return None
 
     def acquirable(self, end_offset: int) -> int:
         """How many records could be acquired now, of a log that ends there."""
         window = self._window
         limit, undecided = self._settings.max_record_locks, self._settings.limits_undecided
-        new = max(0, end_offset - self.unread_from) if (window.undecided if undecided else window.in_flight) < limit else 0
+        has_room = (window.undecided if undecided else window.in_flight) < limit and not self._settings.scans
+        new = max(0, end_offset - self.unread_from) if has_room else 0
         new += self.parked_ready
         return new + (window.count_of((RecordState.AVAILABLE,), window.start_offset, window.end_offset) if window.states else 0)
 
@@ -395,6 +400,39 @@ class SharePartition:
         ready = 0 if self.parking is None else self.parking.make_ready(now_ms, wall_ms)
         return ready + sum(map(self._window.end_wait, self._waits.take_due(now_ms)))
 
+    # ---- scanning (scanning.py) --------------------------------------------------------------------------------------
+
+    def scan_from(self) -> int | None:
+        """Where to read for the next scanned(). None: nowhere, for now."""
+        if not self._settings.limits_undecided and self._window.in_flight >= self._settings.max_record_locks:
+            return None
+        return scanning.scan_from(self._window)
+
+    def scanned(
+        self,
+        offset: int,
+        batches: Batches,
+        control: Sequence[tuple[int, int]],
+        scheduled: Sequence[tuple[int, int]],
+        *,
+        now_ms: float,
+        wall_ms: float,
+    ) -> Persist | None:
+        """A read at `offset` gave these batches, with `control` batches between them. `scheduled`: offsets of records that are due
+        later, and when, on the wall clock. The others can be acquired now. None: nothing to save."""
+        assert self.parking is not None
+        window, park_from_ms = self._window, self._settings.park_from_ms
+        for run, is_control in runs_of(batches, control):
+            if is_control:
+                for first, last in joined_runs([(batch[0], batch[1]) for batch in run]):
+                    window.pass_over(first, last)
+            else:
+                scanning.place(window, offset, run)
+        times = {"now_ms": now_ms, "wall_ms": wall_ms, "park_from_ms": 0 if park_from_ms is None else park_from_ms}
+        to_park = scanning.put_off(window, self.parking, self._waits, scheduled, **times)
+        self._advance()
+        return self._persist_best_effort([], to_park) if to_park else None
+
     def log_start_moved(self, new_start_offset: int) -> Persist | None:
         """The log begins later now (retention, DeleteRecords): what is below is done with, without a dead letter.
 
@@ -524,6 +562,8 @@ class SharePartition:
             still = self.parking.failed(parked, now_ms, self._settings, random) - len(parked.pending)
         unsaved = [*self._unsaved, *passed, *((batch.first_offset, batch.last_offset) for batch in decided)]
         by_count = given_back(self._settings.delivery_count_limit, waits=self._settings.redelivery is not None)
+        if parked is not None and self.parking is not None:
+            pending = self._put_off_again(pending, self.parking.due_here(parked))
         for first, last in pending:
             returned = self._window.roll_back(first, last, by_count, now_ms)
             self._begin_waits(returned, now_ms, parks=False)
@@ -533,6 +573,13 @@ class SharePartition:
             self._held.add(member_id, still - size_of(pending))
         self._unsaved = joined_runs(unsaved)
         self._advance()
+
+    def _put_off_again(self, pending: Runs, due: Mapping[int, float]) -> Runs:
+        """Scheduled records that could not be parked wait in the window. The other pending runs."""
+        for offset, due_ms in due.items():
+            if self._window.put_off_again(offset):
+                self._waits.begin(offset, due_ms)
+        return pending if not due else joined_runs([(o, o) for run in pending for o in range(run[0], run[1] + 1) if o not in due])
 
     def _persist_best_effort(self, runs: Runs, to_park: Sequence[Parked] = ()) -> Persist:
         """Save what these are already, and are whether that succeeds or not; but for those that are parked if it does."""
