@@ -199,8 +199,10 @@ class Acquisition:
 
     def _entry(self, first: int, last: int, delivery_count: int) -> None:
         self.ranges.append(_range((first, last, delivery_count)))
-        if last >= self._window.gap_start:
-            self._window.gap_start = last + 1
+        window = self._window
+        passes_holes = self._given_back_only or self._settings.scans
+        if last >= window.gap_start and not (passes_holes and window.has((HOLE,), window.gap_start, first)):
+            window.gap_start = last + 1  # Holes before this were filled, but where holes are passed over.
 
     def _new_data(self, first: int, last: int) -> int:
         """Put record batches that are not in the window yet into it; the last offset that has been dealt with."""

@@ -8,14 +8,11 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from heapq import heappop, heappush
 from math import ceil
-from typing import Final
 
 from kbroker.share.effects import ShareSettings
 from kbroker.share.parked import Lane, Parked, Place
 from kbroker.share.parked_order import READ_AT_ONCE, LaneOrder
-
-_LOOK_AT_THE_CLOCK_MS: Final = 1000
-"""How often scheduled records are compared with the wall clock, which may be set."""
+from kbroker.share.redelivery import LOOK_AT_THE_CLOCK_MS
 
 
 class Code(IntEnum):
@@ -213,5 +210,5 @@ class ParkedMemory:
             self._drop_stale(lane)
             if queue:
                 due_ms = queue[0][0] - self._ahead_ms[lane]
-                times.append(due_ms if lane is Lane.REDELIVERY else min(due_ms, self._looked_ms + _LOOK_AT_THE_CLOCK_MS))
+                times.append(due_ms if lane is Lane.REDELIVERY else min(due_ms, self._looked_ms + LOOK_AT_THE_CLOCK_MS))
         return min(times, default=None)

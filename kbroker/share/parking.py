@@ -432,10 +432,9 @@ class Parking(ParkedMemory):
                 self._return(entry, now_ms, settings, drawn())
         return still_held
 
-    def due_here(self, write: ParkingWrite) -> dict[int, float]:
-        """Of a write that failed: records that nobody had yet, with their due times on the engine's clock."""
-        ahead_ms = self._ahead_ms[Lane.SCHEDULE]
-        return {parked.offset: parked.due_ms - ahead_ms for parked, _ in write.new if parked.lane is Lane.SCHEDULE}
+    def scheduled_in(self, write: ParkingWrite) -> dict[int, int]:
+        """Records of a write that nobody had yet, with their due times."""
+        return {parked.offset: parked.due_ms for parked, _ in write.new if parked.lane is Lane.SCHEDULE}
 
     def _unmark(self, offset: int) -> None:
         left = self._leaving[offset] - 1

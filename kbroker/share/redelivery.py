@@ -10,7 +10,10 @@ Only short waits stay in the window: a record that waits is in flight, and holds
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+LOOK_AT_THE_CLOCK_MS: Final = 1000
+"""How often scheduled records are compared with the wall clock."""
 
 
 class Redelivery(NamedTuple):
@@ -39,12 +42,14 @@ class Waits:
     """When the waiting records of one share-partition are due, by offset. A record whose return could not be saved, so that its
     holder has it again, may still be in here: the window knows better."""
 
-    __slots__ = ("_by_time", "_due")
+    __slots__ = ("_by_time", "_due", "_until")
 
     def __init__(self) -> None:
         self._due: dict[int, float] = {}
         self._by_time: list[tuple[float, int]] = []
         """A heap, also of waits that a later one of the same record has replaced."""
+        self._until: dict[int, float] = {}
+        """Of scheduled records: when they are due on the wall clock, which is looked at each second, since it may be set."""
 
     def __len__(self) -> int:
         return len(self._due)
@@ -52,6 +57,11 @@ class Waits:
     def begin(self, offset: int, due_ms: float) -> None:
         self._due[offset] = due_ms
         heappush(self._by_time, (due_ms, offset))
+
+    def begin_until(self, offset: int, until_ms: float, *, now_ms: float, wall_ms: float) -> None:
+        """The record is due at that time of the wall clock, which shows `wall_ms`."""
+        self._until[offset] = until_ms
+        self.begin(offset, now_ms + min(max(0, until_ms - wall_ms), LOOK_AT_THE_CLOCK_MS))
 
     def due_ms(self, offset: int) -> float | None:
         return self._due.get(offset)
@@ -62,15 +72,20 @@ class Waits:
             heappop(self._by_time)
         return self._by_time[0][0] if self._by_time else None
 
-    def take_due(self, now_ms: float) -> list[int]:
+    def take_due(self, now_ms: float, wall_ms: float = 0) -> list[int]:
         """Take out the offsets that are due, the earliest first."""
         taken = []
         while (due_ms := self.next_ms()) is not None and due_ms <= now_ms:
             _, offset = heappop(self._by_time)
             del self._due[offset]
-            taken.append(offset)
+            until_ms = self._until.pop(offset, None) if self._until else None
+            if until_ms is not None and until_ms > wall_ms:
+                self.begin_until(offset, until_ms, now_ms=now_ms, wall_ms=wall_ms)
+            else:
+                taken.append(offset)
         return taken
 
     def forget_below(self, offset: int) -> None:
         for each in [each for each in self._due if each < offset]:
             del self._due[each]
+            self._until.pop(each, None)

@@ -15,7 +15,6 @@ from kbroker.share.in_flight import AVAILABLE, MAX_SPAN, InFlightWindow
 from kbroker.share.parked import Parked
 from kbroker.share.parking import Parking
 from kbroker.share.record_state import HOLE, PENDING, WAITING, RecordState
-from kbroker.share.redelivery import Waits
 
 _ENOUGH = 20_000
 """So many that nobody has had yet: members have enough to do."""
@@ -55,26 +54,20 @@ def _fill_holes(window: InFlightWindow, first: int, last: int) -> None:
 
 
 def put_off(
-    window: InFlightWindow,
-    parking: Parking,
-    waits: Waits,
-    scheduled: Sequence[tuple[int, int]],
-    *,
-    now_ms: float,
-    wall_ms: float,
-    park_from_ms: float,
-) -> list[Parked]:
-    """Of what was placed, (offset, due) of what is due later. What is due soon waits in the window; the rest is to be parked."""
-    to_park = []
+    window: InFlightWindow, parking: Parking, scheduled: Sequence[tuple[int, int]], park_from_ms: float
+) -> tuple[list[Parked], list[tuple[int, int]]]:
+    """Of what was placed, (offset, due) of what is due later: what is to be parked, if it is due at `park_from_ms` of the wall clock
+    or later, and what waits in the window."""
+    to_park, soon = [], []
     for offset, due_ms in scheduled:
         i = offset - window.base
         if not window.start_offset <= offset <= window.end_offset or window.states[i] != AVAILABLE or window.counts[i]:
             continue
         window.undelivered -= 1
-        if due_ms - wall_ms <= park_from_ms:
+        if due_ms < park_from_ms:
             window.states[i] = AVAILABLE | WAITING
-            waits.begin(offset, now_ms + due_ms - wall_ms)
+            soon.append((offset, due_ms))
         else:
             window.set_code(offset, offset, RecordState.ARCHIVED | PENDING)
             to_park.append(parking.schedule(offset, due_ms))
-    return to_park
+    return to_park, soon

@@ -28,6 +28,7 @@ MEMBERS = ("a", "b", "c")
 LOCK_MS = 100
 PARK_FROM_MS = 50
 LIFE_AHEAD_MS = 1_000_000
+"""How far the broker's time since 1970 is ahead of the engine's clock."""
 READ_AT_ONCE = 3
 _FINAL = (2, 4)
 
@@ -88,6 +89,8 @@ class Job:
     done: bool = False
     given_up: bool = False
     gone: bool = False
+    scheduled_ms: int = 0
+    """On the wall clock."""
 
 
 class World:
@@ -103,7 +106,11 @@ class World:
             redelivery=Redelivery(rnd.choice((30, 60, 300)), 2, 600, 0),
             lock_max_ms=rnd.choice((0, 250)),
             park_from_ms=PARK_FROM_MS,
+            scans=rnd.random() < 0.5,
+            limits_undecided=rnd.random() < 0.5,
         )
+        self.wall_ahead_ms = LIFE_AHEAD_MS
+        self.latest_wall_ms: float = 0
         self.now_ms = 0.0
         self.log_start = self.log_end = self.life = 0
         self.jobs: dict[int, Job] = {}
@@ -136,8 +143,41 @@ class World:
 
     def append(self) -> None:
         for _ in range(self.rnd.randint(1, 8)):
-            self.jobs[self.log_end] = Job()
+            job = self.jobs[self.log_end] = Job()
             self.log_end += 1
+            if self.settings.scans and self.rnd.random() < 0.5:
+                job.scheduled_ms = int(self.wall_ms) + self.rnd.choice((10, 40, 60, 300, 900))
+
+    @property
+    def wall_ms(self) -> float:
+        return self.now_ms + self.wall_ahead_ms
+
+    def step_clock(self) -> None:
+        """Somebody sets the wall clock."""
+        self.wall_ahead_ms += self.rnd.choice((-400, -50, 50, 400))
+        self._look_at_the_clock()
+
+    def _look_at_the_clock(self) -> None:
+        self.latest_wall_ms = max(self.latest_wall_ms, self.wall_ms)
+
+    def _was_due(self, job: Job) -> bool:
+        """At some moment of this life."""
+        return not self.settings.scans or job.scheduled_ms <= self.latest_wall_ms
+
+    def scan(self) -> None:
+        if not self.settings.scans:
+            return
+        self._move_log_start()
+        offset = self.sp.scan_from()
+        if offset is None or offset >= self.log_end:
+            return
+        end = min(self.log_end, offset + self.rnd.choice((1, 3, 20)))
+        due = {each: self.jobs[each].scheduled_ms for each in range(offset, end)}
+        scheduled = [(each, due_ms) for each, due_ms in due.items() if due_ms > self.wall_ms]
+        batches = [(each, each) for each in range(offset, end)]
+        persist = self.sp.scanned(offset, batches, (), scheduled, now_ms=self.now_ms, wall_ms=self.wall_ms)
+        assert self.sp.scan_from() != offset
+        self._began(persist, {}, None)
 
     def fetch(self, member: str | None = None) -> None:
         self._move_log_start()
@@ -177,6 +217,7 @@ class World:
                 assert job.member is None, f"{offset} is held by {job.member}"
                 assert job.due_ms <= self.now_ms, f"{offset} before its time"
                 assert count <= self.settings.delivery_count_limit
+                assert count > 1 or self._was_due(job), f"{offset} before it is due"
                 assert job.least_count < count <= job.count + 1, f"{offset}: delivery {count} after {job.count}"
                 job.count = job.least_count = count
                 job.member, job.deadline_ms = member, self.now_ms + LOCK_MS
@@ -242,6 +283,7 @@ class World:
 
     def wait(self) -> None:
         self.now_ms += self.rnd.choice((1, 10, LOCK_MS // 2, LOCK_MS))
+        self._look_at_the_clock()
         self.expire()
 
     def expire(self) -> None:
@@ -262,7 +304,7 @@ class World:
             self._waits(job)
         assert prolonged == 0
         self._began(persist, {}, None)
-        self.sp.end_waits(self.now_ms, self.now_ms + LIFE_AHEAD_MS)
+        self.sp.end_waits(self.now_ms, self.wall_ms)
 
     def _deadline_of(self, offset: int) -> float:
         if offset in self.parking.entries:
@@ -392,6 +434,7 @@ class World:
     def _forget_life(self) -> None:
         """What an earlier life promised of times counts no more, nor what it had not saved of deliveries."""
         self.life += 1
+        self.latest_wall_ms = self.wall_ms
         for job in self.jobs.values():
             job.member, job.due_ms, job.least_count = None, 0, 0
 
@@ -463,9 +506,11 @@ class World:
             while self.writes:
                 self.settle()
             self.now_ms += LOCK_MS
+            self._look_at_the_clock()
             self.expire()
             for _ in range(4):
                 self.read()
+            self.scan()
             self.fetch("drain")
             self.fetch_parked("drain")
             self.check()
@@ -492,4 +537,7 @@ class World:
     def is_empty(self) -> bool:
         offset = self.sp.offset_to_acquire()
         is_read = offset is None or offset >= self.log_end
+        if self.settings.scans:
+            scan_from = self.sp.scan_from()
+            is_read = is_read and (scan_from is None or scan_from >= self.log_end)
         return is_read and not self.writes and not self.parking.waiting and self.sp.is_settled and not self.sp.has_archiving

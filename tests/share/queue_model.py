@@ -132,12 +132,13 @@ class CheckedQueue:
         rnd = self.rnd
         mode = AcquireMode(rnd.randrange(2))
         max_records = rnd.choice((1, 2, 5, 30))
-        if self.sp.offset_to_acquire() is None:
-            assert self._taken() >= self.settings.max_record_locks
-            assert not any(rec.is_free for rec in self.known.values())
+        offset, is_full = self.sp.offset_to_acquire(), self._taken() >= self.settings.max_record_locks
+        given_back_only = is_full and self.settings.limits_undecided
+        if offset is None:
+            assert is_full
+            assert not any(rec.is_free and (rec.count or not given_back_only) for rec in self.known.values())
             return 0
-        offset = self.sp.next_fetch_offset()
-        self._check_fetch_offset(offset)
+        self._check_fetch_offset(offset, given_back_only=given_back_only)
         if offset < self.log_start:
             self._move_log_start()
             return 0
@@ -166,11 +167,12 @@ class CheckedQueue:
         self._learn_the_rest(mode, batches)
         return taken
 
-    def _check_fetch_offset(self, offset: int) -> None:
+    def _check_fetch_offset(self, offset: int, *, given_back_only: bool) -> None:
         rec = self.known.get(offset)
         assert rec is None or rec.is_free
-        assert all(offset <= other for other, rec in self.known.items() if rec.is_free)
-        assert all(offset <= other for other in self.exists() - self.known.keys() if other >= self.start)
+        assert all(offset <= other for other, rec in self.known.items() if rec.is_free and (rec.count or not given_back_only))
+        if not given_back_only:
+            assert all(offset <= other for other in self.exists() - self.known.keys() if other >= self.start)
 
     def _check_entries(self, entries: Iterable[tuple[int, int, int]], batches: list[tuple[int, int]], member: str) -> int:
         taken, previous = 0, self.start - 1

@@ -1,0 +1,179 @@
+"""What a share-partition has to save: the Persist effects that are under way, what became of them, and what waits for the next one.
+
+SharePartition (share_partition.py) is the only one that is made; its commands end here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from random import random
+from typing import TypeAlias
+
+from kbroker.share.effects import Persist, ShareSettings, StateBatch
+from kbroker.share.held import HeldHere
+from kbroker.share.in_flight import InFlightWindow
+from kbroker.share.parked import Parked, ParkingChange
+from kbroker.share.parked_memory import Entry
+from kbroker.share.parking import Parking, ParkingWrite
+from kbroker.share.record_state import HOLE, PENDING, PENDING_CODES, STATE, WAITING, RecordState, given_back
+from kbroker.share.redelivery import Waits
+from kbroker.share.runs import Runs, joined_runs, size_of
+from kbroker.share.statistics import Counters
+
+_UNDECIDED = frozenset((RecordState.ACQUIRED, HOLE, *PENDING_CODES))
+_new_persist: Callable[
+    [tuple[int, int, int, tuple[StateBatch, ...], int, int, tuple[ParkingChange, ...], int]], Persist
+] = partial(tuple.__new__, Persist)
+"""A Persist without two calls: there is one for each acknowledgement list."""
+
+_Write: TypeAlias = tuple[Runs, Sequence[StateBatch], Sequence[tuple[int, int]], str | None, ParkingWrite | None]
+"""A Persist under way: pending, decided, passed, the holder of what is pending, and what it says of parked records. What was pending
+is final if it succeeds. The others are so in any case and go with the next one if it fails: `decided` is what it says beside the
+pending runs, `passed` what the SPSO that it says has left behind."""
+ParkedPending: TypeAlias = Sequence[tuple[Entry, Parked | None]]
+
+
+class SharePartitionWrites:
+    """See SharePartition."""
+
+    def __init__(self, settings: ShareSettings, *, start_offset: int, state_epoch: int, leader_epoch: int) -> None:
+        self.state_epoch = state_epoch
+        self.leader_epoch = leader_epoch
+        self._settings = settings
+        self._window = InFlightWindow(start_offset)
+        self._writes: dict[int, _Write] = {}
+        self._last_token = 0
+        self._unsaved: Runs = []  # final, but not known to be saved; in order, also what the SPSO has passed since
+        self._waits = Waits()
+        self.parking: Parking | None = None
+        """Where long waits are spent. Set once, before anything else is asked."""
+        self._held: HeldHere | None = None
+        self._counters = Counters()
+
+    @property
+    def settings(self) -> ShareSettings:
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: ShareSettings) -> None:
+        self._settings = settings
+        self._advance()
+
+    def _begin_waits(self, runs: Runs, now_ms: float, *, parks: bool = True) -> list[Parked]:
+        """What came back in these runs is due some time after now. What waits for long is to be parked, if it is saved: its place in the
+        window is final then."""
+        window, redelivery, to_park = self._window, self._settings.redelivery, []
+        if redelivery is None:
+            return []
+        park_from_ms = self._settings.park_from_ms if parks else None
+        for first, last in runs:
+            i, j = first - window.base, last + 1 - window.base
+            for offset, code, count in zip(range(first, last + 1), window.states[i:j], window.counts[i:j], strict=True):
+                if not code & WAITING:
+                    continue
+                wait_ms = redelivery.wait_ms(count, random())
+                if self.parking is not None and park_from_ms is not None and wait_ms > park_from_ms:
+                    window.set_code(offset, offset, RecordState.ARCHIVED | PENDING)
+                    to_park.append(self.parking.park(offset, now_ms + wait_ms, count))
+                else:
+                    self._waits.begin(offset, now_ms + wait_ms)
+        return to_park
+
+    # ---- what became of a Persist ----------------------------------------------------------------------------------
+
+    def persisted(self, token: int) -> None:
+        """The Persist with this token is saved: what it said is final, and the SPSO may move."""
+        pending, decided, _, member_id, parked = self._writes.pop(token)
+        for first, last in pending:
+            self._window.settle(first, last)
+        if parked is not None and self.parking is not None:
+            self.parking.persisted(parked)
+        if self._held is not None and member_id is not None:
+            self._held.add(member_id, -size_of(pending) - (0 if parked is None else len(parked.pending)))
+        for batch in decided:
+            if batch.state == RecordState.ARCHIVING:
+                self._window.settle(batch.first_offset, batch.last_offset)
+        self._advance()
+
+    def persist_failed(self, token: int, *, now_ms: float) -> None:
+        """The Persist with this token is not saved. Records go back to their holder, or to everybody where the lock has run out."""
+        pending, decided, passed, member_id, parked = self._writes.pop(token)
+        self._counters.failed_writes += 1
+        still = 0
+        if parked is not None and self.parking is not None:
+            still = self.parking.failed(parked, now_ms, self._settings, random) - len(parked.pending)
+        unsaved = [*self._unsaved, *passed, *((batch.first_offset, batch.last_offset) for batch in decided)]
+        by_count = given_back(self._settings.delivery_count_limit, waits=self._settings.redelivery is not None)
+        if parked is not None and self.parking is not None:
+            pending = self._put_off_again(pending, self.parking.scheduled_in(parked), now_ms)
+        for first, last in pending:
+            returned = self._window.roll_back(first, last, by_count, now_ms)
+            self._begin_waits(returned, now_ms, parks=False)
+            unsaved += returned
+        if self._held is not None and member_id is not None:
+            still += sum(self._window.count_of((RecordState.ACQUIRED,), *run) for run in self._from_start(pending))
+            self._held.add(member_id, still - size_of(pending))
+        self._unsaved = joined_runs(unsaved)
+        self._advance()
+
+    def _put_off_again(self, pending: Runs, due: Mapping[int, int], now_ms: float) -> Runs:
+        """Scheduled records that could not be parked wait in the window. The other pending runs."""
+        for offset, due_ms in due.items():
+            if self._window.put_off_again(offset):
+                self._waits.begin_until(offset, due_ms, now_ms=now_ms, wall_ms=now_ms)
+        return pending if not due else joined_runs([(o, o) for run in pending for o in range(run[0], run[1] + 1) if o not in due])
+
+    def _persist_best_effort(self, runs: Runs, to_park: Sequence[Parked] = ()) -> Persist:
+        """Save what these are already, and are whether that succeeds or not; but for those that are parked if it does."""
+        self._unsaved = joined_runs([*self._unsaved, *runs])
+        return self._persist(joined_runs([(parked.offset, parked.offset) for parked in to_park]), to_park=to_park)
+
+    def _persist(
+        self, pending: Runs, member_id: str | None = None, parked: ParkedPending = (), to_park: Sequence[Parked] = ()
+    ) -> Persist:
+        """What is pending now, held by the member, and along with it whatever waits to be saved."""
+        window = self._window
+        batches: list[StateBatch] = []
+        for first, last in pending:
+            batches += window.runs(first, last, STATE)
+        decided: Sequence[StateBatch] = ()
+        passed: Sequence[tuple[int, int]] = ()
+        if self._unsaved:
+            decided = list(self._decided(self._unsaved))
+            lowest = self._unsaved[0][0]
+            if lowest < window.start_offset:
+                passed = ((lowest, window.start_offset - 1),)
+            self._unsaved = []
+            batches = sorted([*batches, *decided])
+        token = self._last_token = self._last_token + 1
+        changes: tuple[ParkingChange, ...] = ()
+        parking, write, waiting = self.parking, None, 0
+        if parking is not None and (parked or to_park or parking.has_unsaved):
+            (changes, write), waiting = parking.write(parked, to_park), parking.waiting
+        self._writes[token] = pending, decided, passed, member_id, write
+        said = window.start_offset, window.complete, tuple(batches), self.state_epoch, self.leader_epoch
+        return _new_persist((token, *said, changes, waiting))
+
+    def _decided(self, runs: Runs) -> Iterator[StateBatch]:
+        """The present state of runs from the SPSO on, without what is on its way by other means (held, or pending)."""
+        for first, last in self._from_start(runs):
+            for batch in self._window.runs(first, last):
+                if batch.state not in _UNDECIDED:
+                    yield batch._replace(state=batch.state & STATE)
+
+    def _from_start(self, runs: Runs) -> Runs:
+        """What of the runs is not below the SPSO."""
+        start_offset = self._window.start_offset
+        return [(max(first, start_offset), last) for first, last in runs if last >= start_offset]
+
+    def _advance(self) -> None:
+        window = self._window
+        window.advance()
+        if window.gap_end == window.end_offset and window.in_flight >= self._settings.max_record_locks and not window.has_gap:
+            # Kafka would wait for data beyond the gap window, which the full window does not let in.
+            window.gap_end = -1
+            window.advance()
+
+    def _has(self, *codes: int) -> bool:
+        return self._window.has(codes, self._window.start_offset, self._window.end_offset)
