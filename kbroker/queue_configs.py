@@ -27,6 +27,8 @@ REDELIVERY_JITTER: Final = "kbroker.queue.redelivery.jitter"
 LOCK_MAX: Final = "kbroker.queue.lock.max.ms"
 ASSIGNMENT: Final = "kbroker.queue.assignment"
 IN_FLIGHT_LIMIT: Final = "kbroker.share.in.flight.limit"
+SCHEDULING: Final = "kbroker.queue.scheduling"
+SCHEDULING_MAX_DELAY: Final = "kbroker.queue.scheduling.max.delay.ms"
 PAUSED: Final = "kbroker.queue.paused"
 QUEUE_RETENTION: Final = "kbroker.queue.retention"
 QUEUE_RETENTION_MAX_BYTES: Final = "kbroker.queue.retention.max.bytes"
@@ -124,6 +126,21 @@ QUEUE_CONFIGS: Final = (
         choices=("span", "undecided"),
         doc="What share.partition.max.record.locks counts: all offsets from the first record that is not finished to the last one "
         "that was delivered, as in Kafka, or those of them that are not finished, so that one slow job stops nobody.",
+    ),
+    ConfigDef(
+        name=SCHEDULING,
+        type=ConfigType.BOOLEAN,
+        default="false",
+        doc="Whether records with the header kbroker-deliver-at (milliseconds since 1970, as text) or kbroker-delay-ms are "
+        "delivered when they are due. Ordinary consumers see them at once.",
+    ),
+    ConfigDef(
+        name=SCHEDULING_MAX_DELAY,
+        type=ConfigType.LONG,
+        default=str(365 * _DAY_MS),
+        minimum=1000,
+        maximum=10 * 365 * _DAY_MS,
+        doc="How far ahead a record may be scheduled. What is scheduled for later is delivered then.",
     ),
     ConfigDef(
         name=PAUSED,

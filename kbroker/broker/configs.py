@@ -19,6 +19,7 @@ from kbroker.coordinator.classic_group_api import ClassicGroupSettings
 from kbroker.coordinator.consumer_group_api import ConsumerGroupSettings, MigrationPolicy
 from kbroker.coordinator.offsets_api import OffsetsSettings
 from kbroker.coordinator.share_group_api import ShareGroupSettings
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.queue_configs import (
     ASSIGNMENT,
     IN_FLIGHT_LIMIT,
@@ -31,6 +32,8 @@ from kbroker.queue_configs import (
     REDELIVERY_JITTER,
     REDELIVERY_MAX,
     REDELIVERY_MULTIPLIER,
+    SCHEDULING,
+    SCHEDULING_MAX_DELAY,
     parse_priorities,
 )
 from kbroker.share.dead_letter import Contents, DeadLetterQueue
@@ -41,6 +44,10 @@ from kbroker.storage.spi import Change, StateStore
 
 logger = logging.getLogger(__name__)
 
+NOT_WITHOUT_PARKING = (
+    f"{SCHEDULING} needs a persister and a state storage engine that keep parked records, and one of these does not: "
+    "choose others at start (kbroker.persister, --state-storage)"
+)
 OUT_OF_BOUNDS = "group %s: %s=%s is out of the broker's bounds, %s holds"
 TOO_SHORT = "group %s: members are taken for gone between two heartbeats: %s"
 
@@ -68,6 +75,8 @@ class Configs:
         self._without_own = GroupConfig({}, config)
         self._share_settings: dict[GroupConfig, ShareSettings] = {}  # asked for at every fetch
         self.altering = trio.Lock()
+        self.parks_records = False
+        """Whether the persister, and the store below it, keep parked records."""
         self.on_group_changed: Callable[[str | None], None] = lambda _: None
 
     def statistics(self) -> ConfigsStatistics:
@@ -123,7 +132,10 @@ class Configs:
         return sorted(self._stored)
 
     async def set_group(self, group_id: str, entries: Mapping[str, str]) -> None:
-        """Replace what is set for a group (checked by the caller); durable and in force on return. Raises NoSpace, StoreFailed."""
+        """Replace what is set for a group (checked by the caller); durable and in force on return. Raises NoSpace, StoreFailed, and
+        KafkaError for what this broker's stores cannot do."""
+        if entries.get(SCHEDULING) == "true" and not self.parks_records:
+            raise KafkaError(ErrorCode.invalid_config, NOT_WITHOUT_PARKING)
         await self._save(ConfigKey(ResourceType.GROUP, group_id), entries)
         self._put_group(group_id, entries)
         self.on_group_changed(group_id)
@@ -174,6 +186,8 @@ class Configs:
             lock_max_ms=config[LOCK_MAX],
             park_from_ms=PARK_FROM_MS,
             limits_undecided=config[IN_FLIGHT_LIMIT] == "undecided",
+            scans=config[SCHEDULING] and self.parks_records,
+            max_delay_ms=config[SCHEDULING_MAX_DELAY],
             paused=config[PAUSED],
             priorities=tuple(parse_priorities(config[PRIORITIES]).items()),
         )

@@ -46,7 +46,7 @@ class ParkedReading:
 
     def prepare(self, engine: SharePartition, waiting: int, settings: ShareSettings) -> None:
         """`waiting`: how many are parked, as the persister said. An engine that parks nothing, and never did, is left as it is."""
-        if engine.parking is None and self.is_possible and (waiting or settings.redelivery is not None):
+        if engine.parking is None and self.is_possible and (waiting or settings.redelivery is not None or settings.scans):
             engine.parking = Parking(
                 waiting, leader_epoch=engine.leader_epoch, life_ahead_ms=self._life_ahead_ms, now_ms=now_ms()
             )

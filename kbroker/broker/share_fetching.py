@@ -277,7 +277,7 @@ class ShareFetching:
                 continue  # Others may have acquired its records meanwhile.
             if self._take(partition, loaded, engine, fetch_offset, batches, opener, share_bytes):
                 return True
-            if engine.next_fetch_offset() == fetch_offset:
+            if engine.offset_to_acquire() in (None, fetch_offset):
                 return False
             await trio.lowlevel.checkpoint()  # There were control batches alone, and there may be many.
         return False
@@ -354,6 +354,8 @@ class ShareFetching:
         self, partition: TopicPartition, loaded: LoadedSharePartition, ranges: list[AcquiredRange], records: Sequence[Buffer]
     ) -> None:
         self._broker.share_groups.schedule(loaded)
+        if loaded.scanner is not None:
+            loaded.scanner.wake()
         for first, last, _ in ranges:
             size = last - first + 1
             self._budget -= size

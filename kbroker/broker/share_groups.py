@@ -20,6 +20,7 @@ from kbroker.broker.deadlines import Deadlines, now_ms
 from kbroker.broker.lock_reports import LockReports
 from kbroker.broker.parked_reading import ParkedReading
 from kbroker.broker.partition import Partition
+from kbroker.broker.scanner import Scanner
 from kbroker.broker.share_loading import load_share_partition
 from kbroker.broker.share_records import TakenRecords
 from kbroker.broker.topics import Topics
@@ -63,7 +64,7 @@ class LoadedSharePartition:
 
     __slots__ = (
         "__weakref__", "engine", "error", "gone", "is_parked_turn", "key", "metrics", "partition", "records", "retiring",
-        "scheduled_ms", "to_save", "turns", "waiters",
+        "scanner", "scheduled_ms", "to_save", "turns", "waiters",
     )  # fmt: skip
 
     def __init__(self, key: Key, partition: Partition) -> None:
@@ -77,6 +78,8 @@ class LoadedSharePartition:
         self.waiters = Waiters()
         self.turns = Turns(self)
         self.records = TakenRecords()
+        self.scanner: Waiter | None = None
+        """Of the task that looks at records ahead of the members (scanner.py)."""
         self.is_parked_turn = True
         """Where both are there, members are given parked records and others in turn."""
         self.scheduled_ms = float("inf")
@@ -138,6 +141,7 @@ class ShareGroups:
         self._lock_reports = LockReports(settings, longest_lock_ms)
         self.longest_lock_ms = longest_lock_ms
         self.parked = ParkedReading(persister, self, self._start)
+        self.scanner = Scanner(self, self._start)
         self._loaded: dict[Key, LoadedSharePartition] = {}
         self._groups: dict[str, dict[TopicPartition, LoadedSharePartition]] = {}
         self._nursery: trio.Nursery | None = None
@@ -217,6 +221,7 @@ class ShareGroups:
             loaded.waiters.wake_all()
             self.dead_letters.loaded(loaded)
             self.parked.see_to(loaded)
+            self.scanner.see_to(loaded)
             self.retire(loaded)
 
     def _not_loaded(self, loaded: LoadedSharePartition, error: KafkaError) -> None:
@@ -267,6 +272,8 @@ class ShareGroups:
                 self.unusual.pop(group_id, None)
         loaded.gone = True
         loaded.waiters.wake_all()
+        if loaded.scanner is not None:
+            loaded.scanner.wake()
 
     def forget(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
         """Their state was altered or deleted: fetches that wait, and those to come, load it anew; what members hold is not theirs any
@@ -313,6 +320,7 @@ class ShareGroups:
             if loaded.engine is not None and group_id in (None, group):
                 counted, loaded.engine.settings = loaded.engine.settings.prefetch > 0, self.settings(group)
                 self.parked.prepare(loaded.engine, 0, loaded.engine.settings)
+                self.scanner.see_to(loaded)
                 if counted != (loaded.engine.settings.prefetch > 0):
                     self._count_held(group, loaded.engine)
                 loaded.waiters.wake_all()
@@ -421,6 +429,7 @@ class ShareGroups:
         if engine.parking is not None:
             self.schedule(loaded)
             self.parked.see_to(loaded)
+            self.scanner.see_to(loaded)
         if loaded.retiring:
             self.retire(loaded)
         return error

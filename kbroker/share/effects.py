@@ -101,5 +101,6 @@ class ShareSettings:
     park_from_ms: float | None = None
     limits_undecided: bool = False
     scans: bool = False
+    max_delay_ms: int = 0
     paused: bool = False
     priorities: tuple[tuple[str, int], ...] = ()

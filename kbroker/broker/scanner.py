@@ -1,0 +1,163 @@
+"""Looks at records before members get them, in groups that have `kbroker.queue.scheduling`.
+
+One task for a share-partition in memory goes through its log, ahead of the members: it opens batches,
+finds the headers that schedule records (scheduled_records.py), and tells the engine, which parks what is
+due later. A batch without these headers is not taken apart. It sleeps while members have enough to do,
+and is woken by appends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
+
+from kbroker.broker.deadlines import now_ms
+from kbroker.broker.share_records import Walked, walk
+from kbroker.broker.waiting import Waiter
+from kbroker.clock import wall_clock_ms
+from kbroker.compression import CorruptPayload, TooLarge
+from kbroker.errors import KafkaError, StoreFailed
+from kbroker.records import read_header, records_payload, stored_records
+from kbroker.scheduled_records import MARK, Oddity, schedule_of
+from kbroker.seldom import Seldom
+from kbroker.share.share_partition import SharePartition
+
+if TYPE_CHECKING:
+    from kbroker.broker.share_groups import LoadedSharePartition, ShareGroups
+
+logger = logging.getLogger(__name__)
+
+OFFSETS_A_TURN = 2000
+BYTES_A_TURN = 1 << 20
+_IN_THREAD_FROM_BYTES = 64 << 10
+_RETRY_S = 1.0
+_REPORT_EVERY_S = 60.0
+_MEANING = {
+    Oddity.MALFORMED: "have a schedule that is no number, and were delivered at once",
+    Oddity.TOO_FAR: "were scheduled for later than kbroker.queue.scheduling.max.delay.ms allows, and come earlier",
+}
+
+
+class Schedules(NamedTuple):
+    """Of one batch: offsets of records that are due later, and when; and how many were odd."""
+
+    due: list[tuple[int, int]]
+    odd: Counter[Oddity]
+
+
+def schedules_of(stored: memoryview, wall_ms: int, max_delay_ms: int) -> Schedules:
+    """None of them where the batch cannot be read: that is found out when it is delivered."""
+    due: list[tuple[int, int]] = []
+    odd: Counter[Oddity] = Counter()
+    try:
+        if MARK in bytes(records_payload(stored, read_header(stored))):
+            for record in stored_records(stored):
+                due_ms, oddity = schedule_of(record, wall_ms, max_delay_ms)
+                if due_ms is not None:
+                    due.append((record.offset, due_ms))
+                if oddity is not None:
+                    odd[oddity] += 1
+    except (CorruptPayload, TooLarge):
+        return Schedules([], odd)
+    return Schedules(due, odd)
+
+
+class Scanner:
+    def __init__(self, share_groups: ShareGroups, start: Callable[..., None]) -> None:
+        self._share_groups = share_groups
+        self._start = start
+        self._reports = Seldom(_REPORT_EVERY_S)
+
+    def see_to(self, loaded: LoadedSharePartition) -> None:
+        """It was loaded, its settings were altered, or there is more room."""
+        engine = loaded.engine
+        if engine is None or engine.parking is None:
+            return
+        if loaded.scanner is not None:
+            loaded.scanner.wake()
+        elif engine.settings.scans:
+            loaded.scanner = Waiter()
+            self._start(self._work, loaded, engine)
+
+    async def _work(self, loaded: LoadedSharePartition, engine: SharePartition) -> None:
+        waiter = loaded.scanner
+        assert waiter is not None
+        known: dict[tuple[int, int], Schedules] = {}
+        loaded.partition.waiters.add(waiter)
+        try:
+            while not loaded.gone and engine.settings.scans and not loaded.partition.deleted:
+                waiter.rearm()
+                try:
+                    has_more = await self._turn(loaded, engine, known)
+                except (KafkaError, StoreFailed) as error:
+                    logger.warning("the scan of share-partition %s for scheduled records has to wait: %s", loaded.key, error)
+                    await trio.sleep(_RETRY_S)
+                    continue
+                if has_more:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    known.clear()
+                    await waiter.wait()
+        finally:
+            loaded.partition.waiters.discard(waiter)
+            loaded.scanner = None
+
+    async def _turn(
+        self, loaded: LoadedSharePartition, engine: SharePartition, known: dict[tuple[int, int], Schedules]
+    ) -> bool:
+        """False: there is nothing to be done for now. Raises KafkaError and StoreFailed."""
+        partition, end_offset = loaded.partition, loaded.partition.high_watermark
+        if engine.start_offset < partition.log_start_offset:
+            self._share_groups.save_later(loaded, engine.log_start_moved(partition.log_start_offset))
+        offset = engine.scan_from()
+        if offset is None or offset >= end_offset:
+            return False
+        views = await partition.read(offset, max_bytes=BYTES_A_TURN, end_offset=end_offset)
+        batches = walk(views, offset, OFFSETS_A_TURN, end_offset)
+        if not batches:
+            return False
+        due = await self._schedules(loaded.key[0], batches, engine.settings.max_delay_ms, known)
+        if loaded.gone or engine.scan_from() != offset:
+            return True  # Somebody else has moved the window meanwhile.
+        last = offset + OFFSETS_A_TURN - 1
+        data = [(batch[0], min(batch[1], last)) for batch in batches if not batch[2] and batch[0] <= last]
+        control = [(batch[0], min(batch[1], last)) for batch in batches if batch[2] and batch[0] <= last]
+        scheduled = [each for each in due if offset <= each[0] <= last]
+        persist = engine.scanned(offset, data, control, scheduled, now_ms=now_ms(), wall_ms=wall_clock_ms())
+        self._share_groups.schedule(loaded)
+        loaded.waiters.wake_all()
+        if persist is not None and (error := await self._share_groups.save(loaded, persist)) is not None:
+            raise error
+        return True
+
+    async def _schedules(
+        self, group_id: str, batches: list[Walked], max_delay_ms: int, known: dict[tuple[int, int], Schedules]
+    ) -> list[tuple[int, int]]:
+        """A long batch takes several turns, and is opened in the first."""
+        due: list[tuple[int, int]] = []
+        keys = []
+        for base_offset, _, is_control, view, start, end in batches:
+            if is_control:
+                continue
+            key = base_offset, read_header(view, start).crc
+            keys.append(key)
+            if key not in known:
+                arguments = view[start:end], wall_clock_ms(), max_delay_ms
+                if end - start < _IN_THREAD_FROM_BYTES:
+                    known[key] = schedules_of(*arguments)
+                else:
+                    known[key] = await trio.to_thread.run_sync(schedules_of, *arguments)
+                self._report(group_id, known[key].odd)
+            due += known[key].due
+        for key in known.keys() - set(keys[-1:]):
+            del known[key]
+        return due
+
+    def _report(self, group_id: str, odd: Counter[Oddity]) -> None:
+        for oddity, number in odd.items():
+            if self._reports.times((group_id, oddity), trio.current_time()):
+                logger.warning("%d records for share group %s %s", number, group_id, _MEANING[oddity])

@@ -1,0 +1,192 @@
+"""Records that are delivered when they are due: `kbroker.queue.scheduling`."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from kbroker import clock
+from kbroker.broker import scanner
+from kbroker.clock import wall_clock_ms
+from kbroker.compression import Codec
+from kbroker.records import NO_TIMESTAMP, Record, build_batch
+from kbroker.scheduled_records import Oddity, Schedule, schedule_of
+from tests.api.conftest import Client, Connect
+from tests.api.share_consumers import ACCEPT, RELEASE, Member, acquired, prepare, sent, set_up_group
+from tests.api.test_parked_records import engine_of, parked
+from tests.api.test_work_queue import FAST, heartbeat, lag
+
+SETTINGS = {
+    "kbroker.queue.scheduling": "true",
+    "kbroker.share.in.flight.limit": "undecided",
+    "kbroker.queue.redelivery.delay.ms": "10",
+    "kbroker.queue.redelivery.jitter": "0",
+}
+NOW, DAY = 1_700_000_000_000, 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("headers", "schedule"),
+    [
+        ((), Schedule(None)),
+        ((("other", b"1"),), Schedule(None)),
+        ((("kbroker-delay-ms", b"500"),), Schedule(NOW + 400)),
+        ((("kbroker-delay-ms", b"99"),), Schedule(None)),
+        ((("kbroker-deliver-at", str(NOW + 7).encode()),), Schedule(NOW + 7)),
+        ((("kbroker-deliver-at", b"7"),), Schedule(None)),
+        ((("kbroker-deliver-at", str(NOW + 7).encode()), ("kbroker-delay-ms", b"500")), Schedule(NOW + 7)),
+        ((("kbroker-delay-ms", b"500"), ("kbroker-delay-ms", b"600")), Schedule(NOW + 500)),
+        ((("kbroker-delay-ms", b"soon"),), Schedule(None, Oddity.MALFORMED)),
+        ((("kbroker-delay-ms", b"-5"),), Schedule(None, Oddity.MALFORMED)),
+        ((("kbroker-delay-ms", None),), Schedule(None, Oddity.MALFORMED)),
+        ((("kbroker-delay-ms", b"9" * 30),), Schedule(None, Oddity.MALFORMED)),
+        ((("kbroker-delay-ms", str(2 * DAY).encode()),), Schedule(NOW + DAY, Oddity.TOO_FAR)),
+    ],
+)
+def test_what_headers_say(headers: tuple[tuple[str, bytes | None], ...], schedule: Schedule) -> None:
+    assert schedule_of(Record(0, NOW - 100, None, b"", headers), NOW, DAY) == schedule
+
+
+def test_a_record_without_a_timestamp_counts_from_now() -> None:
+    record = Record(0, NO_TIMESTAMP, None, b"", (("kbroker-delay-ms", b"500"),))
+    assert schedule_of(record, NOW, DAY) == Schedule(NOW + 500)
+
+
+async def send(client: Client, *delays_ms: int | None, codec: Codec = Codec.NONE) -> None:
+    """One batch."""
+    now = wall_clock_ms()
+    headers = [() if delay_ms is None else (("kbroker-delay-ms", str(delay_ms).encode()),) for delay_ms in delays_ms]
+    await client.append_raw("orders", build_batch([Record(0, now, None, b"x", each) for each in headers], codec=codec))
+
+
+async def take(member: Member, key: object, wait_ms: int = 5000) -> list[tuple[int, int, int]]:
+    """What a fetch gives, and its answer is that it is all done."""
+    answer = await member.fetch([key] if member.epoch == 0 else (), wait_ms=wait_ms, share_acquire_mode=1)
+    taken = acquired(answer)
+    assert sent(answer) == [offset for first, last, _ in taken for offset in range(first, last + 1)]
+    if taken:
+        await member.acknowledge({key: [(first, last, [ACCEPT]) for first, last, _ in taken]})
+    return taken
+
+
+class TestScheduled:
+    @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+    async def test_each_comes_when_it_is_due(self, connect: Connect, every_engine: str, codec: Codec) -> None:
+        async with connect(every_engine, config=FAST) as client:
+            key = await prepare(client)
+            await set_up_group(client, SETTINGS)
+            await heartbeat(client, "m1", 0)
+            began = wall_clock_ms()
+            await send(client, 1500, None, 300, None, codec=codec)
+            member = Member(client, "m1")
+            due = {0: 1500, 1: 0, 2: 300, 3: 0}
+            order = []
+            while len(order) < 4:
+                for first, last, count in await take(member, key):
+                    assert count == 1
+                    order += range(first, last + 1)
+                    assert all(wall_clock_ms() - began >= due[offset] for offset in range(first, last + 1))
+            assert order == [1, 3, 2, 0]
+            assert (await lag(client), parked(client, key)) == (0, 0)
+            assert engine_of(client, key).start_offset == 4
+
+    async def test_it_survives_a_restart(self, connect: Connect, every_engine: str) -> None:
+        async with connect(every_engine, config=FAST) as client:
+            key = await prepare(client)
+            await set_up_group(client, SETTINGS)
+            await heartbeat(client, "m1", 0)
+            began = wall_clock_ms()
+            await send(client, None, 2500, 3_600_000, 2500)
+            member = Member(client, "m1")
+            assert await take(member, key) == [(0, 0, 1)]
+            assert await take(member, key, 50) == []
+            assert (await lag(client), parked(client, key)) == (3, 3)
+        async with connect(every_engine, config=FAST) as client:
+            member = Member(client, "m2")
+            assert await lag(client) == 3
+            assert await take(member, key) == [(1, 1, 1), (3, 3, 1)]
+            assert wall_clock_ms() - began >= 2500
+            assert (await lag(client), parked(client, key)) == (1, 1)
+
+    async def test_many_of_later_stand_before_nobody(self, connect: Connect, every_engine: str) -> None:
+        async with connect(every_engine, config=FAST) as client:
+            key = await prepare(client)
+            await set_up_group(client, SETTINGS)
+            for _ in range(10):
+                await send(client, *[3_600_000] * 900)
+            await send(client, None)
+            member = Member(client, "m1")
+            assert await take(member, key, 30_000) == [(9000, 9000, 1)]
+            assert parked(client, key) == 9000
+            assert engine_of(client, key).start_offset == 9001, "nothing holds the window back"
+
+    async def test_a_clock_that_is_set(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A schedule follows the wall clock, one day ahead and back."""
+        step = [0]
+        real = clock.wall_clock_ms
+        for module in ("kbroker.broker.scanner", "kbroker.broker.share_groups"):
+            monkeypatch.setattr(f"{module}.wall_clock_ms", lambda: real() + step[0])
+        async with connect(config=FAST) as client:
+            key = await prepare(client)
+            await set_up_group(client, SETTINGS)
+            await send(client, 20 * 3_600_000, 50 * 3_600_000)
+            member = Member(client, "m1")
+            assert await take(member, key, 100) == []
+            assert parked(client, key) == 2
+            step[0] = DAY
+            assert await take(member, key) == [(0, 0, 1)]
+            step[0] = -DAY
+            assert await take(member, key, 1500) == []
+
+    async def test_a_scheduled_record_comes_back_as_others_do(self, connect: Connect) -> None:
+        async with connect(config=FAST) as client:
+            key = await prepare(client)
+            await set_up_group(client, {**SETTINGS, "share.delivery.count.limit": "3"})
+            await send(client, 1200)
+            member = Member(client, "m1")
+            for delivery in (1, 2, 3):
+                assert acquired(await member.fetch([key] if delivery == 1 else (), wait_ms=5000)) == [(0, 0, delivery)]
+                await member.acknowledge({key: [(0, 0, [RELEASE])]})
+            assert await take(member, key, 100) == []
+            assert parked(client, key) == 0
+
+    async def test_without_the_setting_they_come_at_once(self, connect: Connect) -> None:
+        async with connect(config=FAST) as client:
+            key = await prepare(client)
+            await send(client, 3_600_000)
+            assert await take(Member(client, "m1"), key) == [(0, 0, 1)]
+
+    async def test_it_is_switched_on_and_off_while_members_wait(self, connect: Connect) -> None:
+        async with connect(config=FAST) as client:
+            key = await prepare(client)
+            member = Member(client, "m1")
+            assert await take(member, key, 10) == []
+            await set_up_group(client, SETTINGS)
+            await send(client, 3_600_000, None)
+            assert await take(member, key) == [(1, 1, 1)]
+            await set_up_group(client, {"kbroker.queue.scheduling": "false"})
+            await send(client, 3_600_000)
+            assert await take(member, key) == [(2, 2, 1)]
+            assert parked(client, key) == 1, "what is parked stays so until it is due"
+
+    async def test_odd_headers_are_delivered_and_said(self, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+        async with connect(config=FAST) as client:
+            key = await prepare(client)
+            await set_up_group(client, SETTINGS)
+            record = Record(0, wall_clock_ms(), None, b"x", (("kbroker-delay-ms", b"soon"),))
+            await client.append_raw("orders", build_batch([record, record]))
+            assert await take(Member(client, "m1"), key) == [(0, 1, 1)]
+            assert "2 records for share group g1 have a schedule that is no number" in caplog.text
+
+    async def test_a_long_batch_takes_turns(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(scanner, "OFFSETS_A_TURN", 7)
+        async with connect(config=FAST) as client:
+            key = await prepare(client)
+            await set_up_group(client, SETTINGS)
+            await send(client, *[3_600_000 if index % 3 else None for index in range(100)], codec=Codec.ZSTD)
+            member, taken = Member(client, "m1"), []
+            with trio.fail_after(20):
+                while len(taken) < 34:
+                    taken += [offset for first, last, _ in await take(member, key) for offset in range(first, last + 1)]
+            assert taken == list(range(0, 100, 3))
+            assert parked(client, key) == 66
