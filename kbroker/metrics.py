@@ -136,6 +136,7 @@ ENGINE_COUNTERS = (
     "redeliveries",
     "lock_timeouts",
     "prolonged_locks",
+    "delayed_deliveries",
     "failed_writes",
     "rejected",
     "exhausted",

@@ -196,6 +196,27 @@ async def long_jobs(world: World) -> None:
     await member.fetch(epoch=-1)
 
 
+async def jobs_that_wait(world: World) -> None:
+    """A record that is released, and parked for a second."""
+    topic = await world.client.create_topic("later")
+    await world.client.append("later", 1)
+    configs = {"share.auto.offset.reset": "earliest", "kbroker.queue.redelivery.delay.ms": "1100"}
+    await set_up_group(world.client, configs, "later")
+    await initialize(world.client, topic.topic_id, 1, "later")
+    member = Member(world.client.another(1004), "L2", "later")
+    key = (topic.topic_id, 0)
+    assert acquired(await member.fetch([key], wait_ms=5000)) == [(0, 0, 1)]
+    await member.acknowledge({key: [(0, 0, [RELEASE])]})
+    samples = await world.scrape()
+    labels = (("group", "later"), ("partition", "0"), ("topic", "later"))
+    assert samples["kbroker_share_partition_records"][(*labels[:2], ("state", "parked"), labels[2])] == 1
+    assert 0 < samples["kbroker_share_partition_next_due_seconds"][labels] <= 1.3
+    assert samples["kbroker_share_partition_lag"][labels] == 1
+    assert acquired(await member.fetch(wait_ms=10_000)) == [(0, 0, 2)]
+    assert (await world.scrape())["kbroker_share_partition_delayed_deliveries_total"][labels] == 1
+    await member.fetch(acks={key: [(0, 0, [ACCEPT])]}, epoch=-1)
+
+
 async def parts_of_compressed_batches(world: World) -> None:
     """Two of one, then one of another that nobody can open."""
     client = world.client
@@ -256,6 +277,7 @@ STEPS: tuple[Callable[[World], Awaitable[None]], ...] = (
     parts_of_compressed_batches,
     consuming,
     long_jobs,
+    jobs_that_wait,
     housekeeping,
 )
 

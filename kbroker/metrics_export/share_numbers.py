@@ -43,6 +43,7 @@ _COUNTERS = {
     "redeliveries": "kbroker_share_partition_redeliveries_total",
     "lock_timeouts": "kbroker_share_partition_lock_timeouts_total",
     "prolonged_locks": "kbroker_share_partition_prolonged_locks_total",
+    "delayed_deliveries": "kbroker_share_partition_delayed_deliveries_total",
     "failed_writes": "kbroker_share_partition_failed_saves_total",
     "dead_lettered": "kbroker_share_partition_dead_lettered_total",
 }
@@ -164,7 +165,8 @@ class _Turn:
         for state, count in (
             ("available", found.available),
             ("waiting", found.waiting),
-            ("acquired", found.acquired),
+            ("parked", found.parked - found.parked_held),
+            ("acquired", found.acquired + found.parked_held),
             ("saving", found.pending),
             ("archiving", found.archiving),
             ("done", found.acknowledged + found.archived),
@@ -174,8 +176,14 @@ class _Turn:
         left = what_is_left(found.start_offset, found.delivery_complete_count, log_start_offset, end_offset, engine.stands_from)
         if in_log is not None:
             left = left._replace(lag=left.lag - in_log.count_own_offsets(place.key, max(found.start_offset, log_start_offset)))
-        parked = await parked_left(self._broker.persister, place.group_id, place.key, log_start_offset)
-        await self._add_position(place, found.start_offset, with_parked(left, parked, is_known=True))
+        if found.parked:
+            persister = self._broker.persister
+            parked = await parked_left(persister, place.group_id, place.key, log_start_offset, with_due=True)
+            left = with_parked(left, parked, is_known=True)
+            if parked.next_due_ms is not None:
+                due_s = (parked.next_due_ms - self._now_ms) / 1000
+                self._scrape.add("kbroker_share_partition_next_due_seconds", due_s, labels)
+        await self._add_position(place, found.start_offset, left)
 
     async def _add_unloaded(self, group_id: str, places: Sequence[_Place]) -> None:
         """Some share-partitions that are not in memory."""

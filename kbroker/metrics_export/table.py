@@ -314,7 +314,12 @@ SHARE_PARTITIONS = Section(
         _gauge(
             "share_partition_records", f"{_PARTITION} state", "",
             "Records among them by `state`: available (came back, or read with a batch of which only a part was handed out), "
-            "waiting (for its redelivery), acquired, saving, archiving (waits for its dead letter), done.",
+            "waiting (for its redelivery), acquired, saving, archiving (waits for its dead letter), done. Beside them parked: those "
+            "that wait for longer, outside. Parked ones that are acquired count as acquired.",
+        ),
+        _gauge(
+            "share_partition_next_due_seconds", _PARTITION, "",
+            "Time until the next parked record is due; below 0 while it waits for a consumer. Only where records are parked.",
         ),
         _counter("share_partition_deliveries", _PARTITION, "", "Records handed out, each time counted."),
         _counter("share_partition_redeliveries", _PARTITION, "", "Of these, those that were handed out before."),
@@ -326,6 +331,7 @@ SHARE_PARTITIONS = Section(
             "share_partition_prolonged_locks", _PARTITION, "",
             "Locks of records that the broker prolonged for a consumer that is alive (kbroker.queue.lock.max.ms), each time counted.",
         ),
+        _counter("share_partition_delayed_deliveries", _PARTITION, "", "Deliveries of records that were parked until they were due."),
         _counter(
             "share_partition_archived", f"{_PARTITION} cause", "",
             "Records given up, by `cause`: `rejected` by a consumer, `exhausted` at the delivery limit.",

@@ -263,6 +263,7 @@ class SharePartition(SharePartitionWrites):
         taken = sum(last - first + 1 for first, last, _ in ranges)
         self._counters.redeliveries += sum(last - first + 1 for first, last, count in ranges if count > 1)
         self._counters.acquired_records += taken
+        self._counters.delayed_deliveries += taken
         if self._held is not None and taken:
             self._held.add(member_id, taken)
         return ranges

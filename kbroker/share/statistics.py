@@ -38,6 +38,7 @@ class SharePartitionStatistics:
     redeliveries: int
     lock_timeouts: int
     prolonged_locks: int
+    delayed_deliveries: int
     failed_writes: int
     rejected: int
     exhausted: int
@@ -52,6 +53,7 @@ class Counters:
     redeliveries: int = 0
     lock_timeouts: int = 0
     prolonged_locks: int = 0
+    delayed_deliveries: int = 0
     failed_writes: int = 0
     dead_lettered: int = 0
 
@@ -85,6 +87,7 @@ def statistics_of(
         redeliveries=counters.redeliveries,
         lock_timeouts=counters.lock_timeouts,
         prolonged_locks=counters.prolonged_locks,
+        delayed_deliveries=counters.delayed_deliveries,
         failed_writes=counters.failed_writes,
         rejected=window.rejected + (0 if parking is None else parking.rejected),
         exhausted=window.exhausted + (0 if parking is None else parking.exhausted),
