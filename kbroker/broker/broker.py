@@ -166,6 +166,7 @@ class Broker:
             settings=self.configs.share_settings,
             reset_policy=self.configs.reset_policy,
             longest_lock_ms=lambda: self.config["group.share.max.record.lock.duration.ms"],
+            flush=self.state.flush,
         )
 
     def _group_settings_changed(self, group_id: str | None) -> None:

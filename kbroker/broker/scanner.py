@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import trio
@@ -20,10 +20,11 @@ from kbroker.broker.share_records import Walked, walk
 from kbroker.broker.waiting import Waiter
 from kbroker.clock import wall_clock_ms
 from kbroker.compression import CorruptPayload, TooLarge
-from kbroker.errors import KafkaError, StoreFailed
+from kbroker.errors import KafkaError, NoSpace, StoreFailed
 from kbroker.records import read_header, records_payload, stored_records
 from kbroker.scheduled_records import MARK, Oddity, schedule_of
 from kbroker.seldom import Seldom
+from kbroker.share.effects import Persist
 from kbroker.share.share_partition import SharePartition
 
 if TYPE_CHECKING:
@@ -67,8 +68,9 @@ def schedules_of(stored: memoryview, wall_ms: int, max_delay_ms: int) -> Schedul
 
 
 class Scanner:
-    def __init__(self, share_groups: ShareGroups, start: Callable[..., None]) -> None:
+    def __init__(self, share_groups: ShareGroups, start: Callable[..., None], flush: Callable[[], Awaitable[None]]) -> None:
         self._share_groups = share_groups
+        self._flush = flush
         self._start = start
         self._reports = Seldom(_REPORT_EVERY_S)
 
@@ -93,7 +95,7 @@ class Scanner:
                 waiter.rearm()
                 try:
                     has_more = await self._turn(loaded, engine, known)
-                except (KafkaError, StoreFailed) as error:
+                except (KafkaError, NoSpace, StoreFailed) as error:
                     logger.warning("the scan of share-partition %s for scheduled records has to wait: %s", loaded.key, error)
                     await trio.sleep(_RETRY_S)
                     continue
@@ -113,6 +115,9 @@ class Scanner:
         partition, end_offset = loaded.partition, loaded.partition.high_watermark
         if engine.start_offset < partition.log_start_offset:
             self._share_groups.save_later(loaded, engine.log_start_moved(partition.log_start_offset))
+        persist = engine.park_again(wall_clock_ms())
+        if persist is not None:
+            await self._save(loaded, persist)
         offset = engine.scan_from()
         if offset is None or offset >= end_offset:
             return False
@@ -130,9 +135,15 @@ class Scanner:
         persist = engine.scanned(offset, data, control, scheduled, now_ms=now_ms(), wall_ms=wall_clock_ms())
         self._share_groups.schedule(loaded)
         loaded.waiters.wake_all()
-        if persist is not None and (error := await self._share_groups.save(loaded, persist)) is not None:
-            raise error
+        if persist is not None:
+            await self._save(loaded, persist)
         return True
+
+    async def _save(self, loaded: LoadedSharePartition, persist: Persist) -> None:
+        """Synced on return, so that a scan cannot outrun a store that keeps the latest in memory. Raises KafkaError, StoreFailed."""
+        if (error := await self._share_groups.save(loaded, persist)) is not None:
+            raise error
+        await self._flush()
 
     async def _schedules(
         self, group_id: str, batches: list[Walked], max_delay_ms: int, known: dict[tuple[int, int], Schedules]

@@ -9,7 +9,7 @@ stays until nobody holds a record of it and everything is saved.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias
@@ -119,7 +119,7 @@ class ShareGroupsStatistics:
 
 class ShareGroups:
     """`settings(group_id)` and `reset_policy(group_id)` give the group's effective configs. `longest_lock_ms()`:
-    the broker's bound of lock durations."""
+    the broker's bound of lock durations. `flush` syncs the state store."""
 
     def __init__(
         self,
@@ -131,6 +131,7 @@ class ShareGroups:
         settings: Callable[[str], ShareSettings],
         reset_policy: Callable[[str], str],
         longest_lock_ms: Callable[[], int],
+        flush: Callable[[], Awaitable[None]],
     ) -> None:
         self._topics = topics
         self._persister = persister
@@ -141,7 +142,7 @@ class ShareGroups:
         self._lock_reports = LockReports(settings, longest_lock_ms)
         self.longest_lock_ms = longest_lock_ms
         self.parked = ParkedReading(persister, self, self._start)
-        self.scanner = Scanner(self, self._start)
+        self.scanner = Scanner(self, self._start, flush)
         self._loaded: dict[Key, LoadedSharePartition] = {}
         self._groups: dict[str, dict[TopicPartition, LoadedSharePartition]] = {}
         self._nursery: trio.Nursery | None = None

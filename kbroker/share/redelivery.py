@@ -10,6 +10,7 @@ Only short waits stay in the window: a record that waits is in flight, and holds
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from math import ceil
 from typing import Final, NamedTuple
 
 LOOK_AT_THE_CLOCK_MS: Final = 1000
@@ -62,6 +63,15 @@ class Waits:
         """The record is due at that time of the wall clock, which shows `wall_ms`."""
         self._until[offset] = until_ms
         self.begin(offset, now_ms + min(max(0, until_ms - wall_ms), LOOK_AT_THE_CLOCK_MS))
+
+    def scheduled_from(self, from_ms: float) -> list[tuple[int, int]]:
+        """Of the records that wait for the wall clock, (offset, due) of those that are due then or later."""
+        return [(offset, ceil(until_ms)) for offset, until_ms in self._until.items() if until_ms >= from_ms]
+
+    def end(self, offset: int) -> None:
+        """It waits no more, or elsewhere."""
+        self._due.pop(offset, None)
+        self._until.pop(offset, None)
 
     def due_ms(self, offset: int) -> float | None:
         return self._due.get(offset)

@@ -15,7 +15,9 @@ from kbroker.share.in_flight import AVAILABLE, MAX_SPAN, InFlightWindow
 from kbroker.share.parked import Parked
 from kbroker.share.parking import Parking
 from kbroker.share.record_state import HOLE, PENDING, WAITING, RecordState
+from kbroker.share.redelivery import Waits
 
+_AT_ONCE = 2000
 _ENOUGH = 20_000
 """So many that nobody has had yet: members have enough to do."""
 
@@ -51,6 +53,17 @@ def _fill_holes(window: InFlightWindow, first: int, last: int) -> None:
         size = len(window.states[i:j]) - len(window.states[i:j].lstrip(bytes([HOLE])))
         window.place(window.base + i, window.base + i + size - 1, window.base + i - 1, 0)
         i += size
+
+
+def park_again(window: InFlightWindow, parking: Parking, waits: Waits, park_from_ms: float) -> list[Parked]:
+    """Records that wait in the window since they could not be parked."""
+    to_park = []
+    for offset, due_ms in waits.scheduled_from(park_from_ms)[:_AT_ONCE]:
+        if window.start_offset <= offset <= window.end_offset and window.states[offset - window.base] == WAITING:
+            window.set_code(offset, offset, RecordState.ARCHIVED | PENDING)
+            waits.end(offset)
+            to_park.append(parking.schedule(offset, due_ms))
+    return to_park
 
 
 def put_off(

@@ -349,6 +349,13 @@ class SharePartition(SharePartitionWrites):
         is_full = not settings.limits_undecided and window.in_flight >= settings.max_record_locks
         return None if offset is None or (is_full and offset >= window.unread_from) else offset
 
+    def park_again(self, wall_ms: float) -> Persist | None:
+        """What scanned() said was not saved: once more. None: nothing is left to be parked."""
+        if self.parking is None:
+            return None
+        to_park = scanning.park_again(self._window, self.parking, self._waits, wall_ms + (self._settings.park_from_ms or 0))
+        return self._persist_best_effort([], to_park) if to_park else None
+
     def scanned(
         self,
         offset: int,

@@ -92,6 +92,7 @@ class World:
             settings=lambda _: ShareSettings(),
             reset_policy=lambda _: "earliest",
             longest_lock_ms=lambda: 60_000,
+            flush=trio.lowlevel.checkpoint,
         )
         self.group_ids = GroupIds()
         self.settings = ShareGroupSettings()

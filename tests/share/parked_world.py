@@ -168,6 +168,7 @@ class World:
         if not self.settings.scans:
             return
         self._move_log_start()
+        self._began(self.sp.park_again(self.wall_ms), {}, None)
         offset = self.sp.scan_from()
         if offset is None or offset >= self.log_end:
             return
