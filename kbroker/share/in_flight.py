@@ -438,6 +438,14 @@ class InFlightWindow:
         self.available_from = min(self.available_from, offset)
         return True
 
+    def wait(self, offset: int) -> bool:
+        """It waits, if it is AVAILABLE or waits already."""
+        i = offset - self.base
+        if self.states[i] not in (AVAILABLE, WAITING):
+            return False
+        self.states[i] = WAITING
+        return True
+
     def put_off_again(self, offset: int) -> bool:
         """It was to be parked before anybody had it, and that was not saved: it waits here. False: it is not in the window any more."""
         if not self.states or not self.start_offset <= offset <= self.end_offset:

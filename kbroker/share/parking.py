@@ -436,6 +436,11 @@ class Parking(ParkedMemory):
         """Records of a write that nobody had yet, with their due times."""
         return {parked.offset: parked.due_ms for parked, _ in write.new if parked.lane is Lane.SCHEDULE}
 
+    def redeliveries_in(self, write: ParkingWrite) -> dict[int, float]:
+        """Records of a write that come from the window for their redelivery, with their due times on the engine's clock."""
+        ahead_ms = self._ahead_ms[Lane.REDELIVERY]
+        return {parked.offset: parked.due_ms - ahead_ms for parked, _ in write.new if parked.lane is Lane.REDELIVERY}
+
     def _unmark(self, offset: int) -> None:
         left = self._leaving[offset] - 1
         if left:

@@ -105,17 +105,28 @@ class SharePartitionWrites:
             still = self.parking.failed(parked, now_ms, self._settings, random) - len(parked.pending)
         unsaved = [*self._unsaved, *passed, *((batch.first_offset, batch.last_offset) for batch in decided)]
         by_count = given_back(self._settings.delivery_count_limit, waits=self._settings.redelivery is not None)
+        due: Mapping[int, float] = {}
         if parked is not None and self.parking is not None:
             pending = self._put_off_again(pending, self.parking.scheduled_in(parked), now_ms)
+            due = self.parking.redeliveries_in(parked)
         for first, last in pending:
             returned = self._window.roll_back(first, last, by_count, now_ms)
             self._begin_waits(returned, now_ms, parks=False)
+            if due:
+                self._wait_here(returned, due)
             unsaved += returned
         if self._held is not None and member_id is not None:
             still += sum(self._window.count_of((RecordState.ACQUIRED,), *run) for run in self._from_start(pending))
             self._held.add(member_id, still - size_of(pending))
         self._unsaved = joined_runs(unsaved)
         self._advance()
+
+    def _wait_here(self, returned: Runs, due: Mapping[int, float]) -> None:
+        """Records that could not be parked wait in the window, until the time that was drawn for them."""
+        for first, last in returned:
+            for offset in range(first, last + 1):
+                if offset in due and self._window.wait(offset):
+                    self._waits.begin(offset, due[offset])
 
     def _put_off_again(self, pending: Runs, due: Mapping[int, int], now_ms: float) -> Runs:
         """Scheduled records that could not be parked wait in the window. The other pending runs."""

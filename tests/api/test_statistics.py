@@ -18,6 +18,7 @@ ELSEWHERE = {
     "options": "what the broker was started with",
     "config": "its altered settings are counted by `configs`",
     "persister": "the share state, or a plugin",
+    "held_logs": "asks the persister, and keeps nothing",
     "metrics": "nothing but numbers itself",
 }
 

@@ -62,8 +62,9 @@ def row(stored: dict[str, str], broker: BrokerConfig, name: str) -> ConfigRow:
 
 
 def test_all_of_kafkas_topic_settings_are_known() -> None:
-    """And one of kbroker's own."""
-    assert [row.name for row in describe(Scope.TOPIC, {}, DEFAULTS)] == sorted([*KAFKA_NAMES, "kbroker.payload.check"])
+    """And some of kbroker's own."""
+    own = ["kbroker.payload.check", "kbroker.queue.retention", "kbroker.queue.retention.max.bytes"]
+    assert [row.name for row in describe(Scope.TOPIC, {}, DEFAULTS)] == sorted([*KAFKA_NAMES, *own])
 
 
 @pytest.mark.parametrize("each", TOPIC_CONFIGS.values(), ids=lambda each: each.name)

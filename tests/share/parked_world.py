@@ -11,7 +11,7 @@ that is lost.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from kbroker.errors import ErrorCode, KafkaError
@@ -267,8 +267,20 @@ class World:
         self._began(persist, said, member)
 
     def _waits(self, job: Job) -> None:
-        assert self.settings.redelivery is not None
-        job.due_ms = self.now_ms + self.settings.redelivery.wait_ms(job.count, 0)
+        redelivery = self.settings.redelivery
+        job.due_ms = self.now_ms + (0 if redelivery is None else redelivery.wait_ms(job.count, 0))
+
+    def configure(self) -> None:
+        """Settings are altered: what waits goes on waiting."""
+        rnd = self.rnd
+        self.settings = self.sp.settings = replace(
+            self.settings,
+            redelivery=rnd.choice((None, Redelivery(30, 2, 600, 0), Redelivery(60, 1, 60, 0), Redelivery(300, 2, 600, 0))),
+            park_from_ms=rnd.choice((None, PARK_FROM_MS, PARK_FROM_MS)),
+            max_record_locks=rnd.choice((6, 30)),
+            limits_undecided=rnd.random() < 0.5,
+            lock_max_ms=rnd.choice((0, 250)),
+        )
 
     def release(self) -> None:
         member = self.rnd.choice(MEMBERS)
@@ -385,7 +397,7 @@ class World:
             self.store.keep_parked(failed[0][0])
         for persist, said, holder in failed:
             self.sp.persist_failed(persist.token, now_ms=self.now_ms)
-            for offset in said:
+            for offset, ack_type in said.items():
                 job = self.jobs[offset]
                 if job.gone:
                     job.member = None
@@ -393,7 +405,8 @@ class World:
                     job.member, job.due_ms = holder, 0
                 else:
                     job.member = None
-                    self._waits(job)
+                    if ack_type != RELEASE:  # That had its wait already.
+                        self._waits(job)
 
     def _keep(self, persist: Persist) -> None:
         self.store.keep_parked(persist)

@@ -12,6 +12,7 @@ COMMANDS = {
     World.append: 3,
     World.scan: 5,
     World.step_clock: 1,
+    World.configure: 1,
     World.fetch: 6,
     World.fetch_parked: 5,
     World.acknowledge: 8,
