@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from kbroker import clock
-from kbroker.broker import scanner
+from kbroker.broker import configs, scanner
 from kbroker.clock import wall_clock_ms
 from kbroker.compression import Codec
 from kbroker.records import NO_TIMESTAMP, Record, build_batch
@@ -52,6 +52,12 @@ def test_a_record_without_a_timestamp_counts_from_now() -> None:
     assert schedule_of(record, NOW, DAY) == Schedule(NOW + 500)
 
 
+@pytest.fixture(autouse=True)
+def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of a second counts as long."""
+    monkeypatch.setattr(configs, "PARK_FROM_MS", 100)
+
+
 async def send(client: Client, *delays_ms: int | None, codec: Codec = Codec.NONE) -> None:
     """One batch."""
     now = wall_clock_ms()
@@ -77,9 +83,9 @@ class TestScheduled:
             await set_up_group(client, SETTINGS)
             await heartbeat(client, "m1", 0)
             began = wall_clock_ms()
-            await send(client, 1500, None, 300, None, codec=codec)
+            await send(client, 1500, None, 700, None, codec=codec)
             member = Member(client, "m1")
-            due = {0: 1500, 1: 0, 2: 300, 3: 0}
+            due = {0: 1500, 1: 0, 2: 700, 3: 0}
             order = []
             while len(order) < 4:
                 for first, last, count in await take(member, key):
@@ -96,7 +102,7 @@ class TestScheduled:
             await set_up_group(client, SETTINGS)
             await heartbeat(client, "m1", 0)
             began = wall_clock_ms()
-            await send(client, None, 2500, 3_600_000, 2500)
+            await send(client, None, 1500, 3_600_000, 1500)
             member = Member(client, "m1")
             assert await take(member, key) == [(0, 0, 1)]
             assert await take(member, key, 50) == []
@@ -105,7 +111,7 @@ class TestScheduled:
             member = Member(client, "m2")
             assert await lag(client) == 3
             assert await take(member, key) == [(1, 1, 1), (3, 3, 1)]
-            assert wall_clock_ms() - began >= 2500
+            assert wall_clock_ms() - began >= 1500
             assert (await lag(client), parked(client, key)) == (1, 1)
 
     async def test_many_of_later_stand_before_nobody(self, connect: Connect, every_engine: str) -> None:
@@ -136,13 +142,13 @@ class TestScheduled:
             step[0] = DAY
             assert await take(member, key) == [(0, 0, 1)]
             step[0] = -DAY
-            assert await take(member, key, 1500) == []
+            assert await take(member, key, 1100) == []
 
     async def test_a_scheduled_record_comes_back_as_others_do(self, connect: Connect) -> None:
         async with connect(config=FAST) as client:
             key = await prepare(client)
             await set_up_group(client, {**SETTINGS, "share.delivery.count.limit": "3"})
-            await send(client, 1200)
+            await send(client, 300)
             member = Member(client, "m1")
             for delivery in (1, 2, 3):
                 assert acquired(await member.fetch([key] if delivery == 1 else (), wait_ms=5000)) == [(0, 0, delivery)]
