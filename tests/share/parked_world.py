@@ -405,8 +405,10 @@ class World:
                     job.member, job.due_ms = holder, 0
                 else:
                     job.member = None
-                    if ack_type != RELEASE:  # That had its wait already.
-                        self._waits(job)
+                    drawn_ms = job.due_ms
+                    self._waits(job)
+                    if ack_type == RELEASE:  # That had its wait already, but its lock has run out as well.
+                        job.due_ms = min(job.due_ms, drawn_ms)
 
     def _keep(self, persist: Persist) -> None:
         self.store.keep_parked(persist)
