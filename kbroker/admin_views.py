@@ -19,7 +19,7 @@ from kbroker.broker.parked_left import parked_left
 from kbroker.broker.share_groups import LoadedSharePartition
 from kbroker.clock import wall_clock_ms
 from kbroker.metrics_export.exposition import MetricsExport
-from kbroker.share.in_flight_view import InFlightRange
+from kbroker.share.in_flight_view import InFlightRange, parked_view
 from kbroker.share.share_partition import SharePartition
 
 VIEWS: Mapping[str, str] = {
@@ -71,7 +71,12 @@ async def _in_flight_pieces(broker: Broker, group_id: str, chosen: Sequence[Load
     for each in chosen:
         parked = await parked_left(broker.persister, *each.key, each.partition.log_start_offset, with_due=True)
         if each.engine is not None and not each.gone:
-            shown = _share_partition(broker, each, each.engine) | {"parked": parked.number, "next_due_ms": parked.next_due_ms}
+            shown = _share_partition(broker, each, each.engine)
+            shown |= {"parked": parked.number, "first_parked": parked.first_offset if parked.number else None}
+            # A record that a member holds has its old due time in the store.
+            next_due_ms = None if each.engine.parking is None else each.engine.parking.next_due_at_ms()
+            shown |= {"next_due_ms": parked.next_due_ms if next_due_ms is None else next_due_ms}
+            shown |= {"parked_ranges": _parked_ranges(broker, each, each.engine)}
             yield (separator + json.dumps(shown)).encode()
             separator = ", "
             await trio.lowlevel.checkpoint()
@@ -91,6 +96,13 @@ def _share_partition(broker: Broker, loaded: LoadedSharePartition, engine: Share
         "lock_limit": view.lock_limit,
         "ranges": [_range(each, holders[each.member_id]) for each in view.ranges],
     }
+
+
+def _parked_ranges(broker: Broker, loaded: LoadedSharePartition, engine: SharePartition) -> list[dict[str, object]]:
+    if engine.parking is None:
+        return []
+    found = parked_view(engine.parking, now_ms(), loaded.partition.log_start_offset)
+    return [_range(each, _holder(broker, loaded.key[0], each.member_id)) for each in found]
 
 
 def _holder(broker: Broker, group_id: str, member_id: str | None) -> dict[str, object]:

@@ -60,6 +60,8 @@ async def _alter_one(broker: Broker, resource: Any, decide: Decide, *, validate_
     async with broker.configs.altering:
         stored = _stored(broker, scope, name)
         entries = decide(scope, stored, resource)
+        if scope is Scope.GROUP:
+            broker.configs.check_group(entries)
         if validate_only or entries == stored:
             return
         try:

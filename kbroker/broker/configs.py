@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 NOT_WITHOUT_PARKING = (
     f"{SCHEDULING} needs a persister and a state storage engine that keep parked records, and one of these does not: "
-    "choose others at start (kbroker.persister, --state-storage)"
+    "choose others at start (kbroker.persister, --state-storage), or leave it false (`kbroker queues create --scheduling false`)"
 )
 OUT_OF_BOUNDS = "group %s: %s=%s is out of the broker's bounds, %s holds"
 TOO_SHORT = "group %s: members are taken for gone between two heartbeats: %s"
@@ -131,11 +131,15 @@ class Configs:
     def groups_with_configs(self) -> list[str]:
         return sorted(self._stored)
 
+    def check_group(self, entries: Mapping[str, str]) -> None:
+        """Raises KafkaError for what this broker's stores cannot do."""
+        if entries.get(SCHEDULING) == "true" and not self.parks_records:
+            raise KafkaError(ErrorCode.invalid_config, NOT_WITHOUT_PARKING)
+
     async def set_group(self, group_id: str, entries: Mapping[str, str]) -> None:
         """Replace what is set for a group (checked by the caller); durable and in force on return. Raises NoSpace, StoreFailed, and
         KafkaError for what this broker's stores cannot do."""
-        if entries.get(SCHEDULING) == "true" and not self.parks_records:
-            raise KafkaError(ErrorCode.invalid_config, NOT_WITHOUT_PARKING)
+        self.check_group(entries)
         await self._save(ConfigKey(ResourceType.GROUP, group_id), entries)
         self._put_group(group_id, entries)
         self.on_group_changed(group_id)

@@ -132,6 +132,7 @@ def show(topic: str, place: tuple[int, int], as_json: bool, bootstrap: Address) 
 @choice_options
 @click.option("--to", "to_topic", metavar="TOPIC", help="Send them there.  [default: where each came from]")
 @click.option("--again", is_flag=True, help="Also what other redrives have sent back already.")
+@click.option("--keep-schedule", is_flag=True, help="Jobs that were sent with a delay, or for a time, wait for it again.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
 @json_option
 @bootstrap_option
@@ -140,6 +141,7 @@ def redrive(
     name: str,
     to_topic: str | None,
     again: bool,
+    keep_schedule: bool,
     dry_run: bool,
     as_json: bool,
     bootstrap: Address,
@@ -162,7 +164,7 @@ def redrive(
 
     with connect(bootstrap) as connection:
         found = find_topic(connection, topic)
-        wish = Wish(choice_of(chosen), to_topic, again)
+        wish = Wish(choice_of(chosen), to_topic, again, keep_schedule)
         try:
             if dry_run:
                 _print_plan(client.plan(connection, Notes(connection), found, wish), as_json)

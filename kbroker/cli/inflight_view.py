@@ -112,11 +112,16 @@ def _legend(states: Iterable[str]) -> Text:
     return legend
 
 
+def _all(partition: Document) -> list[Document]:
+    """The ranges of the window, and those beside it; brokers of earlier versions do not tell of these."""
+    return [*partition["ranges"], *partition.get("parked_ranges", ())]
+
+
 def _names(partitions: Sequence[Document]) -> dict[str, str]:
     """What to call each holder: by its client id, or its member id where it has none. Where clients of one host have the same id, a
     beginning of the member id tells them apart."""
     holders: dict[tuple[str, str | None], dict[str, Document]] = {}
-    for found in (each for partition in partitions for each in partition["ranges"] if each["member_id"] is not None):
+    for found in (each for partition in partitions for each in _all(partition) if each["member_id"] is not None):
         key = (found.get("client_id") or "", found.get("client_host"))
         holders.setdefault(key, {})[found["member_id"]] = found
     names = {}
@@ -136,7 +141,7 @@ def _shortened(client_id: str) -> str:
 def _held(partition: Document, names: Mapping[str, str]) -> Iterator[tuple[Cell, ...]]:
     """One row for what a member holds until one time with one delivery count: mostly one fetch, however many records it answered since."""
     rows: dict[tuple[Any, ...], list[Document]] = {}
-    for found in partition["ranges"]:
+    for found in _all(partition):
         if _state(found) == "acquired":
             rows.setdefault((found["delivery_count"], found["member_id"], found["lock_ms_left"]), []).append(found)
     for (deliveries, holder, left_ms), ranges in rows.items():

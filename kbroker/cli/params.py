@@ -190,6 +190,20 @@ def span_text(duration_ms: int) -> str:
     return f"{duration_ms // _SPAN_UNITS[unit]}{unit}"
 
 
+class SpanType(click.ParamType[int]):
+    """`500ms`, `30s`, `10m`, `1h30m`, `30d`, or 0: milliseconds."""
+
+    name = "DURATION"
+
+    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_span(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, context)
+
+
 class ChoicesType(click.ParamType[tuple[str, ...]]):
     """Some of these words behind commas, in any case; nothing at all for all of them."""
 

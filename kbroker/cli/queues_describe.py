@@ -147,6 +147,7 @@ def _head(queue: Queue, found: Report) -> dict[str, Any]:
         "in_flight": found.in_flight,
         "waiting": found.waiting,
         "archiving": found.archiving,
+        "next_due_ms": found.next_due_ms,
         "oldest_age_ms": age_ms,
         "dead_letter_topic": queue.dead_letters or None,
         "dead_letters": found.dead_letters,
@@ -193,7 +194,10 @@ def _rows(document: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("in flight", _ADMIN_HINT))
     else:
         rows += [("ready", str(document["ready"])), ("in flight", str(document["in_flight"]))]
-        rows += [(state, str(document[state])) for state in ("waiting", "archiving") if document[state]]
+        if document["waiting"]:
+            rows.append(("waiting", f"{document['waiting']}{_next_due(document['next_due_ms'])}"))
+        if document["archiving"]:
+            rows.append(("archiving", str(document["archiving"])))
     age_ms = document["oldest_age_ms"]
     rows.append(("oldest", "-" if age_ms is None else _age(age_ms)))
     if document["sent_per_s"] is not None:
@@ -202,6 +206,10 @@ def _rows(document: dict[str, Any]) -> list[tuple[str, str]]:
     rows.append(("dead letters", _dead_letters(document)))
     differing = ", ".join(f"{name} {text}" for name, text in document["settings_unlike_defaults"].items())
     return [*rows, ("settings", differing or "as `kbroker queues create` makes them")]
+
+
+def _next_due(due_ms: int | None) -> str:
+    return "" if due_ms is None else f", the next one is due in {_age(max(0, due_ms - round(time.time() * 1000)))}"
 
 
 def _dead_letters(document: dict[str, Any]) -> str:

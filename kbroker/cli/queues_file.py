@@ -158,8 +158,10 @@ def toml_lines(wishes: Iterable[Wish]) -> Iterator[str]:
 
 
 def _setting(name: str, text: str) -> str:
-    written = shown(SETTINGS[name], text)
-    return written if re.fullmatch(r"[0-9.]+", written) else _text(written)
+    setting = SETTINGS[name]
+    written = shown(setting, text)
+    is_bare = setting.kind is Kind.SWITCH or re.fullmatch(r"[0-9.]+", written)
+    return written if is_bare else _text(written)
 
 
 def _key(name: str) -> str:

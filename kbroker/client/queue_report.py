@@ -38,7 +38,8 @@ class Worker(NamedTuple):
 
 class Report(NamedTuple):
     """`sent`: jobs that were ever sent. `unfinished`: those of them that are. Of these `in_flight` are held by workers, `waiting` for their
-    redelivery, `archiving` for their dead letter, and `ready` is the rest; None: not asked.
+    time (a redelivery, or a schedule), `archiving` for their dead letter, and `ready` is the rest; None: not asked. `next_due_ms`: when the
+    next of those comes that wait outside the window (since 1970); None: there is none, or it is due already.
     `oldest_ms`: when the oldest one was sent; None: there is none, or it cannot be read.
     `dead_letters`: records in the dead letter topic; None: there is no such topic."""
 
@@ -48,6 +49,7 @@ class Report(NamedTuple):
     in_flight: int | None
     waiting: int | None
     archiving: int | None
+    next_due_ms: int | None
     oldest_ms: int | None
     workers: tuple[Worker, ...]
     dead_letters: int | None
@@ -83,6 +85,7 @@ def report(connection: Connection, queue: Queue, in_flight: Document | None) -> 
         held,
         None if counts is None else counts["waiting"],
         None if counts is None else counts["archiving"],
+        _next_due_ms(in_flight, partitions),
         _oldest_ms(connection, queue, spans, partitions) if unfinished else None,
         tuple(rows if in_flight is None else _with_jobs(rows, partitions)),
         None
@@ -125,15 +128,38 @@ def _by_state(partitions: Iterable[Document]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for partition in partitions:
         for found in partition["ranges"]:
-            counts[found["state"]] += found["last_offset"] - found["first_offset"] + 1
+            counts[found["state"]] += _size(found)
+        counts["waiting"] += partition.get("parked", 0)
+        for found in _parked_ranges(partition):
+            counts[found["state"]] += _size(found)
+            counts["waiting"] -= _size(found)
     return counts
+
+
+def _size(found: Document) -> int:
+    return int(found["last_offset"] - found["first_offset"] + 1)
+
+
+def _parked_ranges(partition: Document) -> Iterable[Document]:
+    """Of those that do not lie in the window: what members have, what is due, and what is to be a dead letter."""
+    found: Iterable[Document] = partition.get("parked_ranges", ())
+    return found
+
+
+def _next_due_ms(in_flight: Document | None, partitions: Iterable[Document]) -> int | None:
+    now_ms = 0 if in_flight is None else in_flight["now_ms"]
+    times = [partition.get("next_due_ms") for partition in partitions]
+    return min((due_ms for due_ms in times if due_ms is not None and due_ms > now_ms), default=None)
 
 
 def _with_jobs(workers: list[Worker], partitions: Iterable[Document]) -> list[Worker]:
     """Each with what it holds, and those that have left the group and hold something still."""
     found: dict[str, Worker] = {each.member_id: each._replace(jobs=0) for each in workers}
     for each in (
-        found for partition in partitions for found in partition["ranges"] if found["member_id"] is not None
+        found
+        for partition in partitions
+        for found in (*partition["ranges"], *_parked_ranges(partition))
+        if found["member_id"] is not None
     ):
         member_id = each["member_id"]
         stranger = Worker(
@@ -143,7 +169,7 @@ def _with_jobs(workers: list[Worker], partitions: Iterable[Document]) -> list[Wo
         left_ms = min(
             (left for left in (worker.left_ms, each["lock_ms_left"]) if left is not None), default=None
         )
-        jobs = (worker.jobs or 0) + each["last_offset"] - each["first_offset"] + 1
+        jobs = (worker.jobs or 0) + _size(each)
         found[member_id] = worker._replace(jobs=jobs, left_ms=left_ms)
     return list(found.values())
 
@@ -170,6 +196,11 @@ def _oldest_ms(
 
 
 def _first_unfinished(partition: Document) -> int:
+    first, parked = _first_in_window(partition), partition.get("first_parked")
+    return first if parked is None else min(first, int(parked))
+
+
+def _first_in_window(partition: Document) -> int:
     for found in partition["ranges"]:
         if found["saving"] or found["state"] not in _FINAL:
             return int(found["first_offset"])

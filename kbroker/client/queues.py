@@ -29,6 +29,7 @@ from kbroker.queue_configs import (
     REDELIVERY_JITTER,
     REDELIVERY_MAX,
     REDELIVERY_MULTIPLIER,
+    SCHEDULING,
 )
 from kbroker.topic_config import TOPIC_CONFIGS
 
@@ -111,6 +112,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         ("lock-max", _GROUP, LOCK_MAX, "3600000", "How long a job may take at most while its worker lives."),
         ("assignment", _GROUP, ASSIGNMENT, "all", "Partitions of a worker: all, or a share as in Kafka."),
         ("in-flight-limit", _GROUP, IN_FLIGHT_LIMIT, "undecided", "Jobs that the limit of jobs in flight counts."),
+        ("scheduling", _GROUP, SCHEDULING, "true", "Whether a job that was sent with a delay waits for it."),
         ("retention", Part.TOPIC, QUEUE_RETENTION, "workqueue", "Whether unfinished jobs outlast the topic's retention."),
         ("keep-dead-letters", _LETTERS, "retention.ms", _MONTH_MS, "How long dead letters are kept."),
     )

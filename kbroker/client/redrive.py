@@ -111,6 +111,7 @@ def _options(wish: Wish) -> str:
     }
     given = [f"--{option} {value}" for option, value in values.items() if value is not None]
     given += [f"--at {partition}:{offset}" for partition, offset in choice.places] + ["--again"] * wish.again
+    given += ["--keep-schedule"] * wish.keep_schedule
     return f"with {' '.join(given)}" if given else "without options beside its name"
 
 

@@ -39,11 +39,13 @@ Runs = dict[int, list[tuple[int, int]]]
 
 @dataclass(frozen=True)
 class Wish:
-    """What a redrive is to do: `to_topic` None sends each record to where it came from; `again` also what other redrives have sent."""
+    """What a redrive is to do: `to_topic` None sends each record to where it came from; `again` also what other redrives have sent.
+    `keep_schedule` with the headers that schedule it (scheduled_records.py). Notes of earlier versions do not have that."""
 
     choice: Choice
     to_topic: str | None = None
     again: bool = False
+    keep_schedule: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class Started:
     def encode(self) -> bytes:
         targets = {name: {"topic_id": str(topic_id), "ends": ends} for name, (topic_id, ends) in self.targets.items()}
         values = asdict(self) | {"topic_id": str(self.topic_id), "targets": targets, "note": "started"}
+        if not self.wish.keep_schedule:
+            del values["wish"]["keep_schedule"]  # Earlier versions, which do not know it, read this note, too.
         return json.dumps(values).encode()
 
     @classmethod

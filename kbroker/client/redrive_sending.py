@@ -21,6 +21,7 @@ from kbroker.client.topic_logs import Bounds, Damage, append, bounds, ignore_dam
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.records import ProducerInfo, Record, build_batch
+from kbroker.scheduled_records import DELAY_MS, DELIVER_AT
 from kbroker.share.dead_letter import runs_of
 
 HEADER = "__kbroker.redrive"
@@ -271,11 +272,13 @@ class Sending:
         self._on_progress(self._offsets_done, self._offsets)
 
     def _record_of(self, letter: DeadLetter) -> Record | None:
-        """What to send: the copy, else the record itself where it still is."""
+        """What to send: the copy, else the record itself where it still is. What has waited for its time once does not wait again,
+        unless it was asked for."""
         found = self._originals.get(letter) if not letter.has_copy else letter.record._replace(headers=letter.kept_headers)
         if found is None:
             return None
-        kept = tuple(each for each in found.headers if each[0] != HEADER)
+        dropped = (HEADER,) if self._started.wish.keep_schedule else (HEADER, DELIVER_AT, DELAY_MS)
+        kept = tuple(each for each in found.headers if each[0] not in dropped)
         return Record(0, wall_clock_ms(), found.key, found.value, (*kept, (HEADER, self._mark(letter))))
 
     def _mark(self, letter: DeadLetter) -> bytes:

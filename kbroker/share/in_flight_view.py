@@ -11,6 +11,8 @@ from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 from kbroker.share.in_flight import ACQUIRED, InFlightWindow
+from kbroker.share.parked_memory import DEAD, Code, Entry
+from kbroker.share.parking import Parking
 from kbroker.share.record_state import CONTROL, HOLE, PENDING, STATE, UNSAVED, WAITING, RecordState
 
 STATE_NAMES = {**{int(state): state.name.lower() for state in RecordState}, WAITING: "waiting", HOLE: "gap", CONTROL: "gap"}
@@ -83,3 +85,28 @@ def batch_count(window: InFlightWindow) -> int:
     starts = zip(window.marks[i:], window.states[i:], strict=True)
     is_first_known = window.states[i] != HOLE and not window.marks[i]
     return is_first_known + sum(1 for mark, code in starts if mark and code != HOLE)
+
+
+def parked_view(parking: Parking, now_ms: float, log_start_offset: int) -> tuple[InFlightRange, ...]:
+    """Parked records that do not only wait, as far as they are in memory: those that members hold, that are due (`available`), that await
+    their dead letter, and those whose state is being saved."""
+    ranges: list[InFlightRange] = []
+    for offset in sorted(offset for offset in parking.entries if offset >= log_start_offset):
+        found = _parked(parking.entries[offset], now_ms)
+        if found is None:
+            continue
+        if ranges and ranges[-1].last_offset + 1 == offset and ranges[-1][2:] == found[2:]:
+            found = found._replace(first_offset=ranges.pop().first_offset)
+        ranges.append(found)
+    return tuple(ranges)
+
+
+def _parked(entry: Entry, now_ms: float) -> InFlightRange | None:
+    """None: it only waits."""
+    if entry.code == Code.QUEUED:
+        return None
+    if entry.code == Code.HELD:
+        left = max(0, round(entry.deadline_ms - now_ms))
+        return InFlightRange(entry.offset, entry.offset, "acquired", False, entry.count, entry.member_id, left)
+    state = "archiving" if entry.code in DEAD else "available" if entry.code == Code.READY else "acquired"
+    return InFlightRange(entry.offset, entry.offset, state, entry.code == Code.PENDING, entry.count, None, None)

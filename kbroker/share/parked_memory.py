@@ -203,6 +203,12 @@ class ParkedMemory:
                 return
             heappop(queue)
 
+    def next_due_at_ms(self) -> int | None:
+        """When the next of those in memory that only wait is due, since 1970."""
+        for lane in self._queues:
+            self._drop_stale(lane)
+        return min((ceil(queue[0][0]) for queue in self._queues.values() if queue), default=None)
+
     def _next_due_ms(self) -> float | None:
         """When make_ready() should be called next."""
         times = []

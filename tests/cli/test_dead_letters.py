@@ -117,6 +117,25 @@ def test_a_second_redrive_leaves_out_what_was_redriven(broker: RunningBroker, co
     assert not redriven(broker, topic, "rest").keys() & redriven(broker, topic, "rejected-ones").keys()
 
 
+def test_what_was_scheduled_does_not_wait_again(broker: RunningBroker, command: Command, topic: str) -> None:
+    """Unless that is asked for; the option is a part of the redrive."""
+    letters = f"dlq.{topic}"
+    broker.create_topic(letters, partitions=1)
+    own = (("kbroker-deliver-at", b"4102444800000"), ("own", b"header"), ("kbroker-delay-ms", b"3600000"))
+    origin = Origin(topic, 0, 0, "workers", 1, REJECTED)
+    append(broker, letters, 0, [Record(0, 5_000, None, b"job", headers_of(origin) + own)])
+    assert command("dead-letters", "redrive", letters, "--name", "now").code == OK
+    again = ("dead-letters", "redrive", letters, "--again", "--name", "later")
+    assert command(*again, "--keep-schedule").code == OK
+    refused = command(*again)
+    assert refused.err == (
+        "kbroker: redrive later was started with --again --keep-schedule; give the same options, or choose another name\n"
+    )
+    now, later = read(broker, topic)[0]
+    assert now.headers[:-1] == own[1:2]
+    assert later.headers[:-1] == own
+
+
 def test_redrive_elsewhere(broker: RunningBroker, command: Command, topic: str) -> None:
     """To a topic with fewer partitions."""
     letters = fill(broker, topic, 2)

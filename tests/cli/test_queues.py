@@ -111,7 +111,7 @@ def test_jobs_are_sent_and_looked_at(command: Command, queue: str) -> None:
     first, second = command("queues", "peek", queue, "--json").json
     assert first.pop("timestamp_ms") > 1_700_000_000_000
     headers = [{"name": "origin", "value": "test"}, {"name": "origin", "value": "x=y"}]
-    assert first == {"partition": 0, "offset": 0, "key": "k", "value": "one", "headers": headers}
+    assert first == {"partition": 0, "offset": 0, "due_ms": None, "key": "k", "value": "one", "headers": headers}
     assert second["value"] == "two words"
     rows = [line.split(None, 4) for line in command("queues", "peek", queue, "-n", "1").lines]
     assert [rows[0], rows[1][0], rows[1][3:]] == [["AT", "TIME", "KEY", "VALUE"], "0:0", ["k", "one"]]
@@ -260,7 +260,8 @@ def test_a_queue_at_work_is_described(
     assert at_work["settings_unlike_defaults"] == {"prefetch": "2", "delay": "1h", "max-delay": "2h"}
     lines = [line.split() for line in command("queues", "describe", queue, "--admin", http).lines]
     assert lines[0] == ["queue", queue]
-    for line in (["waiting", "1"], ["workers", "1"], ["dead", "letters", "1", "in", f"dlq.{queue}"]):
+    assert ["waiting", "1,", "the", "next", "one", "is", "due", "in"] in [line[:8] for line in lines]
+    for line in (["workers", "1"], ["dead", "letters", "1", "in", f"dlq.{queue}"]):
         assert line in lines
     assert ["settings", "prefetch", "2,", "delay", "1h,", "max-delay", "2h"] in lines
     assert lines[-2] == ["WORKER", "HOST", "MEMBER-ID", "JOBS", "LOCK-LEFT"]

@@ -48,6 +48,7 @@ def test_every_key() -> None:
         lock-max = 0
         assignment = "simple"
         in-flight-limit = "span"
+        scheduling = false
         retention = "time"
         keep-dead-letters = "forever"
         dead-letters = "given-up"
@@ -66,8 +67,8 @@ def test_every_key() -> None:
         "given-up",
         {
             "prefetch": "3", "delay": "500", "multiplier": "1.5", "max-delay": "5400000", "jitter": "0.0", "deliveries": "5",
-            "lock-max": "0", "assignment": "simple", "in-flight-limit": "span", "retention": "time",
-            "keep-dead-letters": "-1",
+            "lock-max": "0", "assignment": "simple", "in-flight-limit": "span", "scheduling": "false",
+            "retention": "time", "keep-dead-letters": "-1",
         },
         {
             Part.GROUP: {"share.record.lock.duration.ms": "45000", "share.renew.acknowledge.enable": "false"},
@@ -132,6 +133,8 @@ def texts(setting: Setting) -> st.SearchStrategy[str]:
     definition = setting.definition
     if definition.choices:
         return st.sampled_from(definition.choices)
+    if setting.kind is Kind.SWITCH:
+        return st.sampled_from(["true", "false"])
     least = definition.minimum or 0
     if setting.kind is Kind.FACTOR:
         return st.floats(least, definition.maximum).map(str)

@@ -194,6 +194,18 @@ def test_notes_of_scattered_dead_letters(broker: RunningBroker) -> None:
     assert (found.sent, found.finished_ms) == (sent, 5)
 
 
+def test_notes_of_earlier_versions(broker: RunningBroker) -> None:
+    """They say nothing of schedules; and where none is kept, ours are as theirs."""
+    with broker.connect() as connection:
+        notes = Notes(connection)
+        for name, keep_schedule in (("early", False), ("late", True)):
+            started = Started(name, "t", UUID(int=78), {}, {}, Wish(Choice(), keep_schedule=keep_schedule), 0, 0)
+            assert ("keep_schedule" in json.loads(started.encode())["wish"]) == keep_schedule
+            notes.start(started)
+        found = {each.name: each.started for each in Notes(connection).of_topic(UUID(int=78))}
+    assert {name: each and each.wish.keep_schedule for name, each in found.items()} == {"early": False, "late": True}
+
+
 def test_any_timestamp(broker: RunningBroker, command: Command, topic: str) -> None:
     for timestamp_ms in (-(1 << 62), -1, 0):
         append(broker, topic, 0, [Record(0, timestamp_ms, None, b"v", headers_of(Origin("gone", 0, 0, "workers", 1, EXHAUSTED)))])
