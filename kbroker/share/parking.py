@@ -207,7 +207,7 @@ class Parking(ParkedMemory):
         named: dict[int, list[int]] = {}
         for batch in batches:
             first, last, types = batch
-            offsets = self._within(first, last)
+            offsets = [offset for offset in self._within(first, last) if offset >= self.floor]
             if not offsets:
                 rest.append(batch)
                 continue
