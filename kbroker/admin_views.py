@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
 import trio
 
@@ -20,6 +20,7 @@ from kbroker.broker.share_groups import LoadedSharePartition
 from kbroker.clock import wall_clock_ms
 from kbroker.metrics_export.exposition import MetricsExport
 from kbroker.share.in_flight_view import InFlightRange, parked_view
+from kbroker.share.persister import TopicPartition
 from kbroker.share.share_partition import SharePartition
 
 VIEWS: Mapping[str, str] = {
@@ -53,7 +54,7 @@ class AdminViews:
             raise HttpRefusal(404, f"there is no topic {topic}")
         chosen = [each for each in loaded if topic in (None, each.partition.topic_name)]
         in_order = sorted(chosen, key=lambda each: (each.partition.topic_name, each.partition.log.partition))
-        return _in_flight_pieces(self._broker, group_id, in_order)
+        return _in_flight_pieces(self._broker, group_id, in_order, topic)
 
     def _why_not(self, group_id: str) -> str:
         if all(each.group_id != group_id for each in self._broker.consumer_groups.groups.listed()):
@@ -64,7 +65,9 @@ class AdminViews:
         return any(group.group_id == group_id for group in self._broker.group_coordinator.coordinator.list_groups())
 
 
-async def _in_flight_pieces(broker: Broker, group_id: str, chosen: Sequence[LoadedSharePartition]) -> AsyncGenerator[bytes, None]:
+async def _in_flight_pieces(
+    broker: Broker, group_id: str, chosen: Sequence[LoadedSharePartition], topic: str | None
+) -> AsyncGenerator[bytes, None]:
     """One JSON object on one line, a share-partition at a time: a group may have a hundred thousand ranges."""
     yield f'{{"group": {json.dumps(group_id)}, "now_ms": {wall_clock_ms()}, "share_partitions": ['.encode()
     separator = ""
@@ -80,7 +83,26 @@ async def _in_flight_pieces(broker: Broker, group_id: str, chosen: Sequence[Load
             yield (separator + json.dumps(shown)).encode()
             separator = ", "
             await trio.lowlevel.checkpoint()
-    yield b"]}\n"
+    yield b"]"
+    if topic is not None:
+        loaded = {each.partition.log.partition for each in chosen}
+        yield f', "not_loaded": {json.dumps(await _not_loaded(broker, group_id, topic, loaded))}'.encode()
+    yield b"}\n"
+
+
+async def _not_loaded(broker: Broker, group_id: str, name: str, loaded: Collection[int]) -> list[dict[str, object]]:
+    """What waits in share-partitions that are not in memory, where anything does."""
+    found: list[dict[str, object]] = []
+    topic = broker.topics.by_name(name)
+    for partition in () if topic is None else topic.partitions:
+        number = partition.log.partition
+        if number not in loaded:
+            key = TopicPartition(partition.log.topic_id, number)
+            parked = await parked_left(broker.persister, group_id, key, partition.log_start_offset, with_due=True)
+            if parked.number:
+                shown = {"topic": name, "partition": number, "parked": parked.number, "first_parked": parked.first_offset}
+                found.append(shown | {"next_due_ms": parked.next_due_ms})
+    return found
 
 
 def _share_partition(broker: Broker, loaded: LoadedSharePartition, engine: SharePartition) -> dict[str, object]:

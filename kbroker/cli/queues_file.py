@@ -20,7 +20,7 @@ import click
 from kbroker.cli.exits import USAGE, CommandFailed
 from kbroker.cli.params import COUNT, Address, bootstrap_option, connect
 from kbroker.cli.queue_settings import shown, text_of
-from kbroker.client.queues import DEAD_LETTER_TOPIC, SETTINGS, Part, Wish, names, wish_of
+from kbroker.client.queues import DEAD_LETTER_TOPIC, SETTINGS, Kind, Part, Wish, names, wish_of
 
 if TYPE_CHECKING:
     from kbroker.client.rpc import Connection

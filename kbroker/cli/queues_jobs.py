@@ -177,7 +177,7 @@ def send(
       kbroker queues send jobs 'resize 17.png' 'resize 18.png'
       seq 100 | kbroker queues send jobs --key customer-7 --header origin=shell
       kbroker queues send jobs 'remind ada' --delay 2h
-      kbroker queues send jobs 'happy new year' --at 2031-01-01T00:00+01:00
+      kbroker queues send jobs 'happy new year' --at 2027-01-01T00:00+01:00
     """
     schedule = _schedule(delay_ms, at_ms, headers)
     with connect(bootstrap) as connection:

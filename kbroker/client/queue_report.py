@@ -64,9 +64,10 @@ def report(connection: Connection, queue: Queue, in_flight: Document | None) -> 
         if in_flight is None
         else [each for each in in_flight["share_partitions"] if each["topic"] == queue.name]
     )
+    resting = [] if in_flight is None else in_flight.get("not_loaded", [])
     spans = bounds(connection, queue.topic)
     unfinished = _unfinished(queue, spans)
-    counts: Counter[str] | None = None if in_flight is None else _by_state(partitions)
+    counts: Counter[str] | None = None if in_flight is None else _by_state([*partitions, *resting])
     held = None if counts is None else counts["acquired"]
     ready = (
         None
@@ -85,8 +86,8 @@ def report(connection: Connection, queue: Queue, in_flight: Document | None) -> 
         held,
         None if counts is None else counts["waiting"],
         None if counts is None else counts["archiving"],
-        _next_due_ms(in_flight, partitions),
-        _oldest_ms(connection, queue, spans, partitions) if unfinished else None,
+        _next_due_ms(in_flight, [*partitions, *resting]),
+        _oldest_ms(connection, queue, spans, partitions, resting) if unfinished else None,
         tuple(rows if in_flight is None else _with_jobs(rows, partitions)),
         None
         if queue.dead_letter_topic is None
@@ -127,7 +128,7 @@ def records_in(connection: Connection, topics: Iterable[Topic]) -> dict[str, int
 def _by_state(partitions: Iterable[Document]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for partition in partitions:
-        for found in partition["ranges"]:
+        for found in partition.get("ranges", ()):
             counts[found["state"]] += _size(found)
         counts["waiting"] += partition.get("parked", 0)
         for found in _parked_ranges(partition):
@@ -175,7 +176,11 @@ def _with_jobs(workers: list[Worker], partitions: Iterable[Document]) -> list[Wo
 
 
 def _oldest_ms(
-    connection: Connection, queue: Queue, spans: Mapping[int, Bounds], partitions: Iterable[Document]
+    connection: Connection,
+    queue: Queue,
+    spans: Mapping[int, Bounds],
+    partitions: Iterable[Document],
+    resting: Iterable[Document],
 ) -> int | None:
     """The timestamp of the first job that is not finished, the oldest of all partitions. Where the
     endpoint was not asked, or the broker has not loaded a partition, that is the record at its
@@ -183,6 +188,7 @@ def _oldest_ms(
     assert queue.topic is not None
     starts = {row.partition: row.start_offset for row in queue.offsets}
     known = {each["partition"]: _first_unfinished(each) for each in partitions}
+    known |= {each["partition"]: int(each["first_parked"]) for each in resting}
     stamps = []
     for partition, (start, end) in spans.items():
         first = max(start, known.get(partition, starts.get(partition) or 0))

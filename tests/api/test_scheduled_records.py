@@ -7,11 +7,15 @@ import trio
 
 from kbroker import clock
 from kbroker.broker import configs, scanner
+from kbroker.broker.deadlines import now_ms
 from kbroker.clock import wall_clock_ms
 from kbroker.compression import Codec
+from kbroker.errors import ErrorCode
 from kbroker.records import NO_TIMESTAMP, Record, build_batch
 from kbroker.scheduled_records import Oddity, Schedule, schedule_of
+from kbroker.share.in_flight_view import parked_view
 from tests.api.conftest import Client, Connect
+from tests.api.dead_letter_queues import until
 from tests.api.share_consumers import ACCEPT, RELEASE, Member, acquired, prepare, sent, set_up_group
 from tests.api.test_parked_records import engine_of, parked
 from tests.api.test_work_queue import FAST, heartbeat, lag
@@ -183,6 +187,42 @@ class TestScheduled:
             await client.append_raw("orders", build_batch([record, record]))
             assert await take(Member(client, "m1"), key) == [(0, 1, 1)]
             assert "2 records for share group g1 have a schedule that is no number" in caplog.text
+
+    async def test_what_does_not_only_wait_is_shown(self, connect: Connect) -> None:
+        """Parked records that are due, then held; one that only waits is not among them."""
+        async with connect(config=FAST) as client:
+            key = await prepare(client)
+            await set_up_group(client, SETTINGS)
+            await send(client, 1200, 1200, 3_600_000)
+            member = Member(client, "m1")
+            assert await take(member, key, 10) == []
+            engine = engine_of(client, key)
+
+            def shown() -> list[tuple[int, int, str, str | None]]:
+                assert engine.parking is not None
+                found = parked_view(engine.parking, now_ms(), 0)
+                return [(each.first_offset, each.last_offset, each.state, each.member_id) for each in found]
+
+            assert shown() == []
+            await until(lambda: shown() == [(0, 1, "available", None)])
+            assert acquired(await member.fetch(wait_ms=5000)) == [(0, 1, 1)]
+            assert shown() == [(0, 1, "acquired", "m1")]
+            await member.acknowledge({key: [(1, 1, [ACCEPT])]})
+            assert shown() == [(0, 0, "acquired", "m1")]
+            assert parked(client, key) == 2
+
+    @pytest.mark.parametrize("validate_only", [True, False])
+    async def test_stores_that_cannot_park_refuse_it(self, connect: Connect, validate_only: bool) -> None:
+        """Also where it is only asked whether they would: `kbroker queues create` asks first."""
+        async with connect(config=FAST) as client:
+            client.broker.configs.parks_records = False
+            entries = [{"name": "kbroker.queue.scheduling", "config_operation": 0, "value": "true"}]
+            resource = {"resource_type": 32, "resource_name": "g1", "configs": entries}
+            answer = await client.call("incremental_alter_configs", 1, resources=[resource], validate_only=validate_only)
+            (row,) = answer.responses
+            assert row.error_code == ErrorCode.invalid_config
+            assert "`kbroker queues create --scheduling false`" in row.error_message
+            assert client.broker.configs.stored_group("g1") == {}
 
     async def test_a_long_batch_takes_turns(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(scanner, "OFFSETS_A_TURN", 7)

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,30 @@ def test_the_snippets_for_sending(command: Command, broker: RunningBroker) -> No
     assert (ran.returncode, ran.stderr) == (0, "")
     values = [json.loads(each["value"])["seconds"] for each in command("queues", "peek", QUEUE, "--json").json]
     assert sorted(values) == [0.5, 1, 1, 2, 2, 2, 3]
+
+
+def test_the_snippets_for_later(command: Command, broker: RunningBroker) -> None:
+    """The page's time is replaced by one that has not passed."""
+    assert command("queues", "create", QUEUE).code == OK
+    section = PAGE.partition("## Later, and again\n")[2].partition("\n## ")[0]
+    lines = re.findall(r"^    (kbroker queues send [^\n]*)", section, re.MULTILINE)
+    in_an_hour = time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime(time.time() + 3660))
+    run_lines([re.sub(r"--at [^ ]+", f"--at {in_an_hour}", line) for line in lines], broker.bootstrap)
+    (first,) = (each for each in snippets() if "Producer" in each)
+    (later,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    code = (first + later).replace("127.0.0.1:9092", broker.bootstrap)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    found = command("queues", "peek", QUEUE, "--json").json
+    headers = [{header["name"]: header["value"] for header in job["headers"]} for job in found]
+    due_ms = [job["due_ms"] for job in found]
+    assert (headers[:2], due_ms[:2]) == ([{}, {}], [None, None])
+    assert due_ms[2:] == sorted(due_ms[2:])
+    assert [each for job in headers[2:] for each in job.items() if each[0] == "kbroker-delay-ms"] == [
+        ("kbroker-delay-ms", "90000"),
+        ("kbroker-delay-ms", "3600000"),
+    ]
+    assert len([job for job in headers if "kbroker-deliver-at" in job]) == 2
 
 
 def test_every_setting_is_explained_with_its_default() -> None:
