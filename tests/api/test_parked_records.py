@@ -118,7 +118,9 @@ class TestParkedRecords:
             assert acquired(await member.fetch(wait_ms=5000)) == [(1, 1, 3)]
             await member.fetch(acks={key: [(1, 1, [RELEASE])]})
             await until(lambda: client.partition("dlq").high_watermark == 2 and parked(client, key) == 0)
-            assert await lag(client) == 0
+            with trio.fail_after(10):
+                while await lag(client):  # It is that of what is saved, and the last save may be under way.
+                    await member.fetch(wait_ms=50)
 
     async def test_a_parked_record_holds_the_log(self, connect: Connect, every_engine: str) -> None:
         """Of a topic with kbroker.queue.retention; DeleteRecords takes it all the same, and it is not lag any more."""
