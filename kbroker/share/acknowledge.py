@@ -7,7 +7,7 @@ a renewal only changes the lock and is done at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from kbroker.errors import ErrorCode, KafkaError
@@ -59,6 +59,15 @@ def check(window: InFlightWindow, settings: ShareSettings, member_id: str, batch
         elif len(batch.types) > 1:
             taken_to = max(taken_to, _last_taken(batch))
     return checked
+
+
+def check_passed(batches: Iterable[AckBatch], log_start_offset: int, start_offset: int) -> None:
+    """Where records are parked, the SPSO has passed some that are not done with, and not all of these are in memory. So a record of
+    the log below the SPSO that the member does not hold is no news that may be confirmed: its lock has run out, and it is delivered
+    again, or has a dead letter. Raises KafkaError(invalid_record_state)."""
+    for first, last, _ in batches:
+        if last >= log_start_offset and max(first, log_start_offset) < start_offset:
+            raise KafkaError(ErrorCode.invalid_record_state, f"Offset {max(first, log_start_offset)} is not acquired by this member.")
 
 
 def _continues(before: AckBatch, batch: AckBatch) -> bool:

@@ -73,6 +73,7 @@ class SharePartition(SharePartitionWrites):
     def __init__(self, settings: ShareSettings, *, start_offset: int, state_epoch: int, leader_epoch: int) -> None:
         super().__init__(settings, start_offset=start_offset, state_epoch=state_epoch, leader_epoch=leader_epoch)
         self._at_lock_max = 0
+        self._log_start = 0
 
     @classmethod
     def load(
@@ -250,6 +251,8 @@ class SharePartition(SharePartitionWrites):
         if parking is not None and parking.entries:
             acknowledge.check_renewals(self._settings, batches)
             batches, named = parking.split(member_id, batches)
+        if parking is not None:
+            acknowledge.check_passed(batches, max(self._log_start, parking.floor), self._window.start_offset)
         checked = acknowledge.check(self._window, self._settings, member_id, batches)
         pending = acknowledge.apply(self._window, self._settings, member_id, checked, now_ms=now_ms)
         parked = parking.apply(named, self._settings, now_ms, random) if parking is not None and named else ()
@@ -387,6 +390,7 @@ class SharePartition(SharePartitionWrites):
 
         None if the SPSO is there already. The Persist carries the new start offset; if it fails the next one does.
         """
+        self._log_start = max(self._log_start, new_start_offset)
         start_offset = self._window.start_offset
         if new_start_offset <= start_offset:
             return None

@@ -83,7 +83,7 @@ Report: TypeAlias = log_rules.Report[Statistics]
 
 
 @dataclass(slots=True)
-class _Hold:
+class Hold:
     """One delivery and what became of it. `life` is None where more than one broker life can have made the delivery."""
 
     delivered: Delivered
@@ -107,7 +107,7 @@ class _Hold:
         """The answer came before the lock can have run out: nobody else had the record in between."""
         return self.answered is not None and self.answered.at_ns <= max(self.delivered.asked_ns, self.renewed_ns) + lock_ns
 
-    def surely_before(self, other: _Hold, lock_ns: int) -> bool:
+    def surely_before(self, other: Hold, lock_ns: int) -> bool:
         """For a hold that ended with a confirmed acknowledgement: the broker made the other delivery after that."""
         assert self.sent is not None
         if other is self or other.delivered.at_ns < self.sent.at_ns:
@@ -131,18 +131,18 @@ class _Loss(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Index(LogIndex):
+class Index(LogIndex):
     """A history sorted by what the rules ask for."""
 
     settings: GroupSettings
-    holds: dict[Record, list[_Hold]] = field(default_factory=lambda: defaultdict(list))
+    holds: dict[Record, list[Hold]] = field(default_factory=lambda: defaultdict(list))
     lives: list[tuple[int, int, int]] = field(default_factory=list)
     losses: list[_Loss] = field(default_factory=list)
     drained: Drained | None = None
     excused: set[Record] = field(default_factory=set)
     closings: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     breaks: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    _open: dict[tuple[str, Record], _Hold] = field(default_factory=dict)
+    _open: dict[tuple[str, Record], Hold] = field(default_factory=dict)
     _last_seen: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -175,7 +175,7 @@ class _Index(LogIndex):
 
     def _delivered(self, event: Delivered) -> None:
         lives = [life for life, began_ns, ended_ns in self.lives if began_ns <= event.at_ns and event.asked_ns <= ended_ns]
-        hold = _Hold(event, lives[0] if len(lives) == 1 else None)
+        hold = Hold(event, lives[0] if len(lives) == 1 else None)
         self.holds[event.record].append(hold)
         self._open[event.consumer, event.record] = hold
         self._last_seen[event.consumer] = event.at_ns
@@ -200,7 +200,7 @@ class _Index(LogIndex):
             for hold in holds:
                 hold.earliest_end_ns = self._earliest_end(hold)
 
-    def _earliest_end(self, hold: _Hold) -> int:
+    def _earliest_end(self, hold: Hold) -> int:
         asked_ns, consumer = hold.delivered.asked_ns, hold.delivered.consumer
         end_ns = max(asked_ns, hold.renewed_ns) + self.lock_ns
         if hold.sent is not None and hold.sent.kind is not AckKind.RENEW:
@@ -225,7 +225,7 @@ def check(events: Iterable[Event], settings: GroupSettings) -> Report:
 
     AssertionError: the history contradicts itself (an acknowledgement without a delivery, lives that overlap).
     """
-    index = _Index(settings=settings)
+    index = Index(settings=settings)
     for event in events:
         index.add(event)
     index.finish()
@@ -233,7 +233,7 @@ def check(events: Iterable[Event], settings: GroupSettings) -> Report:
     return Report(violations, _statistics(index))
 
 
-def _statistics(index: _Index) -> Statistics:
+def _statistics(index: Index) -> Statistics:
     holds = [hold for holds in index.holds.values() for hold in holds]
     final = [hold for hold in holds if hold.sent is not None]
     return Statistics(
@@ -249,14 +249,14 @@ def _statistics(index: _Index) -> Statistics:
     )
 
 
-def _incomplete(index: _Index) -> Iterator[Violation]:
+def _incomplete(index: Index) -> Iterator[Violation]:
     """Without a final read and a drained group, the absence of violations would mean nothing."""
     if index.drained is None:
         yield Violation("incomplete", "the group was not drained at the end")
     yield from unread_logs(index)
 
 
-def _undone(index: _Index) -> Iterator[Violation]:
+def _undone(index: Index) -> Iterator[Violation]:
     """What was accepted or rejected, and confirmed, is never delivered again, in this life of the broker or a later one."""
     for record, holds in index.holds.items():
         for final in holds:
@@ -269,7 +269,7 @@ def _undone(index: _Index) -> Iterator[Violation]:
                 yield Violation("undone", f"a confirmed {final.sent.kind} was undone: the record came again", record, events)
 
 
-def _two_holders(index: _Index) -> Iterator[Violation]:
+def _two_holders(index: Index) -> Iterator[Violation]:
     """Within one life of the broker a record is in one hand until its lock ends.
 
     Two holds overlap for certain if each was in its client's hands before the other can have ended.
@@ -283,14 +283,14 @@ def _two_holders(index: _Index) -> Iterator[Violation]:
                     yield Violation("two holders", "delivered again within the lock", record, (*one.events(), *other.events()))
 
 
-def _count(index: _Index) -> Iterator[Violation]:
+def _count(index: Index) -> Iterator[Violation]:
     """Delivery counts: from 1 to the limit, rising within a life, and never by more than what may have got lost unseen."""
     for record, holds in index.holds.items():
         for hold in holds:
             yield from _count_of(index, record, hold, holds)
 
 
-def _count_of(index: _Index, record: Record, hold: _Hold, holds: list[_Hold]) -> Iterator[Violation]:
+def _count_of(index: Index, record: Record, hold: Hold, holds: list[Hold]) -> Iterator[Violation]:
     delivered, count = hold.delivered, hold.delivered.count
     if not 1 <= count <= index.settings.delivery_limit:
         yield Violation("count", f"delivery {count} with a limit of {index.settings.delivery_limit}", record, (delivered,))
@@ -311,7 +311,7 @@ def _count_of(index: _Index, record: Record, hold: _Hold, holds: list[_Hold]) ->
         yield Violation("count", f"count {count} where at most {highest} deliveries can have been made", record, (*earlier, delivered))
 
 
-def _count_fell(index: _Index) -> Iterator[Violation]:
+def _count_fell(index: Index) -> Iterator[Violation]:
     """A confirmed release with count n is remembered over any number of kills: the next delivery counts at least n + 1."""
     for record, holds in index.holds.items():
         for released in holds:
@@ -323,7 +323,7 @@ def _count_fell(index: _Index) -> Iterator[Violation]:
                     yield Violation("count fell", detail, record, (*released.events(), hold.delivered))
 
 
-def _unfinished(index: _Index) -> Iterator[Violation]:
+def _unfinished(index: Index) -> Iterator[Violation]:
     """Every record of the log was delivered until somebody finished it, or as often as the limit allows."""
     for record, read in index.log.items():
         holds = index.holds.get(record, [])
@@ -340,7 +340,7 @@ def _unfinished(index: _Index) -> Iterator[Violation]:
         yield Violation("unfinished", detail, record, (read, *(event for hold in holds for event in hold.events())))
 
 
-RULES: dict[str, Callable[[_Index], Iterator[Violation]]] = {
+RULES: dict[str, Callable[[Index], Iterator[Violation]]] = {
     "incomplete": _incomplete,
     "missing": missing,
     "contradiction": contradiction,

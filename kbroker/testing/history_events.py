@@ -69,6 +69,7 @@ class Sent:
     """`value` names the record and is never sent twice by the application (a client library may repeat it by itself).
 
     `is_old`: its timestamp lies so far back that retention by time may remove it at once.
+    `due_ns`: its headers say not to deliver it before that time of CLOCK_MONOTONIC; 0: they say nothing.
     """
 
     at_ns: int
@@ -76,6 +77,7 @@ class Sent:
     value: str
     idempotent: bool = False
     is_old: bool = False
+    due_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,44 @@ class LogReadDone:
     at_ns: int
     topic: str
     partition: int
+
+
+# --- work queues ---
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """An operator's request is confirmed: the group is to get nothing below `start` any more, finished or not."""
+
+    at_ns: int
+    topic: str
+    partition: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterRead:
+    """A read of the dead letter topic, at the end, found one that stands for `record`. `value`: its copy of the record's, if any."""
+
+    at_ns: int
+    record: Record
+    count: int
+    is_rejected: bool
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeftBehind:
+    """When all is over: the group's lag by the broker's word; parked records in the store, and what the store's counters say of them.
+
+    With the event of a group's last partition the DeadLetterRead events are complete, too."""
+
+    at_ns: int
+    topic: str
+    partition: int
+    lag: int | None
+    parked: int
+    counted: int
 
 
 # --- members of a consumer group ---
@@ -338,6 +378,9 @@ Event: TypeAlias = (
     | Drained
     | LogRead
     | LogReadDone
+    | PassedOver
+    | DeadLetterRead
+    | LeftBehind
     | Assigned
     | Revoked
     | Read
@@ -370,6 +413,9 @@ _EVENTS: dict[str, type[Event]] = {
         Drained,
         LogRead,
         LogReadDone,
+        PassedOver,
+        DeadLetterRead,
+        LeftBehind,
         Assigned,
         Revoked,
         Read,

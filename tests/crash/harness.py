@@ -50,10 +50,10 @@ class ClientFailed(AssertionError):
 class Client:
     """One client process."""
 
-    def __init__(self, role: str, name: str, bootstrap: str, history: Path, seed: int, errors: Path) -> None:
+    def __init__(self, module: str, role: str, name: str, bootstrap: str, history: Path, seed: int, errors: Path) -> None:
         self.role, self.name = role, name
         self._errors = errors
-        command = [sys.executable, "-m", "tests.crash.worker", role, name, bootstrap, str(history), str(seed)]
+        command = [sys.executable, "-m", module, role, name, bootstrap, str(history), str(seed)]
         with errors.open("ab") as log:
             self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
@@ -89,6 +89,8 @@ class Torment:
     seed: int
     one_log: Path | None = None
     """Set: all processes write their events there, as marks of the power-cut recorder."""
+    module: str = "tests.crash.worker"
+    """Of the client processes."""
     life: int = 0
     kills: int = 0
     """Of the broker, with kill -9."""
@@ -143,7 +145,7 @@ class Torment:
         self._started += 1
         name = f"{role}{self._started}"
         seed = self._random.randrange(1 << 30)
-        client = Client(role, name, self.broker.bootstrap, self.history_of(name), seed, self.home / f"{name}.err")
+        client = Client(self.module, role, name, self.broker.bootstrap, self.history_of(name), seed, self.home / f"{name}.err")
         self.clients.append(client)
         return client
 

@@ -252,11 +252,12 @@ class World:
         if refused is not ErrorCode.none:
             assert strange, "a member may acknowledge what it holds"
             return
+        assert not strange, "nobody is told that a record is done with that somebody else has, or gets"
         said = {}
         for offset, ack_type in types.items():
             job = self.jobs[offset]
             if job.member != member:
-                continue  # below the start offset: skipped without a word
+                continue  # below the log's start: skipped without a word
             if ack_type == RENEW:
                 job.deadline_ms = self.now_ms + LOCK_MS
             else:

@@ -1,0 +1,229 @@
+"""The judge of work queues: does a history of a share group that delays, schedules and gives up records keep every promise?
+
+What history.py asks of every share group, and:
+
+    early          a scheduled record comes when it is due, by the wall clock; after a confirmed release the
+                   record comes when delay x multiplier^(count - 1) has passed, counted from when the release
+                   was sent, over any number of restarts, as the due time is stored with the release
+    passed over    what an operator removed, or put behind the group, is not delivered
+    unfinished     every other record of the log may have been accepted, or has a dead letter
+    dead letters   there is at most one for a record, none for one that was certainly accepted; its cause, count
+                   and value are right
+    left           at the end the lag is 0, and nothing is parked, nor counted
+
+Only what is certain is called a violation. A lock that ran out, or a session that ended, gives no certain bound.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from kbroker.testing import history, log_rules
+from kbroker.testing.history import GroupSettings
+from kbroker.testing.history_events import AckKind, DeadLetterRead, Event, LeftBehind, PassedOver, Record
+from kbroker.testing.log_rules import Violation, contradiction, duplicated, invented, reordered
+
+CLOCKS_DIFFER_NS = 20_000_000
+"""Milliseconds are rounded, and a broker's life looks at the wall clock once, between two other things."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """`multiplier`, `max_ms`: as in the group's redelivery settings, without jitter."""
+
+    group: GroupSettings
+    delay_ms: int
+    multiplier: float
+    max_ms: int
+
+    def wait_ns(self, count: int) -> int:
+        """What a record waits that was released by the holder of that delivery."""
+        return int(min(self.delay_ms * self.multiplier ** (count - 1), self.max_ms) * 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What the history held: a check of a history in which nothing happened proves nothing.
+
+    `delays` and `schedules`: deliveries of which it was certain when they were due at the earliest."""
+
+    lives: int
+    confirmed_sends: int
+    deliveries: int
+    confirmed_acknowledgements: int
+    delays: int
+    schedules: int
+    rejected: int
+    exhausted: int
+    passed_over: int
+
+
+Report: TypeAlias = log_rules.Report[Statistics]
+
+
+@dataclass(slots=True, kw_only=True)
+class QueueIndex(history.Index):
+    queue: QueueSettings
+    passes: dict[tuple[str, int], list[PassedOver]] = field(default_factory=lambda: defaultdict(list))
+    letters: dict[Record, list[DeadLetterRead]] = field(default_factory=lambda: defaultdict(list))
+    left: list[LeftBehind] = field(default_factory=list)
+    delays: int = 0
+    schedules: int = 0
+
+    def add(self, event: Event) -> bool:
+        match event:
+            case PassedOver():
+                self.passes[event.topic, event.partition].append(event)
+            case DeadLetterRead():
+                self.letters[event.record].append(event)
+            case LeftBehind():
+                self.left.append(event)
+            case _:
+                return history.Index.add(self, event)
+        return False
+
+    def is_passed_over(self, record: Record) -> bool:
+        """Sooner or later."""
+        return any(record.offset < each.start for each in self.passes.get(record[:2], ()))
+
+
+def check(events: Iterable[Event], settings: QueueSettings) -> Report:
+    """Judge a history. `events` in the order of `at_ns`. AssertionError: as history.check."""
+    index = QueueIndex(settings=settings.group, queue=settings)
+    for event in events:
+        index.add(event)
+    index.finish()
+    violations = tuple(violation for rule in RULES.values() for violation in rule(index))
+    return log_rules.Report(violations, _statistics(index))
+
+
+def _statistics(index: QueueIndex) -> Statistics:
+    holds = [hold for holds in index.holds.values() for hold in holds]
+    letters = [letter for letters in index.letters.values() for letter in letters]
+    return Statistics(
+        lives=len(index.lives),
+        confirmed_sends=len(index.confirmed),
+        deliveries=len(holds),
+        confirmed_acknowledgements=sum(hold.has(AckKind.ACCEPT, AckKind.RELEASE, AckKind.REJECT) for hold in holds),
+        delays=index.delays,
+        schedules=index.schedules,
+        rejected=sum(letter.is_rejected for letter in letters),
+        exhausted=sum(not letter.is_rejected for letter in letters),
+        passed_over=sum(index.is_passed_over(event.record) for event in index.confirmed),
+    )
+
+
+def _incomplete(index: QueueIndex) -> Iterator[Violation]:
+    yield from history.RULES["incomplete"](index)
+    ends = {(left.topic, left.partition) for left in index.left}
+    for topic, partition in sorted(index.logs_read - ends):
+        yield Violation("incomplete", f"nobody looked at what is left behind of {topic}-{partition}")
+
+
+def _missing(index: QueueIndex) -> Iterator[Violation]:
+    """A confirmed record is in its log until an operator removes it."""
+    for violation in log_rules.missing(index):
+        if violation.record is None or not index.is_passed_over(violation.record):
+            yield violation
+
+
+def _early(index: QueueIndex) -> Iterator[Violation]:
+    for record, holds in index.holds.items():
+        for hold in holds:
+            at_ns, sent = hold.delivered.at_ns, index.sent.get(hold.delivered.value)
+            if sent is not None and sent.due_ns:
+                index.schedules += 1
+                if at_ns < sent.due_ns - CLOCKS_DIFFER_NS:
+                    early_ms = (sent.due_ns - at_ns) // 1_000_000
+                    yield Violation("early", f"delivered {early_ms} ms before the time it is scheduled for", record, (sent, hold.delivered))
+        for released in holds:
+            if released.has(AckKind.RELEASE):
+                yield from _early_after(index, record, released, holds)
+
+
+def _early_after(index: QueueIndex, record: Record, released: history.Hold, holds: list[history.Hold]) -> Iterator[Violation]:
+    assert released.sent is not None
+    due_ns = released.sent.at_ns + index.queue.wait_ns(released.delivered.count)
+    for hold in holds:
+        if released.surely_before(hold, index.lock_ns):
+            index.delays += 1
+            if hold.delivered.at_ns < due_ns - CLOCKS_DIFFER_NS:
+                early_ms = (due_ns - hold.delivered.at_ns) // 1_000_000
+                detail = f"delivered {early_ms} ms before the delay of a confirmed release was over"
+                yield Violation("early", detail, record, (*released.events(), hold.delivered))
+
+
+def _passed_over(index: QueueIndex) -> Iterator[Violation]:
+    for record, holds in index.holds.items():
+        for passed in index.passes.get(record[:2], ()):
+            if record.offset >= passed.start:
+                continue
+            for hold in holds:
+                if hold.delivered.asked_ns > passed.at_ns:
+                    yield Violation("passed over", f"delivered though the group begins at {passed.start}", record, (passed, hold.delivered))
+
+
+def _unfinished(index: QueueIndex) -> Iterator[Violation]:
+    for record, read in index.log.items():
+        if index.letters.get(record) or index.is_passed_over(record):
+            continue
+        holds = index.holds.get(record, [])
+        if any(hold.may_have(AckKind.ACCEPT) for hold in holds):
+            continue
+        detail = "never accepted, and no dead letter" if holds else "never delivered"
+        yield Violation("unfinished", detail, record, (read, *(event for hold in holds for event in hold.events())))
+
+
+def _dead_letters(index: QueueIndex) -> Iterator[Violation]:
+    for record, letters in index.letters.items():
+        holds = index.holds.get(record, [])
+        if len(letters) > 1:
+            yield Violation("dead letters", f"{len(letters)} for one record", record, tuple(letters))
+        for letter in letters:
+            if (wrong := _wrong_with(index, letter, holds)) is not None:
+                events = (letter, *(event for hold in holds for event in hold.events()))
+                yield Violation("dead letters", wrong, record, events)
+
+
+def _wrong_with(index: QueueIndex, letter: DeadLetterRead, holds: list[history.Hold]) -> str | None:
+    if any(hold.has(AckKind.ACCEPT) for hold in holds) and not index.is_passed_over(letter.record):
+        return "the record was accepted, and that was confirmed"
+    limit = index.settings.delivery_limit
+    if not letter.is_rejected and letter.count != limit:
+        return f"it was given up after {letter.count} deliveries, with a limit of {limit}"
+    rejections = [hold.delivered.count for hold in holds if hold.may_have(AckKind.REJECT)]
+    if letter.is_rejected and letter.count not in rejections:
+        return f"it says that delivery {letter.count} was rejected; those that may have been are {rejections}"
+    read = index.log.get(letter.record)
+    if read is not None and letter.value != read.value and not index.is_passed_over(letter.record):
+        return f"the record is {read.value!r}, its copy {letter.value!r}"
+    return None
+
+
+def _left(index: QueueIndex) -> Iterator[Violation]:
+    for left in index.left:
+        if left.lag != 0 or left.parked or left.counted:
+            detail = f"lag {left.lag}, {left.parked} parked, {left.counted} counted when all was done"
+            yield Violation("left", f"{left.topic}-{left.partition}: {detail}", None, (left,))
+
+
+RULES: dict[str, Callable[[QueueIndex], Iterator[Violation]]] = {
+    "incomplete": _incomplete,
+    "missing": _missing,
+    "contradiction": contradiction,
+    "invented": invented,
+    "duplicated": duplicated,
+    "reordered": reordered,
+    "undone": history.RULES["undone"],
+    "two holders": history.RULES["two holders"],
+    "count": history.RULES["count"],
+    "count fell": history.RULES["count fell"],
+    "early": _early,
+    "passed over": _passed_over,
+    "unfinished": _unfinished,
+    "dead letters": _dead_letters,
+    "left": _left,
+}

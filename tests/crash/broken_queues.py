@@ -1,0 +1,130 @@
+"""Brokers whose parked records are broken on purpose; the judge of work queues has to catch each.
+
+    loses-parked        every third record that is parked is not written
+    keeps-accepted      what is parked no more is not removed from the store
+    forgets-due-times   what is parked is due at once
+    hurries-at-start    what an earlier life has parked is due at once
+    resets-counts       delivery counts of parked records are not written
+    mixes-generations   a group that is made anew has the parked records of the one that was deleted
+    keeps-lost          parked records below the log's start stay
+
+`install` breaks the broker of this process.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from heapq import heappush
+from itertools import count
+from typing import Any
+
+from kbroker.broker import share_loading
+from kbroker.broker.parked_cleaner import ParkedCleaner
+from kbroker.coordinator import parked_state
+from kbroker.share.parked import Parked, ParkingChange
+from kbroker.share.parked_memory import Code, ParkedMemory
+from kbroker.share.parking import Parking
+from kbroker.share.persister import ReadResult
+
+
+def _replace(name: str, broken: Callable[..., Any]) -> None:
+    """A function of parked_state, with each that has imported it."""
+    whole = getattr(parked_state, name)
+    for module in [each for path, each in sys.modules.items() if path.startswith("kbroker.")]:
+        if getattr(module, name, None) is whole:
+            setattr(module, name, broken)
+
+
+def _alter_changes(alter: Callable[[ParkingChange], ParkingChange | None]) -> None:
+    changes_of = parked_state.changes_of
+
+    def altered(prefix: bytes, parking: Sequence[ParkingChange]) -> dict[bytes, bytes | None]:
+        return changes_of(prefix, [change for change in map(alter, parking) if change is not None])
+
+    _replace("changes_of", altered)
+
+
+def _loses_parked() -> None:
+    numbers = count()
+    _alter_changes(lambda change: None if change.parked is not None and next(numbers) % 3 == 2 else change)
+
+
+def _keeps_accepted() -> None:
+    _alter_changes(lambda change: None if change.parked is None else change)
+
+
+def _forgets_due_times() -> None:
+    def at_once(make: Callable[..., Parked]) -> Callable[..., Parked]:
+        return lambda *args: make(*args)._replace(due_ms=0)
+
+    Parking.park = at_once(Parking.park)  # type: ignore[method-assign]
+    Parking.schedule = at_once(Parking.schedule)  # type: ignore[method-assign]
+
+
+def _hurries_at_start() -> None:
+    end_read = ParkedMemory.end_read
+
+    def end_and_hurry(self: Any, *args: Any, **options: Any) -> None:
+        end_read(self, *args, **options)
+        for entry in self.entries.values():
+            if entry.code == Code.QUEUED:
+                entry.due_ms = 0
+                heappush(self._queues[entry.lane], (0, entry.offset))
+
+    ParkedMemory.end_read = end_and_hurry  # type: ignore[method-assign]
+
+
+def _resets_counts() -> None:
+    def reset(change: ParkingChange) -> ParkingChange:
+        return change if change.parked is None else change._replace(parked=change.parked._replace(delivery_count=0))
+
+    _alter_changes(reset)
+
+
+def _mixes_generations() -> None:
+    prefix_of = parked_state.prefix_of
+    _replace("prefix_of", lambda group_id, partition, generation: prefix_of(group_id, partition, 1))
+
+    async def keep(*_: object) -> None:
+        pass
+
+    ParkedCleaner._remove = keep  # type: ignore[method-assign]
+
+
+def _keeps_lost() -> None:
+    """Four see to it: at once, in pieces behind the move of the log's start, when there is nothing to deliver, and at each load."""
+
+    def forgetting(act: Callable[..., Any]) -> Callable[..., Any]:
+        def forget(self: Any, *args: Any) -> Any:
+            self._remove = self._forget
+            try:
+                return act(self, *args)
+            finally:
+                del self._remove
+
+        return forget
+
+    Parking.drop_below = forgetting(Parking.drop_below)  # type: ignore[method-assign]
+    Parking.lost = forgetting(Parking.lost)  # type: ignore[method-assign]
+    Parking.sweep = lambda *_: 0  # type: ignore[method-assign]
+
+    async def keep(_persister: object, _group_id: str, _partition: object, state: ReadResult, *_: object) -> ReadResult:
+        return state
+
+    share_loading._drop_parked = keep
+
+
+FAULTS: Mapping[str, Callable[[], None]] = {
+    "loses-parked": _loses_parked,
+    "keeps-accepted": _keeps_accepted,
+    "forgets-due-times": _forgets_due_times,
+    "hurries-at-start": _hurries_at_start,
+    "resets-counts": _resets_counts,
+    "mixes-generations": _mixes_generations,
+    "keeps-lost": _keeps_lost,
+}
+
+
+def install(fault: str) -> None:
+    FAULTS[fault]()

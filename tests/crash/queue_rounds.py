@@ -1,0 +1,273 @@
+"""A work queue that delays, schedules and gives up jobs, on a broker that is killed with kill -9 again and again.
+
+Jobs are produced, some scheduled for later; workers accept, release and reject them at random, are killed
+themselves, or let locks run out. In the middle the group is deleted and made anew at the end of the logs,
+under kills as well. In the end, behind one more kill, everything is worked off, and the logs, the dead
+letters and the state store are read. The history goes to kbroker.testing.queue_history.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+from kbroker import plugins
+from kbroker.client import admin, group_admin
+from kbroker.client.rpc import BrokerUnreachable, Connection
+from kbroker.errors import ErrorCode
+from kbroker.parked_records import ParkedCount, ParkedKey, end_of, read_parked_entries
+from kbroker.state_records import DeadLetterKey
+from kbroker.storage.spi import StateReader, keys_on_disk_of
+from kbroker.testing.broker import RunningBroker
+from kbroker.testing.history import GroupSettings
+from kbroker.testing.history_events import LeftBehind, PassedOver
+from kbroker.testing.queue_history import QueueSettings, Report, check
+from tests.crash.harness import BROKER_CONFIG, GROUP_CONFIG, Torment, row_of
+from tests.crash.queue_worker import DEAD_LETTERS
+from tests.crash.tally import Progress, silent
+from tests.crash.worker import GROUP, LOCK_MS, PARTITIONS, TOPIC
+
+LIMIT = 4
+"""Few enough that some jobs reach it in the seconds that a run of a few rounds has."""
+DELAY_MS, MULTIPLIER, MAX_MS = 1200, 1.5, 2000
+"""Every release is parked: its wait is too long for the window (queue_configs.PARK_FROM_MS)."""
+SETTINGS = QueueSettings(GroupSettings(LOCK_MS, LIMIT), DELAY_MS, MULTIPLIER, MAX_MS)
+QUEUE_CONFIG = {
+    **GROUP_CONFIG,
+    "share.delivery.count.limit": str(LIMIT),
+    "errors.deadletterqueue.topic.name": DEAD_LETTERS,
+    "errors.deadletterqueue.copy.record.enable": "true",
+    "kbroker.queue.redelivery.delay.ms": str(DELAY_MS),
+    "kbroker.queue.redelivery.multiplier": str(MULTIPLIER),
+    "kbroker.queue.redelivery.max.ms": str(MAX_MS),
+    "kbroker.queue.redelivery.jitter": "0",
+    "kbroker.queue.prefetch": "3",
+    "kbroker.queue.scheduling": "true",
+    "kbroker.share.in.flight.limit": "undecided",
+}
+PURGED_PARTITION = 0
+PATIENCE_S = 30.0
+
+
+@dataclass(slots=True)
+class QueueTorment:
+    torment: Torment
+    patience_s: float = PATIENCE_S
+    """How long the end may take to leave nothing behind."""
+    rounds: int = 0
+    purges: int = 0
+    _random: random.Random = field(default_factory=random.Random)
+
+    @property
+    def broker(self) -> RunningBroker:
+        return self.torment.broker
+
+    def round(self, *, purges: bool = False) -> None:
+        """Load, end, start. At times it ends in good order, and at times, or if it `purges`, behind a purge."""
+        self.rounds += 1
+        time.sleep(self._random.uniform(0.8, 3.2))
+        for client in self.torment.clients:
+            client.check_alive()
+        if self._random.random() < 0.25:
+            self.torment.kill_a_consumer()
+        if self._random.random() < 0.25 or purges:
+            self._purge()
+        if self._random.random() < 0.2:
+            self.torment.stop_broker()
+        else:
+            self.torment.kill_broker()
+        if self._random.random() < 0.15:
+            self.torment.start_and_kill_early()
+        self.torment.start_broker()
+
+    def _purge(self) -> None:
+        """DeleteRecords, somewhere in the one log that this is done to: it excuses all that is not done below."""
+        partition = PURGED_PARTITION
+        with self.broker.connect() as connection:
+            start = admin.find_offsets(connection, {TOPIC: [partition]}, admin.EARLIEST)[TOPIC, partition]
+            end = admin.find_offsets(connection, {TOPIC: [partition]}, admin.LATEST)[TOPIC, partition]
+            assert isinstance(start, int), start
+            assert isinstance(end, int), end
+            offset = start + round((end - start) * self._random.choice([0.5, 0.8, 0.95, 1.0]))
+            starts = admin.delete_records(connection, TOPIC, {partition: offset})
+        assert starts == {partition: offset}, starts
+        self.purges += 1
+        self.torment.write(PassedOver(time.monotonic_ns(), TOPIC, partition, offset))
+
+    def begin_anew(self) -> None:
+        """Delete the group, and make it anew at the ends of the logs, while some of its jobs are parked. A kill comes into that."""
+        self._end_clients()
+        with self.broker.connect() as connection:
+            found = admin.find_offsets(connection, {TOPIC: range(PARTITIONS)}, admin.LATEST)
+        ends = {}
+        for (topic, partition), end in found.items():
+            assert isinstance(end, int), end
+            ends[group_admin.TopicPartition(topic, partition)] = end
+        timer = threading.Timer(self._random.uniform(0, 0.1), os.kill, (self.broker.pid, signal.SIGKILL))
+        timer.start()
+        try:
+            self._anew(ends)
+        except BrokerUnreachable:
+            pass
+        finally:
+            timer.join()
+        self.torment.kill_broker()
+        self.torment.start_broker()
+        self._anew(ends)
+        for (topic, partition), end in ends.items():
+            self.torment.write(PassedOver(time.monotonic_ns(), topic, partition, end))
+        self.broker.set_group_config(GROUP, QUEUE_CONFIG)
+        self._begin_clients()
+
+    def _anew(self, ends: dict[group_admin.TopicPartition, int]) -> None:
+        """Members that were killed leave it after a while."""
+        deadline = time.monotonic() + PATIENCE_S
+        with self.broker.connect() as connection:
+            while True:
+                refused = group_admin.delete_groups(connection, [GROUP]).get(GROUP)
+                if refused is None or refused.code is ErrorCode.group_id_not_found:
+                    break
+                assert refused.code is ErrorCode.non_empty_group, refused
+                assert time.monotonic() < deadline, refused
+                time.sleep(0.1)
+            assert not group_admin.alter_share_group_offsets(connection, GROUP, ends)
+
+    def _begin_clients(self) -> None:
+        for role in ("produce", "consume", "consume"):
+            self.torment.start_client(role)
+
+    def _end_clients(self) -> None:
+        """In good order: what was produced is confirmed."""
+        for role in ("produce", "consume"):
+            ended = [client for client in self.torment.clients if client.role == role]
+            for client in ended:
+                client.stop()
+            for client in ended:
+                client.wait()
+        self.torment.clients.clear()
+
+    def finish(self) -> None:
+        self._end_clients()
+        self.torment.kill_broker()
+        self.torment.start_broker()
+        self._run("drain")
+        self._wait_for_dead_letters()
+        with self.broker.connect() as connection:
+            lags = lags_of(connection)
+            (topic,) = admin.topics(connection, [TOPIC])
+        for role in ("read", "read-dead-letters"):
+            self._run(role)
+        self.torment.stop_broker()
+        parked, counted = self._parked()
+        for partition in range(PARTITIONS):
+            place = topic.topic_id, partition
+            left = LeftBehind(time.monotonic_ns(), TOPIC, partition, lags.get(partition), parked[place], counted[place])
+            self.torment.write(left)
+
+    def _run(self, role: str) -> None:
+        self.torment.start_client(role).wait()
+        self.torment.clients.clear()
+
+    def _wait_for_dead_letters(self) -> None:
+        """And until nothing is parked. What does not happen in a long time is left to the judge."""
+        deadline = time.monotonic() + self.patience_s
+        while time.monotonic() < deadline and (self._has_cursors() or self._parked()[0].total()):
+            time.sleep(0.1)
+
+    def _has_cursors(self) -> bool:
+        with self._state() as reader:
+            return any(True for _ in reader.scan(DeadLetterKey.namespace))
+
+    @contextmanager
+    def _state(self) -> Iterator[StateReader]:
+        engine = self.broker.state_storage
+        reader = plugins.state_store_factory(engine).open_reader(self.broker.data_dir / f"state-{engine}")
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+    def _parked(self) -> tuple[Counter[tuple[UUID, int]], Counter[tuple[UUID, int]]]:
+        """Keys of parked records by share-partition, of whatever generation; and what the counters say."""
+        parked: Counter[tuple[UUID, int]] = Counter()
+        counted: Counter[tuple[UUID, int]] = Counter()
+        prefix = ParkedKey.namespace
+        with self._state() as reader:
+            keys = keys_on_disk_of(reader)
+            assert keys is not None
+            for key, value in read_parked_entries(keys.scan_range(prefix, end_of(prefix))):
+                if isinstance(value, ParkedCount):
+                    counted[key.topic_id, key.partition] += value.number
+                else:
+                    parked[key.topic_id, key.partition] += 1
+        return parked, counted
+
+    def judge(self) -> Report:
+        return check(self.torment.events(), SETTINGS)
+
+
+def lags_of(connection: Connection) -> dict[int, int | None]:
+    return {each.partition: each.lag for each in group_admin.describe_share_group_offsets(connection, GROUP)}
+
+
+@contextmanager
+def tormented(broker: RunningBroker, home: Path, seed: int, patience_s: float = PATIENCE_S) -> Iterator[QueueTorment]:
+    """A running broker with its queue, a process of producers and two of workers; gone afterwards."""
+    torment = Torment(broker, home, seed, module="tests.crash.queue_worker")
+    torment.start_broker()
+    try:
+        broker.create_topic(TOPIC, partitions=PARTITIONS, config={"segment.bytes": "1048576"})
+        broker.create_topic(DEAD_LETTERS, config={"errors.deadletterqueue.group.enable": "true"})
+        broker.set_group_config(GROUP, QUEUE_CONFIG)
+        queue = QueueTorment(torment, patience_s, _random=random.Random(seed))
+        queue._begin_clients()
+        yield queue
+    finally:
+        for client in torment.clients:
+            client.kill()
+        broker.kill9()
+        torment.close()
+
+
+def run(
+    home: Path,
+    storage: str,
+    *,
+    rounds: int,
+    seed: int,
+    persister: str = "default",
+    durability: str = "disk",
+    anew_before: int | None = None,
+    command: Sequence[str] | None = None,
+    patience_s: float = PATIENCE_S,
+    progress: Progress | None = None,
+) -> Report:
+    """Torment a broker for some rounds and judge. `home`: an empty directory, which keeps all histories and logs.
+    `anew_before`: the round before which the group is deleted and made anew; what was not done by then is excused."""
+    progress = progress or silent()
+    progress.begin(f"queues on {row_of(storage, storage, durability, persister)}", "round", rounds)
+    config = {**BROKER_CONFIG, "kbroker.persister": persister}
+    broker = RunningBroker(home, storage=storage, config=config, command=command, durability=durability)
+    with tormented(broker, home, seed, patience_s) as queue:
+        for number in range(rounds):
+            before = queue.torment.kills
+            if number == anew_before:
+                queue.begin_anew()
+            queue.round(purges=number == rounds - 1)
+            progress.step(kills=queue.torment.kills - before)
+        queue.finish()
+        report = queue.judge()
+        progress.count(purges=queue.purges)
+    done = report.statistics
+    progress.count(jobs=done.confirmed_sends, deliveries=done.deliveries, delays=done.delays, schedules=done.schedules)
+    progress.count(rejected=done.rejected, exhausted=done.exhausted, violations=len(report.violations))
+    return report

@@ -1,0 +1,173 @@
+"""The client processes of a work queue under kill -9; as those of tests.crash.worker, which it takes the most from.
+
+    python -m tests.crash.queue_worker ROLE NAME BOOTSTRAP HISTORY SEED
+
+All clients are unmodified confluent-kafka; the one that drains asks for the lag besides.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+from kbroker.client.group_admin import describe_share_group_offsets
+from kbroker.client.rpc import Connection
+from kbroker.share.dead_letter import MESSAGES, origin_of
+from kbroker.share.effects import DeadLetterCause
+from kbroker.testing.history_events import AckKind, DeadLetterRead, Drained, Record, SendConfirmed, Sent
+from tests.crash.worker import (
+    CONSUMERS_PER_PROCESS,
+    GROUP,
+    PARTITIONS,
+    QUICK_RECONNECT,
+    TOPIC,
+    History,
+    Worker,
+    guarded,
+    read,
+    record_of,
+    refuse_fatal,
+    run_until_stopped,
+    stopping,
+    value_of,
+)
+
+DEAD_LETTERS = "dlq.orders"
+CODECS = ("none", "lz4")
+SCHEDULED = 0.3
+SHORTEST_MS, LONGEST_MS = 300, 4000
+QUIET_S = 12.0
+"""Longer than any record waits: its schedule or its delay, a lock, and the session of a member that was killed."""
+
+
+def produce(name: str, bootstrap: str, history: History, seed: int) -> None:
+    threads = []
+    for number, codec in enumerate(CODECS):
+        work = (f"{name}.{number}", bootstrap, history, random.Random(seed + number), codec)
+        threads.append(threading.Thread(target=guarded, args=(produce_one, *work)))
+    run_until_stopped(threads)
+
+
+def produce_one(name: str, bootstrap: str, history: History, chooser: random.Random, codec: str) -> None:
+    """Small bursts, some jobs of several pages; some are scheduled, by either header."""
+    config = {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 5, "retry.backoff.ms": 20}
+    limits = {"message.timeout.ms": 0, "error_cb": refuse_fatal, "compression.type": codec}
+    producer = Producer({**config, **QUICK_RECONNECT, **limits})
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            history.write(SendConfirmed(time.monotonic_ns(), name, value_of(message), record_of(message)))
+
+    sent = 0
+    while not stopping.is_set():
+        for _ in range(chooser.choice([1, 1, 2, 5])):
+            value, padding = f"{name}-{sent}", b" " * chooser.choice([0, 0, 0, 200, 9000])
+            sent += 1
+            wall_ns, now_ns = time.time_ns(), time.monotonic_ns()
+            timestamp_ms = wall_ns // 1_000_000
+            headers: list[tuple[str, str | bytes | None]] = []
+            due_ns = 0
+            if chooser.random() < SCHEDULED:
+                delay_ms = chooser.randint(SHORTEST_MS, LONGEST_MS)
+                due_ms = timestamp_ms + delay_ms
+                due_ns = now_ns + due_ms * 1_000_000 - wall_ns
+                by_delay = ("kbroker-delay-ms", str(delay_ms)), ("kbroker-deliver-at", str(due_ms))
+                headers = [chooser.choice(by_delay)]
+            history.write(Sent(now_ns, name, value, idempotent=True, due_ns=due_ns))
+            partition = chooser.randrange(PARTITIONS)
+            data = value.encode() + padding
+            producer.produce(TOPIC, data, partition=partition, timestamp=timestamp_ms, headers=headers, on_delivery=delivered)
+        producer.poll(0)
+        stopping.wait(chooser.uniform(0.02, 0.1))
+    left = producer.flush(60)
+    assert left == 0, f"{left} records were neither confirmed nor refused after a minute"
+
+
+def a_mix(chooser: random.Random) -> AckKind:
+    return chooser.choices([AckKind.ACCEPT, AckKind.RELEASE, AckKind.REJECT], [55, 37, 8])[0]
+
+
+def consume(name: str, bootstrap: str, history: History, seed: int) -> None:
+    threads = []
+    for number in range(CONSUMERS_PER_PROCESS):
+        work = (f"{name}.{number}", bootstrap, history, random.Random(seed + number))
+        threads.append(threading.Thread(target=guarded, args=(consume_one, *work)))
+    run_until_stopped(threads)
+
+
+def consume_one(name: str, bootstrap: str, history: History, chooser: random.Random) -> None:
+    worker = Worker(name, bootstrap, history, chooser)
+    while not stopping.is_set():
+        worker.turn(a_mix)
+    worker.close()
+
+
+def lag(bootstrap: str) -> int | None:
+    """By the broker's word; None: it does not say one."""
+    host, _, port = bootstrap.rpartition(":")
+    with Connection(host, int(port)) as connection:
+        found = [each.lag for each in describe_share_group_offsets(connection, GROUP)]
+    known = [each for each in found if each is not None]
+    return sum(known) if len(known) == PARTITIONS else None
+
+
+def drain(name: str, bootstrap: str, history: History, seed: int) -> None:
+    """Accept everything until there is no lag; if that is not to be, until nothing came for a long time."""
+    worker = Worker(name, bootstrap, history, random.Random(seed))
+    worker.stalls = False
+    quiet_since = time.monotonic()
+    while time.monotonic() < quiet_since + QUIET_S:
+        if worker.turn(lambda _: AckKind.ACCEPT):
+            quiet_since = time.monotonic()
+        elif lag(bootstrap) == 0:
+            break
+    history.write(Drained(time.monotonic_ns()))
+    worker.close()
+
+
+def read_dead_letters(name: str, bootstrap: str, history: History, seed: int) -> None:
+    """All of the dead letter topic, which has one partition."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": name, "enable.auto.commit": False, "enable.partition.eof": True}
+    consumer = Consumer({**settings, **QUICK_RECONNECT})
+    place = TopicPartition(DEAD_LETTERS, 0, 0)
+    consumer.assign([place])
+    _, end = consumer.get_watermark_offsets(place, timeout=30)
+    deadline, position = time.monotonic() + 60, 0
+    while position < end:
+        assert time.monotonic() < deadline, f"the dead letters were read to {position} of {end} in a minute"
+        for message in consumer.consume(500, 0.2):
+            if message.error() is not None:
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                position = max(position, message.offset())
+                continue
+            origin = origin_of(message.headers() or ())
+            assert origin is not None, "a dead letter without the headers of one"
+            assert origin.group_id == GROUP, origin
+            is_rejected = origin.message == MESSAGES[DeadLetterCause.REJECTED]
+            value = None if message.value() is None else value_of(message)
+            record = Record(origin.topic, origin.partition, origin.offset)
+            history.write(DeadLetterRead(time.monotonic_ns(), record, origin.delivery_count, is_rejected, value))
+            position = max(position, message.offset() + 1)
+    consumer.close()
+
+
+ROLES: dict[str, Callable[[str, str, History, int], None]] = {
+    "produce": produce,
+    "consume": consume,
+    "drain": drain,
+    "read": partial(read, is_purged=True),
+    "read-dead-letters": read_dead_letters,
+}
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    role, own_name, servers, path, seed_text = sys.argv[1:]
+    ROLES[role](own_name, servers, History(Path(path)), int(seed_text))

@@ -1,0 +1,184 @@
+"""Each rule that the judge of work queues adds: histories that keep it and others that break it, with only that rule speaking."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.testing.history import GroupSettings
+from kbroker.testing.history_events import (
+    AckKind,
+    DeadLetterRead,
+    Drained,
+    Event,
+    LeftBehind,
+    LogRead,
+    LogReadDone,
+    Outcome,
+    PassedOver,
+    Record,
+    SendConfirmed,
+    Sent,
+    from_json,
+    merge,
+    to_json,
+)
+from kbroker.testing.queue_history import QueueSettings, Report, check
+from tests.testing.test_history import MS, R, Story
+
+LIMIT = 3
+SETTINGS = QueueSettings(GroupSettings(lock_ms=1000, delivery_limit=LIMIT), delay_ms=1200, multiplier=1.5, max_ms=2000)
+END = 100_000 * MS
+DONE = LeftBehind(END, "orders", 0, 0, 0, 0)
+
+
+def judged(story: Story, *more: Event, log: dict[Record, str] | None = None, left: LeftBehind | None = DONE) -> Report:
+    log = {R: "a"} if log is None else log
+    final: list[Event] = [LogRead(END, record, value) for record, value in log.items()]
+    final += [LogReadDone(END, "orders", 0), Drained(END), *([left] if left else [])]
+    return check(merge([story.events, more, final]), SETTINGS)
+
+
+def rules(report: Report) -> set[str]:
+    return {violation.rule for violation in report.violations}
+
+
+def letter(count: int = LIMIT, *, is_rejected: bool = False, value: str | None = "a") -> DeadLetterRead:
+    return DeadLetterRead(END, R, count, is_rejected, value)
+
+
+@pytest.fixture
+def story() -> Story:
+    begun = Story()
+    begun.send(10, "a", R)
+    return begun
+
+
+@pytest.mark.parametrize("event", [DONE, letter(), PassedOver(1, "orders", 0, 5), Sent(1, "p", "a", due_ns=7)])
+def test_events_survive_the_disk(event: Event) -> None:
+    assert from_json(to_json(event)) == event
+
+
+def test_a_job_that_is_accepted(story: Story) -> None:
+    story.deliver(20, "A")
+    story.ack(30, "A")
+    report = judged(story)
+    assert report.ok, str(report)
+    assert report.statistics.deliveries == report.statistics.confirmed_acknowledgements == 1
+
+
+def test_what_is_left_behind_must_be_known(story: Story) -> None:
+    story.deliver(20, "A")
+    story.ack(30, "A")
+    assert rules(judged(story, left=None)) == {"incomplete"}
+
+
+@pytest.mark.parametrize(("at", "found"), [(1999, {"early"}), (2000, set())])
+def test_a_scheduled_job(at: int, found: set[str]) -> None:
+    story = Story()
+    story.events += [Sent(10 * MS, "p", "a", due_ns=2020 * MS), SendConfirmed(11 * MS, "p", "a", R)]
+    story.deliver(at, "A")
+    story.ack(at + 10, "A")
+    report = judged(story)
+    assert rules(report) == found
+    assert report.statistics.schedules == 1
+
+
+@pytest.mark.parametrize(("count", "waits"), [(1, 1200), (2, 1800)])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_delay_after_a_confirmed_release(count: int, waits: int, restarts: bool, story: Story) -> None:
+    """It is counted from when the release was sent, a restart or not."""
+    for late, found in ((-21, {"early"}), (-20, set())):
+        told = Story()
+        told.events = list(story.events)
+        for each in range(1, count + 1):
+            told.deliver(3000 * each, "A", count=each)
+            told.ack(3000 * each + 10, "A", AckKind.RELEASE)
+        released = 3000 * count + 10
+        if restarts:
+            told.restart(released + 100, 2)
+        told.deliver(released + waits + late, "B", count=count + 1, asked=released + 200)
+        told.ack(released + waits + 50, "B")
+        report = judged(told)
+        assert rules(report) == found, str(report)
+        assert report.statistics.delays >= count
+
+
+def test_a_release_that_nobody_confirmed_promises_no_delay(story: Story) -> None:
+    story.deliver(20, "A")
+    story.ack(30, "A", AckKind.RELEASE, Outcome.UNKNOWN)
+    story.restart(40, 2)
+    story.deliver(100, "B", count=1, asked=60)
+    story.ack(110, "B")
+    assert judged(story).ok
+
+
+@pytest.mark.parametrize(("start", "found"), [(0, set()), (1, {"passed over"})])
+def test_what_is_passed_over_does_not_come(start: int, found: set[str], story: Story) -> None:
+    story.deliver(50, "A", asked=45)
+    story.ack(55, "A")
+    assert rules(judged(story, PassedOver(40 * MS, "orders", 0, start))) == found
+
+
+def test_what_was_asked_for_before_may_come(story: Story) -> None:
+    story.deliver(50, "A", asked=39)
+    story.ack(55, "A")
+    assert judged(story, PassedOver(40 * MS, "orders", 0, 1)).ok
+
+
+def test_what_is_passed_over_may_go_from_the_log(story: Story) -> None:
+    assert rules(judged(story, log={})) == {"missing"}
+    assert judged(story, PassedOver(40 * MS, "orders", 0, 1), log={}).ok
+
+
+def test_an_unfinished_job(story: Story) -> None:
+    assert rules(judged(story)) == {"unfinished"}
+    assert judged(story, PassedOver(40 * MS, "orders", 0, 1)).ok
+    story.deliver(50, "A")
+    story.ack(55, "A", AckKind.RELEASE)
+    assert rules(judged(story)) == {"unfinished"}
+    story.deliver(5000, "A", count=2)
+    story.ack(5010, "A", AckKind.REJECT)
+    assert rules(judged(story)) == {"unfinished"}, "its dead letter is missing"
+    assert judged(story, letter(2, is_rejected=True)).ok
+
+
+@pytest.mark.parametrize(
+    "letters",
+    [
+        [letter(2, is_rejected=True)],
+        [letter(1, is_rejected=True), letter(1, is_rejected=True)],
+        [letter(1)],
+        [letter(1, is_rejected=True, value="b")],
+        [letter(1, is_rejected=True, value=None)],
+    ],
+    ids=["a delivery that nobody rejected", "twice", "given up too early", "another value", "no value"],
+)
+def test_a_wrong_dead_letter(letters: list[DeadLetterRead], story: Story) -> None:
+    story.deliver(20, "A")
+    story.ack(30, "A", AckKind.REJECT)
+    assert judged(story, letter(1, is_rejected=True)).ok
+    assert rules(judged(story, *letters)) == {"dead letters"}
+
+
+def test_an_exhausted_job(story: Story) -> None:
+    """Its last delivery may have been lost with a connection."""
+    for each in range(1, LIMIT):
+        story.deliver(3000 * each, "A", count=each)
+        story.ack(3000 * each + 10, "A", AckKind.RELEASE)
+    report = judged(story, letter())
+    assert report.ok, str(report)
+    assert report.statistics.exhausted == 1
+
+
+@pytest.mark.parametrize(("outcome", "found"), [(Outcome.CONFIRMED, {"dead letters"}), (Outcome.REFUSED, set()), (Outcome.UNKNOWN, set())])
+def test_a_dead_letter_of_an_accepted_job(outcome: Outcome, found: set[str], story: Story) -> None:
+    story.deliver(20, "A", count=LIMIT)
+    story.ack(1500, "A", AckKind.ACCEPT, outcome)
+    assert rules(judged(story, letter())) - {"count"} == found
+
+
+@pytest.mark.parametrize("left", [(1, 0, 0), (None, 0, 0), (0, 2, 0), (0, 0, 1)])
+def test_something_left_behind(left: tuple[int | None, int, int], story: Story) -> None:
+    story.deliver(20, "A")
+    story.ack(30, "A")
+    assert rules(judged(story, left=LeftBehind(END, "orders", 0, *left))) == {"left"}
