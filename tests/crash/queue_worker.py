@@ -47,6 +47,9 @@ SHORTEST_MS, LONGEST_MS = 300, 4000
 QUIET_S = 12.0
 """Longer than any record waits: its schedule or its delay, a lock, and the session of a member that was killed."""
 
+LONGEST_DRAIN_S = 45.0
+"""A broken broker may deliver the same jobs for ever."""
+
 
 def produce(name: str, bootstrap: str, history: History, seed: int) -> None:
     threads = []
@@ -120,11 +123,11 @@ def lag(bootstrap: str) -> int | None:
 
 
 def drain(name: str, bootstrap: str, history: History, seed: int) -> None:
-    """Accept everything until there is no lag; if that is not to be, until nothing came for a long time."""
+    """Accept everything until there is no lag; if that is not to be, until nothing came for a long time, or for so long."""
     worker = Worker(name, bootstrap, history, random.Random(seed))
     worker.stalls = False
-    quiet_since = time.monotonic()
-    while time.monotonic() < quiet_since + QUIET_S:
+    began = quiet_since = time.monotonic()
+    while time.monotonic() < min(quiet_since + QUIET_S, began + LONGEST_DRAIN_S):
         if worker.turn(lambda _: AckKind.ACCEPT):
             quiet_since = time.monotonic()
         elif lag(bootstrap) == 0:
