@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from kbroker.broker.group_commit import GroupCommit
+from kbroker.broker.parked_left import parks_of
 from kbroker.broker.partition import Partition
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.share.persister import ParksRecords, Persister, ReadRequest, TellsWhatIsDone, TopicPartition
+from kbroker.share.persister import Persister, ReadRequest, TellsWhatIsDone, TopicPartition
 from kbroker.storage.spi import SegmentInfo
 
 _UNDECIDED = -1
@@ -49,22 +50,23 @@ class HeldLogs:
         """By group, from which offset on it holds the log; saved, and synced. Raises KafkaError for state that cannot be read, NoSpace
         and StoreFailed."""
         key = TopicPartition(*partition.log)
-        found = {}
-        for group_id in self._groups_of(key):
-            offset = await self._held_from(group_id, key, partition)
-            if offset is not None:
-                found[group_id] = max(offset, partition.log_start_offset)
+        windows = {group_id: await self._window_from(group_id, key, partition) for group_id in self._groups_of(key)}
+        found = {group_id: offset for group_id, offset in windows.items() if offset is not None}
         if found:
             await self._wait_until_saved()
-        return found
+        return {
+            group_id: max(min(offset, await self._parked_from(group_id, key, partition, offset)), partition.log_start_offset)
+            for group_id, offset in found.items()
+        }
 
     async def _wait_until_saved(self) -> None:
-        """What was found may rest on writes under way. A commit behind them succeeds only if they do."""
+        """What was found may rest on writes under way. A commit behind them succeeds only if they do. Only then is every record
+        parked, as far as anybody can read, whose place in the window was taken for final."""
         for commits in self._stores:
             await commits.commit([])
             await commits.flush()
 
-    async def _held_from(self, group_id: str, key: TopicPartition, partition: Partition) -> int | None:
+    async def _window_from(self, group_id: str, key: TopicPartition, partition: Partition) -> int | None:
         (summary,) = await self._persister.read_summary(group_id, [ReadRequest(key, _NO_LEADER_EPOCH)])
         if summary.code is not ErrorCode.none:
             raise KafkaError(summary.code, summary.message)
@@ -74,10 +76,13 @@ class HeldLogs:
         held_from = summary.start_offset
         if isinstance(self._persister, TellsWhatIsDone):
             held_from = self._persister.stands_from(group_id, key, held_from).first_open
-        if summary.waiting and isinstance(self._persister, ParksRecords):
-            parked = await self._persister.parked_from(group_id, key, partition.log_start_offset, 1)
-            held_from = min([held_from, *(each.offset for each in parked)])
         return held_from
+
+    async def _parked_from(self, group_id: str, key: TopicPartition, partition: Partition, otherwise: int) -> int:
+        """The lowest parked record that the log still has."""
+        parks = parks_of(self._persister)
+        parked = [] if parks is None else await parks.parked_from(group_id, key, partition.log_start_offset, 1)
+        return parked[0].offset if parked else otherwise
 
 
 def has_removable(segments: Sequence[SegmentInfo]) -> bool:

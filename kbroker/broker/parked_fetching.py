@@ -8,6 +8,7 @@ come along; then the next one leads. A batch is read, and decompressed, once for
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from kbroker.broker.opened_batches import BatchOpener, Refusal
@@ -35,29 +36,27 @@ async def plan_parked(
     """At least one batch, and then as many as `max_bytes` allow and as can be cut without waiting. Reading may wait: others may have
     acquired some of the records on return. Raises KafkaError for a log that cannot be read."""
     assert engine.parking is not None
-    turn = engine.parking.in_turn()
-    left = set(turn)
+    parking = engine.parking
     offsets: list[int] = []
+    taken: set[int] = set()
     batches: list[Walked] = []
     lost: list[int] = []
-    for leader in turn:
+    for leader in parking.in_turn(room):
         if len(offsets) >= room or len(batches) >= _BATCHES_AT_MOST or (batches and max_bytes <= 0):
             break
-        if leader not in left:
+        if leader in taken:
             continue
         batch = await _batch_of(partition, leader)
         if batch is None:
             lost.append(leader)
-            left.discard(leader)
             continue
         stored = batch[3][batch[4] : batch[5]]
         can_be_cut = await _can_be_cut(stored, opener, may_wait=not batches)
         if not can_be_cut and batches:
             break
-        here = sorted(left.intersection(range(batch[0], batch[1] + 1)))
-        here.remove(leader)
-        here = [leader, *here][: room - len(offsets)]
-        left.difference_update(range(batch[0], batch[1] + 1))
+        others = (each for each in range(batch[0], batch[1] + 1) if each != leader and parking.is_ready(each))
+        here = [leader, *islice(others, room - len(offsets) - 1)]
+        taken.update(here)
         offsets += here
         batches.append(batch)
         max_bytes -= len(stored)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from kbroker.broker.deadlines import now_ms
+from kbroker.broker.parked_left import parks_of
 from kbroker.broker.partition import Partition
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import KafkaError
@@ -21,7 +22,7 @@ from kbroker.share.effects import ShareSettings
 from kbroker.share.parked import Parked
 from kbroker.share.parked_order import READ_AT_ONCE
 from kbroker.share.parking import Parking
-from kbroker.share.persister import ParksRecords, Persister
+from kbroker.share.persister import Persister
 from kbroker.share.share_partition import SharePartition
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _RETRY_S = 1.0
 
 class ParkedReading:
     def __init__(self, persister: Persister, share_groups: ShareGroups, start: Callable[..., None]) -> None:
-        self._persister = persister if isinstance(persister, ParksRecords) and persister.parks_records else None
+        self._persister = parks_of(persister)
         self._share_groups = share_groups
         self._start = start
         self._life_ahead_ms = wall_clock_ms() - now_ms()

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from heapq import heappop, heappush
+from itertools import islice
 from math import ceil
 
 from kbroker.share.effects import ShareSettings
@@ -35,7 +36,7 @@ class Entry:
     """A parked record in memory. `count`: deliveries, that of its holder included. `places`: see the head of this file."""
 
     __slots__ = (
-        "code", "count", "deadline_ms", "due_ms", "lane", "leader_epoch", "member_id", "offset", "places", "rejected", "since_ms",
+        "code", "count", "deadline_ms", "due_ms", "lane", "member_id", "offset", "places", "rejected", "since_ms",
     )  # fmt: skip
 
     def __init__(self, parked: Parked) -> None:
@@ -45,7 +46,6 @@ class Entry:
         self.lane = parked.lane
         self.due_ms: float = parked.due_ms
         self.rejected = parked.rejected
-        self.leader_epoch = parked.leader_epoch
         self.places = [parked.place]
         self.member_id: str | None = None
         self.deadline_ms = 0.0
@@ -84,9 +84,12 @@ class ParkedMemory:
         """How many are due, and nobody has them."""
         return len(self._ready)
 
-    def in_turn(self) -> list[int]:
+    def in_turn(self, most: int) -> list[int]:
         """Offsets of those, the longest due first."""
-        return list(self._ready)
+        return list(islice(self._ready, most))
+
+    def is_ready(self, offset: int) -> bool:
+        return offset in self._ready
 
     # ---- what comes next, from the store -----------------------------------------------------------------------------
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from functools import partial
 from uuid import UUID
 
 import pytest
 import trio
+import trio.testing
 
 from kbroker.broker import configs
 from kbroker.compression import Codec
@@ -143,3 +146,26 @@ class TestParkedRecords:
             await until(lambda: parked(client, key) == 0)
             assert await client.broker.held_logs.holders(client.partition("orders")) == {GROUP: 3}
             assert client.broker.share_groups.metrics[GROUP].removed_records == 1
+
+    async def test_a_record_that_is_being_parked_holds_the_log(self, connect: Connect, every_engine: str) -> None:
+        """Its place in the window counts as final, and its key is not to be read yet."""
+        async with connect(every_engine, config=FAST) as client:
+            key = await prepare(client, 2)
+            await set_up_group(client, SETTINGS)
+            await heartbeat(client, "m1", 0)
+            member = Member(client, "m1")
+            await member.fetch([key], wait_ms=5000)
+            gate, held = threading.Event(), dict[str, int]()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.broker.state.perform, gate.wait)
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(partial(member.acknowledge, {key: [(0, 0, [RELEASE]), (1, 1, [ACCEPT])]}))
+                await trio.testing.wait_all_tasks_blocked()
+
+                async def look() -> None:
+                    held.update(await client.broker.held_logs.holders(client.partition("orders")))
+
+                nursery.start_soon(look)
+                await trio.testing.wait_all_tasks_blocked()
+                gate.set()
+            assert held == {GROUP: 0}

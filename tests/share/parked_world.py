@@ -200,7 +200,7 @@ class World:
     def fetch_parked(self, member: str | None = None) -> None:
         self._move_log_start()
         member = member or self.rnd.choice(MEMBERS)
-        turn = self.parking.in_turn()[: self.rnd.choice((1, 2, 5))]
+        turn = self.parking.in_turn(self.rnd.choice((1, 2, 5)))
         ready = self.sp.parked_ready
         ranges = self.sp.acquire_parked(member, turn, now_ms=self.now_ms)
         assert bool(ranges) == (bool(turn) and ready > 0)
