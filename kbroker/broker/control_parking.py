@@ -9,8 +9,8 @@ still has. Killed behind 2, a parked record may have an old place as well: a pla
 offset does not name is no place, and goes when it is read. The number of parked records is that of
 the keys by offset, and changes with them, so it is right after each step.
 
-Between 1 and 2 others could overtake: a later write whose start offset passes what is not parked yet.
-So the writes and loads of a share-partition take turns while one of them parks, and when one fails
+A later write could overtake this one between 1 and 2, and its start offset pass a record that is not
+parked yet. So the writes and loads of a share-partition take turns while one of them parks, and when one fails
 before it is decided, those that waited behind it fail as well.
 """
 
@@ -39,7 +39,7 @@ from kbroker.storage.spi import Change, StateReader
 logger = logging.getLogger(__name__)
 
 OVERTAKEN = KafkaError(ErrorCode.coordinator_not_available, "A write before this one has failed.")
-BEGUN_ANEW = KafkaError(ErrorCode.coordinator_not_available, "The state began anew meanwhile.")
+BEGUN_ANEW = KafkaError(ErrorCode.coordinator_not_available, "The state was initialized again before this write was decided.")
 _LOOKS_ON_LOOP = 64
 
 
