@@ -140,6 +140,7 @@ ENGINE_COUNTERS = (
     "failed_writes",
     "rejected",
     "exhausted",
+    "expired",
     "dead_lettered",
 )
 """Counters in the statistics of a share-partition, which go with it when it leaves the memory."""

@@ -11,8 +11,9 @@ A parked record has two keys, written together: kind 1, by its offset, and that 
 time. Each has all of it, so that neither order needs a look into the other. Kind 0 counts them.
 
 The generation is the one in the share-partition's snapshot (coordinator_records.ShareSnapshot). What
-lies under another one belongs to nobody, and is removed. Flags: bit 0 is `rejected`. A later format
-sets another bit for each member that it adds behind these: a reader that does not know it refuses.
+lies under another one belongs to nobody, and is removed. Flags: bit 0 is `rejected`, bit 2 `expired`.
+A later format sets another bit for each member that it adds behind these: a reader that does not know
+it refuses.
 
 This module must not know what a lane means, nor where a store keeps these.
 """
@@ -40,6 +41,7 @@ _COUNT = struct.Struct(">Bq")
 _BY_OFFSET_VALUE = struct.Struct(">BBqhi")
 _PLACE_VALUE = struct.Struct(">Bhi")
 _REJECTED: Final = 1
+_EXPIRED: Final = 4
 
 
 class ParkedCount(NamedTuple):
@@ -60,14 +62,19 @@ class ParkedRecord(NamedTuple):
     delivery_count: int
     leader_epoch: int
     rejected: bool
+    expired: bool = False
+
+    @property
+    def flags(self) -> int:
+        return _REJECTED * self.rejected | _EXPIRED * self.expired
 
     def encode(self) -> bytes:
         """As the value of its kind 1."""
-        return _BY_OFFSET_VALUE.pack(self.rejected, self.lane, self.due_ms, self.delivery_count, self.leader_epoch)
+        return _BY_OFFSET_VALUE.pack(self.flags, self.lane, self.due_ms, self.delivery_count, self.leader_epoch)
 
     def encode_place(self) -> bytes:
         """As the value in its lane."""
-        return _PLACE_VALUE.pack(self.rejected, self.delivery_count, self.leader_epoch)
+        return _PLACE_VALUE.pack(self.flags, self.delivery_count, self.leader_epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +208,12 @@ def record_by_offset(offset: int, value: bytes) -> ParkedRecord:
     flags, lane, due_ms, delivery_count, leader_epoch = _unpack(_BY_OFFSET_VALUE, value)
     if lane not in LANES:
         raise ValueError(f"a parked record in a lane that is not known: {value.hex()}")
-    return ParkedRecord(offset, lane, due_ms, delivery_count, leader_epoch, _is_rejected(flags, value))
+    return ParkedRecord(offset, lane, due_ms, delivery_count, leader_epoch, *_causes(flags, value))
 
 
 def record_in_lane(lane: int, due_ms: int, offset: int, value: bytes) -> ParkedRecord:
     flags, delivery_count, leader_epoch = _unpack(_PLACE_VALUE, value)
-    return ParkedRecord(offset, lane, due_ms, delivery_count, leader_epoch, _is_rejected(flags, value))
+    return ParkedRecord(offset, lane, due_ms, delivery_count, leader_epoch, *_causes(flags, value))
 
 
 def place_of_key(key: bytes) -> tuple[int, int]:
@@ -227,7 +234,7 @@ def _unpack(form: struct.Struct, value: bytes) -> tuple[int, ...]:
         raise ValueError(f"not the value of a parked record, or of a later version: {value.hex()}") from error
 
 
-def _is_rejected(flags: int, value: bytes) -> bool:
-    if flags & ~_REJECTED:
+def _causes(flags: int, value: bytes) -> tuple[bool, bool]:
+    if flags & ~(_REJECTED | _EXPIRED):
         raise ValueError(f"a parked record of a later version: {value.hex()}")
-    return bool(flags)
+    return bool(flags & _REJECTED), bool(flags & _EXPIRED)

@@ -34,6 +34,7 @@ from kbroker.queue_configs import (
     REDELIVERY_MULTIPLIER,
     SCHEDULING,
     SCHEDULING_MAX_DELAY,
+    TTL,
     parse_priorities,
 )
 from kbroker.share.dead_letter import Contents, DeadLetterQueue
@@ -45,9 +46,11 @@ from kbroker.storage.spi import Change, StateStore
 logger = logging.getLogger(__name__)
 
 NOT_WITHOUT_PARKING = (
-    f"{SCHEDULING} needs a persister and a state storage engine that keep parked records, and one of these does not: "
-    "choose others at start (kbroker.persister, --state-storage), or leave it false (`kbroker queues create --scheduling false`)"
+    "{setting} needs a persister and a state storage engine that keep parked records, and one of these does not: "
+    "choose others at start (kbroker.persister, --state-storage), or leave it {off} (`kbroker queues create --{option} {off}`)"
 )
+_NEED_PARKING = ((SCHEDULING, "false", "scheduling"), (TTL, "0", "ttl"))
+"""Settings, what they are where they are off, and their options."""
 OUT_OF_BOUNDS = "group %s: %s=%s is out of the broker's bounds, %s holds"
 TOO_SHORT = "group %s: members are taken for gone between two heartbeats: %s"
 
@@ -133,8 +136,10 @@ class Configs:
 
     def check_group(self, entries: Mapping[str, str]) -> None:
         """Raises KafkaError for what this broker's stores cannot do."""
-        if entries.get(SCHEDULING) == "true" and not self.parks_records:
-            raise KafkaError(ErrorCode.invalid_config, NOT_WITHOUT_PARKING)
+        for setting, off, option in _NEED_PARKING if not self.parks_records else ():
+            if entries.get(setting, off) != off:
+                message = NOT_WITHOUT_PARKING.format(setting=setting, off=off, option=option)
+                raise KafkaError(ErrorCode.invalid_config, message)
 
     async def set_group(self, group_id: str, entries: Mapping[str, str]) -> None:
         """Replace what is set for a group (checked by the caller); durable and in force on return. Raises NoSpace, StoreFailed, and
@@ -190,9 +195,11 @@ class Configs:
             lock_max_ms=config[LOCK_MAX],
             park_from_ms=PARK_FROM_MS,
             limits_undecided=config[IN_FLIGHT_LIMIT] == "undecided",
-            scans=config[SCHEDULING] and self.parks_records,
+            scans=(config[SCHEDULING] or config[TTL] > 0) and self.parks_records,
+            schedules=config[SCHEDULING],
             max_delay_ms=config[SCHEDULING_MAX_DELAY],
             paused=config[PAUSED],
+            ttl_ms=config[TTL] if self.parks_records else 0,
             priorities=tuple(parse_priorities(config[PRIORITIES]).items()),
         )
         return settings

@@ -46,7 +46,7 @@ async def plan_parked(
             break
         if leader in taken:
             continue
-        batch = await _batch_of(partition, leader)
+        batch = await batch_of(partition, leader)
         if batch is None:
             lost.append(leader)
             continue
@@ -65,7 +65,7 @@ async def plan_parked(
     return ParkedPlan(offsets, sorted(batches, key=lambda each: each[0]), lost)
 
 
-async def _batch_of(partition: Partition, offset: int) -> Walked | None:
+async def batch_of(partition: Partition, offset: int) -> Walked | None:
     """The record batch with that offset; None where the log has none."""
     if not partition.log_start_offset <= offset < partition.high_watermark:
         return None

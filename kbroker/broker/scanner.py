@@ -1,14 +1,16 @@
-"""Looks at records before members get them, in groups that have `kbroker.queue.scheduling`.
+"""Looks at records before members get them, in groups that have `kbroker.queue.scheduling` or
+`kbroker.queue.ttl.ms`.
 
 One task for a share-partition in memory goes through its log, ahead of the members: it opens batches,
 finds the headers that schedule records (scheduled_records.py), and tells the engine, which parks what is
-due later. A batch without these headers is not taken apart. It sleeps while members have enough to do,
-and is woken by appends.
+due later. A batch without these headers is not taken apart. It gives up what is past its time (expiry.py).
+It sleeps while members have enough to do, and is woken by appends.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,6 +27,7 @@ from kbroker.records import read_header, records_payload, stored_records
 from kbroker.scheduled_records import MARK, Oddity, schedule_of
 from kbroker.seldom import Seldom
 from kbroker.share.effects import Persist
+from kbroker.share.redelivery import LOOK_AT_THE_CLOCK_MS
 from kbroker.share.share_partition import SharePartition
 
 if TYPE_CHECKING:
@@ -103,7 +106,8 @@ class Scanner:
                     await trio.lowlevel.checkpoint()
                 else:
                     known.clear()
-                    await waiter.wait()
+                    with trio.move_on_after(LOOK_AT_THE_CLOCK_MS / 1000 if engine.settings.ttl_ms else math.inf):
+                        await waiter.wait()
         finally:
             loaded.partition.waiters.discard(waiter)
             loaded.scanner = None
@@ -112,12 +116,19 @@ class Scanner:
         self, loaded: LoadedSharePartition, engine: SharePartition, known: dict[tuple[int, int], Schedules]
     ) -> bool:
         """False: there is nothing to be done for now. Raises KafkaError and StoreFailed."""
-        partition, end_offset = loaded.partition, loaded.partition.high_watermark
+        partition = loaded.partition
         if engine.start_offset < partition.log_start_offset:
             self._share_groups.save_later(loaded, engine.log_start_moved(partition.log_start_offset))
         persist = engine.park_again(wall_clock_ms())
         if persist is not None:
             await self._save(loaded, persist)
+        has_expired = engine.settings.ttl_ms > 0 and await self._share_groups.expiry.look(loaded, engine)
+        return await self._scan(loaded, engine, known) or has_expired
+
+    async def _scan(
+        self, loaded: LoadedSharePartition, engine: SharePartition, known: dict[tuple[int, int], Schedules]
+    ) -> bool:
+        partition, end_offset = loaded.partition, loaded.partition.high_watermark
         offset = engine.scan_from()
         if offset is None or offset >= end_offset:
             return False
@@ -125,7 +136,9 @@ class Scanner:
         batches = walk(views, offset, OFFSETS_A_TURN, end_offset)
         if not batches:
             return False
-        due = await self._schedules(loaded.key[0], batches, engine.settings.max_delay_ms, known)
+        due: list[tuple[int, int]] = []
+        if engine.settings.schedules:
+            due = await self._schedules(loaded.key[0], batches, engine.settings.max_delay_ms, known)
         if loaded.gone or engine.scan_from() != offset:
             return True  # Somebody else has moved the window meanwhile.
         last = offset + OFFSETS_A_TURN - 1

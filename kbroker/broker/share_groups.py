@@ -17,6 +17,7 @@ from typing import Protocol, TypeAlias
 import trio
 
 from kbroker.broker.deadlines import Deadlines, now_ms
+from kbroker.broker.expiry import Expiry
 from kbroker.broker.lock_reports import LockReports
 from kbroker.broker.parked_reading import ParkedReading
 from kbroker.broker.partition import Partition
@@ -143,6 +144,7 @@ class ShareGroups:
         self.longest_lock_ms = longest_lock_ms
         self.parked = ParkedReading(persister, self, self._start)
         self.scanner = Scanner(self, self._start, flush)
+        self.expiry = Expiry(self.save_later)
         self._loaded: dict[Key, LoadedSharePartition] = {}
         self._groups: dict[str, dict[TopicPartition, LoadedSharePartition]] = {}
         self._nursery: trio.Nursery | None = None

@@ -103,8 +103,7 @@ def counter(prefix: bytes, waiting: int) -> Change:
 
 
 def parked_of(record: ParkedRecord) -> Parked:
-    offset, lane, due_ms, delivery_count, leader_epoch, rejected = record
-    return Parked(offset, Lane(lane), due_ms, delivery_count, leader_epoch, rejected)
+    return Parked(record.offset, Lane(record.lane), *record[2:])
 
 
 def stored_left(reader: StateReader, group_id: str, partition: TopicPartition, generation: int, log_start_offset: int) -> ParkedLeft:

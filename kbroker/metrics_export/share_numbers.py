@@ -47,7 +47,7 @@ _COUNTERS = {
     "failed_writes": "kbroker_share_partition_failed_saves_total",
     "dead_lettered": "kbroker_share_partition_dead_lettered_total",
 }
-_CAUSES = ("rejected", "exhausted")
+_CAUSES = ("rejected", "exhausted", "expired")
 
 _RecordId: TypeAlias = tuple[UUID, int, int]
 """Topic id, partition, offset."""

@@ -334,7 +334,7 @@ SHARE_PARTITIONS = Section(
         _counter("share_partition_delayed_deliveries", _PARTITION, "", "Deliveries of records that were parked until they were due."),
         _counter(
             "share_partition_archived", f"{_PARTITION} cause", "",
-            "Records given up, by `cause`: `rejected` by a consumer, `exhausted` at the delivery limit.",
+            "Records given up, by `cause`: `rejected` by a consumer, `exhausted` at the delivery limit, `expired` (kbroker.queue.ttl.ms).",
         ),
         _counter(
             "share_partition_dead_lettered", _PARTITION, "",

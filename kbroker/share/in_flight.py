@@ -172,6 +172,13 @@ class InFlightWindow:
         found = self.states.find(AVAILABLE, max(self.available_from, self.start_offset) - self.base) if self.states else -1
         return None if found < 0 else self.base + found
 
+    def available_in(self, first: int, last: int) -> Iterator[int]:
+        """AVAILABLE offsets of first..last."""
+        i, j = max(first, self.start_offset, self.available_from) - self.base, last + 1 - self.base
+        while 0 <= (i := self.states.find(AVAILABLE, i, j)) < j:
+            yield self.base + i
+            i += 1
+
     def next_given_back(self) -> int | None:
         """The first offset that is AVAILABLE and was delivered before."""
         states, offset = self.states, self.next_available()

@@ -38,8 +38,9 @@ class Place(NamedTuple):
 
 class Parked(NamedTuple):
     """A parked record as it is stored. `due_ms`: since 1970. `delivery_count`: deliveries that are over.
-    `rejected`: of the lane ARCHIVING, the cause; else the delivery limit was reached. `leader_epoch`:
-    of the broker life that parked it, which tells whether a power cut took the record from the log."""
+    `rejected` and `expired`: of the lane ARCHIVING, the cause; else the delivery limit was reached.
+    `leader_epoch`: of the broker life that parked it, which tells whether a power cut took the record
+    from the log."""
 
     offset: int
     lane: Lane
@@ -47,6 +48,7 @@ class Parked(NamedTuple):
     delivery_count: int
     leader_epoch: int
     rejected: bool = False
+    expired: bool = False
 
     @property
     def place(self) -> Place:

@@ -36,7 +36,7 @@ class Entry:
     """A parked record in memory. `count`: deliveries, that of its holder included. `places`: see the head of this file."""
 
     __slots__ = (
-        "code", "count", "deadline_ms", "due_ms", "lane", "member_id", "offset", "places", "rejected", "since_ms",
+        "code", "count", "deadline_ms", "due_ms", "expired", "lane", "member_id", "offset", "places", "rejected", "since_ms",
     )  # fmt: skip
 
     def __init__(self, parked: Parked) -> None:
@@ -46,13 +46,14 @@ class Entry:
         self.lane = parked.lane
         self.due_ms: float = parked.due_ms
         self.rejected = parked.rejected
+        self.expired = parked.expired
         self.places = [parked.place]
         self.member_id: str | None = None
         self.deadline_ms = 0.0
         self.since_ms = 0.0
 
     def as_parked(self, leader_epoch: int) -> Parked:
-        return Parked(self.offset, self.lane, ceil(self.due_ms), self.count, leader_epoch, self.rejected)
+        return Parked(self.offset, self.lane, ceil(self.due_ms), self.count, leader_epoch, self.rejected, self.expired)
 
 
 class ParkedMemory:

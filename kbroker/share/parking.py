@@ -173,6 +173,24 @@ class Parking(ParkedMemory):
         """A record that nobody had yet, and that is due at that time since 1970."""
         return Parked(offset, Lane.SCHEDULE, due_ms, 0, self._leader_epoch)
 
+    def expire_new(self, offset: int, delivery_count: int) -> Parked:
+        """A record of the window that nobody has, and that is past its time: a dead letter is to be written."""
+        return Parked(offset, Lane.ARCHIVING, 0, delivery_count, self._leader_epoch, expired=True)
+
+    def expire_ready(self, offsets: Iterable[int], settings: ShareSettings) -> int:
+        """Of these, records that are due and that nobody has are past their time. How many."""
+        entries = [self._ready[offset] for offset in offsets if offset in self._ready]
+        for entry in entries:
+            if not settings.dead_letter_queue:
+                self._remove(entry)
+                continue
+            self._leave_line(entry)
+            entry.lane, entry.due_ms, entry.expired = Lane.ARCHIVING, 0, True
+            self._line_up(entry)
+            entry.code = Code.UNSAVED_ARCHIVING
+            self._unsaved[entry.offset] = None
+        return len(entries)
+
     def acquire(
         self, member_id: str, offsets: Sequence[int], now_ms: float, settings: ShareSettings
     ) -> list[AcquiredRange]:
@@ -311,6 +329,8 @@ class Parking(ParkedMemory):
         for entry in sorted((each for each in self.entries.values() if each.code == Code.ARCHIVING), key=_offset):
             entry.code = Code.HANDED_OUT
             cause = DeadLetterCause.REJECTED if entry.rejected else DeadLetterCause.EXHAUSTED
+            if entry.expired:
+                cause = DeadLetterCause.EXPIRED
             taken.append(DeadLetter(entry.offset, entry.offset, entry.count, cause))
         return taken
 
@@ -435,6 +455,10 @@ class Parking(ParkedMemory):
     def scheduled_in(self, write: ParkingWrite) -> dict[int, int]:
         """Records of a write that nobody had yet, with their due times."""
         return {parked.offset: parked.due_ms for parked, _ in write.new if parked.lane is Lane.SCHEDULE}
+
+    def expired_in(self, write: ParkingWrite) -> list[int]:
+        """Records of a write that come from the window since they are past their time."""
+        return [parked.offset for parked, _ in write.new if parked.expired]
 
     def redeliveries_in(self, write: ParkingWrite) -> dict[int, float]:
         """Records of a write that come from the window for their redelivery, with their due times on the engine's clock."""

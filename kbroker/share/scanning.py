@@ -66,6 +66,26 @@ def park_again(window: InFlightWindow, parking: Parking, waits: Waits, park_from
     return to_park
 
 
+def give_up(
+    window: InFlightWindow, parking: Parking, offsets: Sequence[int], *, as_dead_letters: bool
+) -> tuple[list[int], list[Parked]]:
+    """Of these, records that can be acquired are past their time: what is ARCHIVED now, and what is to be parked as a dead letter."""
+    archived, to_park = [], []
+    for offset in offsets:
+        i = offset - window.base
+        if not window.states or not window.start_offset <= offset <= window.end_offset or window.states[i] != AVAILABLE:
+            continue
+        count = window.counts[i]
+        window.undelivered -= not count
+        if as_dead_letters:
+            window.set_code(offset, offset, RecordState.ARCHIVED | PENDING)
+            to_park.append(parking.expire_new(offset, count))
+        else:
+            window.set_code(offset, offset, RecordState.ARCHIVED)
+            archived.append(offset)
+    return archived, to_park
+
+
 def put_off(
     window: InFlightWindow, parking: Parking, scheduled: Sequence[tuple[int, int]], park_from_ms: float
 ) -> tuple[list[Parked], list[tuple[int, int]]]:

@@ -24,7 +24,7 @@ saved that it is to be one, because a crash would forget that, and there would b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from random import random
 from typing import NamedTuple
@@ -274,6 +274,29 @@ class SharePartition(SharePartitionWrites):
     def parked_lost(self, offsets: Iterable[int]) -> Persist | None:
         """The log has no records there any more."""
         return self._persist([]) if self.parking is not None and self.parking.lost(offsets) else None
+
+    def expire_records(self, offsets: Sequence[int]) -> Persist | None:
+        """These records are past their time. Those that could be acquired now are given up: ARCHIVED, or dead letters. None: there
+        are none."""
+        parking = self.parking
+        assert parking is not None
+        has_queue = self._settings.dead_letter_queue
+        archived, to_park = scanning.give_up(self._window, parking, offsets, as_dead_letters=has_queue)
+        expired = len(archived) + len(to_park) + parking.expire_ready(offsets, self._settings)
+        if not expired:
+            return None
+        self._counters.expired += expired
+        persist = self._persist_best_effort(joined_runs([(offset, offset) for offset in archived]), to_park)
+        self._advance()
+        return persist
+
+    def available_in(self, first: int, last: int) -> Iterator[int]:
+        """Offsets of first..last in the window that a member could be given now, if there were no limits."""
+        return self._window.available_in(first, last)
+
+    def next_available(self) -> int | None:
+        """The first such record of the window."""
+        return self._window.next_available()
 
     def release_member(self, member_id: str, *, delayed_at_ms: float | None = None) -> Persist | None:
         """The member's session is over (or it forgot the partition): what it holds comes back, with its delivery count. It waits for

@@ -5,7 +5,7 @@ SharePartition (share_partition.py) is the only one that is made; its commands e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import partial
 from random import random
 from typing import TypeAlias
@@ -17,7 +17,7 @@ from kbroker.share.parked import Parked, ParkingChange
 from kbroker.share.parked_memory import Entry
 from kbroker.share.parking import Parking, ParkingWrite
 from kbroker.share.record_state import HOLE, PENDING, PENDING_CODES, STATE, WAITING, RecordState, given_back
-from kbroker.share.redelivery import Waits
+from kbroker.share.redelivery import LOOK_AT_THE_CLOCK_MS, Waits
 from kbroker.share.runs import Runs, joined_runs, size_of
 from kbroker.share.statistics import Counters
 
@@ -109,6 +109,7 @@ class SharePartitionWrites:
         if parked is not None and self.parking is not None:
             pending = self._put_off_again(pending, self.parking.scheduled_in(parked), now_ms)
             due = self.parking.redeliveries_in(parked)
+            pending = self._come_back_soon(pending, self.parking.expired_in(parked), now_ms)
         for first, last in pending:
             returned = self._window.roll_back(first, last, by_count, now_ms)
             self._begin_waits(returned, now_ms, parks=False)
@@ -133,7 +134,15 @@ class SharePartitionWrites:
         for offset, due_ms in due.items():
             if self._window.put_off_again(offset):
                 self._waits.begin_until(offset, due_ms, now_ms=now_ms, wall_ms=now_ms)
-        return pending if not due else joined_runs([(o, o) for run in pending for o in range(run[0], run[1] + 1) if o not in due])
+        return _without(pending, due.keys()) if due else pending
+
+    def _come_back_soon(self, pending: Runs, expired: Sequence[int], now_ms: float) -> Runs:
+        """Records that are past their time, and could not be parked as dead letters, wait a while until that is tried again. The other
+        pending runs."""
+        for offset in expired:
+            if self._window.put_off_again(offset):
+                self._waits.begin(offset, now_ms + LOOK_AT_THE_CLOCK_MS)
+        return _without(pending, frozenset(expired)) if expired else pending
 
     def _persist_best_effort(self, runs: Runs, to_park: Sequence[Parked] = ()) -> Persist:
         """Save what these are already, and are whether that succeeds or not; but for those that are parked if it does."""
@@ -188,3 +197,7 @@ class SharePartitionWrites:
 
     def _has(self, *codes: int) -> bool:
         return self._window.has(codes, self._window.start_offset, self._window.end_offset)
+
+
+def _without(runs: Runs, offsets: Container[int]) -> Runs:
+    return joined_runs([(offset, offset) for first, last in runs for offset in range(first, last + 1) if offset not in offsets])

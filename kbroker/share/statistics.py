@@ -14,9 +14,9 @@ from kbroker.share.record_state import ARCHIVING_CODES, PENDING_CODES, WAITING, 
 class SharePartitionStatistics:
     """`in_flight` counts offsets from SPSO to SPEO, in cached `batches`; the seven after it count records by state (`waiting`: for
     their redelivery; `pending`: being persisted, not counted elsewhere). `parked` wait outside the window, `parked_held` of them are
-    acquired. From `acquired_records` on they count since the share-partition was loaded: `rejected` by clients and `exhausted`, the
-    delivery limit reached, when that happens, even if saving it fails and it happens again; `dead_lettered` what dead_lettered() has
-    ended."""
+    acquired. From `acquired_records` on they count since the share-partition was loaded: `rejected` by clients, `exhausted`, the
+    delivery limit reached, and `expired`, when that happens, even if saving it fails and it happens again; `dead_lettered` what
+    dead_lettered() has ended."""
 
     start_offset: int
     end_offset: int
@@ -42,6 +42,7 @@ class SharePartitionStatistics:
     failed_writes: int
     rejected: int
     exhausted: int
+    expired: int
     dead_lettered: int
 
 
@@ -55,6 +56,7 @@ class Counters:
     prolonged_locks: int = 0
     delayed_deliveries: int = 0
     failed_writes: int = 0
+    expired: int = 0
     dead_lettered: int = 0
 
 
@@ -91,5 +93,6 @@ def statistics_of(
         failed_writes=counters.failed_writes,
         rejected=window.rejected + (0 if parking is None else parking.rejected),
         exhausted=window.exhausted + (0 if parking is None else parking.exhausted),
+        expired=counters.expired,
         dead_lettered=counters.dead_lettered,
     )

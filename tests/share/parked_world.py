@@ -31,6 +31,8 @@ LIFE_AHEAD_MS = 1_000_000
 """How far the broker's time since 1970 is ahead of the engine's clock."""
 READ_AT_ONCE = 3
 _FINAL = (2, 4)
+_EXPIRED = -1
+"""Beside the acknowledge types: of what a write says."""
 
 
 @dataclass
@@ -79,7 +81,7 @@ class Store:
 @dataclass
 class Job:
     """What the checker knows of a record: `count` of its last delivery, who has it and until when, from when on it may be delivered again
-    (in this life). `done`: an accept was confirmed. `given_up`: a dead letter is owed."""
+    (in this life). `done`: an accept was confirmed. `given_up`: a dead letter is owed. `expired`: it is not delivered in this life."""
 
     count: int = 0
     least_count: int = 0
@@ -89,6 +91,7 @@ class Job:
     done: bool = False
     given_up: bool = False
     gone: bool = False
+    expired: bool = False
     scheduled_ms: int = 0
     """On the wall clock."""
 
@@ -215,6 +218,7 @@ class World:
                 assert not job.done, f"{offset} again after a confirmed accept"
                 assert not job.gone, f"{offset} is below the log's start"
                 assert not job.given_up, f"{offset} is a dead letter"
+                assert not job.expired, f"{offset} is past its time"
                 assert job.member is None, f"{offset} is held by {job.member}"
                 assert job.due_ms <= self.now_ms, f"{offset} before its time"
                 assert count <= self.settings.delivery_count_limit
@@ -266,6 +270,22 @@ class World:
                 if ack_type == RELEASE:
                     self._waits(job)
         self._began(persist, said, member)
+
+    def give_up(self) -> None:
+        """Records are past their time: those that nobody has, and that do not wait, are not delivered any more."""
+        self._move_log_start()
+        chosen = [offset for offset in range(self.log_start, self.log_end) if self.rnd.random() < 0.2]
+        free = {*self.sp.available_in(self.log_start, self.log_end), *self.parking.in_turn(1 << 30)} & set(chosen)
+        in_window = {offset for offset in free if not self.parking.is_ready(offset)}
+        before = self.sp.statistics().expired
+        persist = self.sp.expire_records(chosen)
+        assert self.sp.statistics().expired - before == len(free)
+        assert (persist is None) == (not free)
+        for offset in free:
+            assert self.jobs[offset].member is None
+            self.jobs[offset].expired = True
+        has_queue = self.settings.dead_letter_queue
+        self._began(persist, dict.fromkeys(in_window, _EXPIRED) if has_queue else {}, None)
 
     def _waits(self, job: Job) -> None:
         redelivery = self.settings.redelivery
@@ -402,6 +422,8 @@ class World:
                 job = self.jobs[offset]
                 if job.gone:
                     job.member = None
+                elif ack_type == _EXPIRED:
+                    job.expired = False
                 elif job.deadline_ms > self.now_ms:
                     job.member, job.due_ms = holder, 0
                 else:
@@ -428,7 +450,9 @@ class World:
         for offset, ack_type in said.items():
             job = self.jobs[offset]
             job.member = None
-            if ack_type in (ACCEPT, GAP) or (ack_type == REJECT and not self.settings.dead_letter_queue):
+            if ack_type == _EXPIRED:
+                job.given_up = True
+            elif ack_type in (ACCEPT, GAP) or (ack_type == REJECT and not self.settings.dead_letter_queue):
                 job.done = True
             elif ack_type == REJECT or (job.count >= self.settings.delivery_count_limit and self.settings.dead_letter_queue):
                 job.given_up = True
@@ -453,7 +477,7 @@ class World:
         self.life += 1
         self.latest_wall_ms = self.wall_ms
         for job in self.jobs.values():
-            job.member, job.due_ms, job.least_count = None, 0, 0
+            job.member, job.due_ms, job.least_count, job.expired = None, 0, 0, False
 
     def _take_writes_anyway(self) -> None:
         """A write that failed may be in the store: the record may have ended by it."""
@@ -543,7 +567,7 @@ class World:
         while self.writes:
             self.settle()
         for offset, job in self.jobs.items():
-            is_over = job.done or job.given_up or job.gone or offset in self.dead_letters
+            is_over = job.done or job.given_up or job.gone or job.expired or offset in self.dead_letters
             assert is_over or job.count >= self.settings.delivery_count_limit, f"{offset} is lost"
             assert not job.given_up or job.gone or offset in self.dead_letters, f"the dead letter of {offset} is lost"
         assert self.sp.is_settled

@@ -21,6 +21,7 @@ COMMANDS = {
     World.read: 4,
     World.settle: 10,
     World.bury: 2,
+    World.give_up: 1,
     World.trim: 1,
     World.sweep: 1,
     World.crash: 1,
