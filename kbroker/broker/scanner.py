@@ -5,6 +5,10 @@ One task for a share-partition in memory goes through its log, ahead of the memb
 finds the headers that schedule records (scheduled_records.py), and tells the engine, which parks what is
 due later. A batch without these headers is not taken apart. It gives up what is past its time (expiry.py).
 It sleeps while members have enough to do, and is woken by appends.
+
+A scan that parks a million records takes a while. So where it is far behind the log's end, and members
+have little to do, it first looks ahead for batches with something to deliver now: that reads a
+hundred times as fast.
 """
 
 from __future__ import annotations
@@ -13,18 +17,18 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import trio
 
 from kbroker.broker.deadlines import now_ms
+from kbroker.broker.schedules import Schedules, due_now, schedules_of
 from kbroker.broker.share_records import Walked, walk
 from kbroker.broker.waiting import Waiter
 from kbroker.clock import wall_clock_ms
-from kbroker.compression import CorruptPayload, TooLarge
 from kbroker.errors import KafkaError, NoSpace, StoreFailed
-from kbroker.records import read_header, records_payload, stored_records
-from kbroker.scheduled_records import MARK, Oddity, schedule_of
+from kbroker.records import read_header
+from kbroker.scheduled_records import Oddity
 from kbroker.seldom import Seldom
 from kbroker.share.effects import Persist
 from kbroker.share.redelivery import LOOK_AT_THE_CLOCK_MS
@@ -35,39 +39,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-OFFSETS_A_TURN = 2000
+OFFSETS_A_TURN = 1000
 BYTES_A_TURN = 1 << 20
+AHEAD_FROM = 5000
+"""Offsets between the scan and the log's end from which it looks ahead."""
+_AHEAD_BYTES = 4 << 20
 _IN_THREAD_FROM_BYTES = 64 << 10
+_IN_THREAD_FROM_RECORDS = 500
 _RETRY_S = 1.0
 _REPORT_EVERY_S = 60.0
 _MEANING = {
     Oddity.MALFORMED: "have a schedule that is no number, and were delivered at once",
     Oddity.TOO_FAR: "were scheduled for later than kbroker.queue.scheduling.max.delay.ms allows, and come earlier",
 }
-
-
-class Schedules(NamedTuple):
-    """Of one batch: offsets of records that are due later, and when; and how many were odd."""
-
-    due: list[tuple[int, int]]
-    odd: Counter[Oddity]
-
-
-def schedules_of(stored: memoryview, wall_ms: int, max_delay_ms: int) -> Schedules:
-    """None of them where the batch cannot be read: that is found out when it is delivered."""
-    due: list[tuple[int, int]] = []
-    odd: Counter[Oddity] = Counter()
-    try:
-        if MARK in bytes(records_payload(stored, read_header(stored))):
-            for record in stored_records(stored):
-                due_ms, oddity = schedule_of(record, wall_ms, max_delay_ms)
-                if due_ms is not None:
-                    due.append((record.offset, due_ms))
-                if oddity is not None:
-                    odd[oddity] += 1
-    except (CorruptPayload, TooLarge):
-        return Schedules([], odd)
-    return Schedules(due, odd)
 
 
 class Scanner:
@@ -92,11 +76,13 @@ class Scanner:
         waiter = loaded.scanner
         assert waiter is not None
         known: dict[tuple[int, int], Schedules] = {}
+        ahead = 0
         loaded.partition.waiters.add(waiter)
         try:
             while not loaded.gone and engine.settings.scans and not loaded.partition.deleted:
                 waiter.rearm()
                 try:
+                    ahead = await self._look_ahead(loaded, engine, ahead)
                     has_more = await self._turn(loaded, engine, known)
                 except (KafkaError, NoSpace, StoreFailed) as error:
                     logger.warning("the scan of share-partition %s for scheduled records has to wait: %s", loaded.key, error)
@@ -124,6 +110,32 @@ class Scanner:
             await self._save(loaded, persist)
         has_expired = engine.settings.ttl_ms > 0 and await self._share_groups.expiry.look(loaded, engine)
         return await self._scan(loaded, engine, known) or has_expired
+
+    async def _look_ahead(self, loaded: LoadedSharePartition, engine: SharePartition, ahead: int) -> int:
+        """Where to look next time; `ahead`: where to look now, unless the scan has been there. Raises KafkaError and StoreFailed."""
+        partition, settings = loaded.partition, engine.settings
+        while settings.schedules and engine.may_look_ahead() and not loaded.gone:
+            scan_from, end_offset = engine.scan_from(), partition.high_watermark
+            if scan_from is None or end_offset - scan_from < AHEAD_FROM:
+                break
+            ahead = max(ahead, scan_from)
+            views = await partition.read(ahead, max_bytes=_AHEAD_BYTES, end_offset=end_offset) if ahead < end_offset else []
+            batches = walk(views, ahead, end_offset - ahead, end_offset)
+            if not batches:
+                break
+            arguments = wall_clock_ms(), settings.max_delay_ms
+            found = await trio.to_thread.run_sync(due_now, batches, *arguments)
+            ahead = batches[-1][1] + 1
+            for first, last, later in found:
+                if not engine.may_look_ahead():
+                    return first
+                persist = engine.scanned_ahead(first, last, later, now_ms=now_ms(), wall_ms=wall_clock_ms())
+                if persist is not None:
+                    await self._save(loaded, persist)
+            if found:
+                self._share_groups.schedule(loaded)
+                loaded.waiters.wake_all()
+        return ahead
 
     async def _scan(
         self, loaded: LoadedSharePartition, engine: SharePartition, known: dict[tuple[int, int], Schedules]
@@ -171,7 +183,7 @@ class Scanner:
             keys.append(key)
             if key not in known:
                 arguments = view[start:end], wall_clock_ms(), max_delay_ms
-                if end - start < _IN_THREAD_FROM_BYTES:
+                if end - start < _IN_THREAD_FROM_BYTES and read_header(view, start).record_count < _IN_THREAD_FROM_RECORDS:
                     known[key] = schedules_of(*arguments)
                 else:
                     known[key] = await trio.to_thread.run_sync(schedules_of, *arguments)

@@ -273,6 +273,11 @@ class InFlightWindow:
             available += self.count_of((HOLE,), max(first, self.gap_start), last)
         return available + unread
 
+    def count_available(self, first: int, last: int) -> int:
+        """How many offsets of first..last are AVAILABLE."""
+        first, last = max(first, self.start_offset), min(last, self.end_offset)
+        return self.count_of((AVAILABLE,), first, last) if self.states and first <= last else 0
+
     def stands_from(self, offset: int) -> Standing:
         """What would be done from `offset` > SPSO on if the log began there: as after drop_below() and advance(), which this leaves to
         whoever fetches next. Control batches are neither done nor open."""
@@ -341,6 +346,20 @@ class InFlightWindow:
         self.lock_numbers[i:j] = numbers
         if j < len(self.states) and self.states[j] == HOLE:
             self.marks[j] = 1
+
+    def place_ahead(self, first: int, last: int) -> None:
+        """AVAILABLE records behind the SPEO, before what lies between has been looked at: that is a hole of the gap window."""
+        unread = self.unread_from
+        if not self.has_gap:
+            self.gap_start = unread
+        missing, size = first - unread, last - first + 1
+        self.states += _HOLE_BYTE * missing + bytes(size)
+        self.counts += bytes(missing + size)
+        self.marks += (b"\1" + bytes(missing - 1) if missing else b"") + b"\1" + bytes(size - 1)
+        self.lock_numbers.frombytes(bytes(4 * (missing + size)))
+        self.undelivered += size
+        self.available_from = min(self.available_from, first)
+        self.end_offset = self.gap_end = last
 
     def pass_over(self, first: int, last: int) -> None:
         """Control batches at first..last: what of it is a hole, or behind the SPEO, is CONTROL. Nothing else is known to be between the

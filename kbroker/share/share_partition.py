@@ -116,7 +116,9 @@ class SharePartition(SharePartitionWrites):
 
     def acquirable_in(self, first: int, last: int) -> int:
         """How many offsets of first..last a member could be given now, if there were no limits:
-        available ones, holes of the gap window, and those that were not read for a member yet."""
+        available ones; where nothing is scanned before, holes of the gap window, and those that were not read for a member yet."""
+        if self._settings.scans:
+            return self._window.count_available(first, last)
         return self._window.acquirable_in(first, last)
 
     def stands_from(self, offset: int) -> Standing:
@@ -402,7 +404,28 @@ class SharePartition(SharePartitionWrites):
                     window.pass_over(first, last)
             else:
                 scanning.place(window, offset, run)
-        to_park, soon = scanning.put_off(window, self.parking, scheduled, wall_ms + (self._settings.park_from_ms or 0))
+        scanning.close_gap(window)
+        return self._put_off(self.parking, scheduled, now_ms, wall_ms)
+
+    def may_look_ahead(self) -> bool:
+        """Whether scanned_ahead() is of use, if there is a long way between the scan and the log's end. Not where the limit counts the
+        span of the window."""
+        return self._settings.limits_undecided and scanning.may_look_ahead(self._window)
+
+    def scanned_ahead(
+        self, first: int, last: int, scheduled: Sequence[tuple[int, int]], *, now_ms: float, wall_ms: float
+    ) -> Persist | None:
+        """As scanned(), of one batch that is ahead of the scan; what lies before it will be scanned as before."""
+        assert self.parking is not None
+        if not scanning.place_ahead(self._window, first, last):
+            return None
+        return self._put_off(self.parking, scheduled, now_ms, wall_ms)
+
+    def _put_off(
+        self, parking: Parking, scheduled: Sequence[tuple[int, int]], now_ms: float, wall_ms: float
+    ) -> Persist | None:
+        park_from_ms = wall_ms + (self._settings.park_from_ms or 0)
+        to_park, soon = scanning.put_off(self._window, parking, scheduled, park_from_ms)
         for due in soon:
             self._waits.begin_until(*due, now_ms=now_ms, wall_ms=wall_ms)
         self._advance()

@@ -127,8 +127,54 @@ class TestScheduled:
             await send(client, None)
             member = Member(client, "m1")
             assert await take(member, key, 30_000) == [(9000, 9000, 1)]
-            assert parked(client, key) == 9000
-            assert engine_of(client, key).start_offset == 9001, "nothing holds the window back"
+            await until(lambda: parked(client, key) == 9000)
+            await until(lambda: engine_of(client, key).start_offset == 9001)
+
+    async def test_an_urgent_record_behind_a_burst_comes_first(
+        self, connect: Connect, every_engine: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Alone in its batch, and among others of its batch, before the scan gets there; then all are where they belong."""
+        monkeypatch.setattr(scanner, "AHEAD_FROM", 100)
+        monkeypatch.setattr(scanner, "OFFSETS_A_TURN", 50)
+        async with connect(every_engine, config=FAST) as client:
+            key = await prepare(client)
+            await set_up_group(client, SETTINGS)
+            await heartbeat(client, "m1", 0)
+            for _ in range(6):
+                await send(client, *[3_600_000] * 500, codec=Codec.ZSTD)
+            await send(client, None, codec=Codec.ZSTD)
+            await send(client, *[3_600_000] * 500, codec=Codec.ZSTD)
+            await send(client, 3_600_000, None, 3_600_000, None, codec=Codec.ZSTD)
+            member = Member(client, "m1")
+            assert await take(member, key) == [(3000, 3000, 1), (3502, 3502, 1), (3504, 3504, 1)]
+            assert parked(client, key) < 3502, "the scan is not there yet"
+            await until(lambda: parked(client, key) == 3502)
+            await until(lambda: engine_of(client, key).start_offset == 3505)
+        async with connect(every_engine, config=FAST) as client:
+            assert await take(Member(client, "m2"), key, 50) == []
+            assert (await lag(client), parked(client, key)) == (3502, 3502)
+
+    async def test_what_was_delivered_ahead_is_kept_over_a_restart(
+        self, connect: Connect, every_engine: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The scan has hardly begun when the broker stops: what it has not seen is neither lost nor delivered early."""
+        monkeypatch.setattr(scanner, "AHEAD_FROM", 100)
+        monkeypatch.setattr(scanner, "OFFSETS_A_TURN", 5)
+        async with connect(every_engine, config=FAST) as client:
+            key = await prepare(client)
+            await set_up_group(client, SETTINGS)
+            await heartbeat(client, "m1", 0)
+            for _ in range(10):
+                await send(client, *[3_600_000] * 300)
+            await send(client, None, None)
+            assert await take(Member(client, "m1"), key) == [(3000, 3001, 1)]
+            assert parked(client, key) < 3000
+        monkeypatch.setattr(scanner, "OFFSETS_A_TURN", 1000)
+        async with connect(every_engine, config=FAST) as client:
+            await send(client, None)
+            assert await take(Member(client, "m2"), key) == [(3002, 3002, 1)]
+            await until(lambda: parked(client, key) == 3000)
+            assert await lag(client) == 3000
 
     async def test_a_clock_that_is_set(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
         """A schedule follows the wall clock, one day ahead and back."""

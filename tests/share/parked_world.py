@@ -183,6 +183,17 @@ class World:
         assert self.sp.scan_from() != offset
         self._began(persist, {}, None)
 
+    def look_ahead(self) -> None:
+        """A batch that is not next is found to have records that are due."""
+        offset = self.sp.scan_from() if self.settings.scans and self.sp.may_look_ahead() else None
+        if offset is None or offset >= self.log_end:
+            return
+        first = self.rnd.randrange(offset, self.log_end)
+        last = min(first + self.rnd.choice((0, 2)), self.log_end - 1)
+        due = [(each, self.jobs[each].scheduled_ms) for each in range(first, last + 1)]
+        scheduled = [each for each in due if each[1] > self.wall_ms]
+        self._began(self.sp.scanned_ahead(first, last, scheduled, now_ms=self.now_ms, wall_ms=self.wall_ms), {}, None)
+
     def fetch(self, member: str | None = None) -> None:
         self._move_log_start()
         member = member or self.rnd.choice(MEMBERS)
@@ -571,6 +582,7 @@ class World:
             assert is_over or job.count >= self.settings.delivery_count_limit, f"{offset} is lost"
             assert not job.given_up or job.gone or offset in self.dead_letters, f"the dead letter of {offset} is lost"
         assert self.sp.is_settled
+        assert not self.settings.scans or self.sp.start_offset == self.log_end, "something holds up the start offset"
         self._check_store()
         assert not self.store.offsets
         assert self.parking.waiting == 0
