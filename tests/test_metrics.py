@@ -197,10 +197,12 @@ async def long_jobs(world: World) -> None:
 
 
 async def jobs_that_wait(world: World) -> None:
-    """A record that is released, and parked for a second."""
+    """A record that is released, and parked for a second. It says that it is scheduled, but not for when."""
     topic = await world.client.create_topic("later")
-    await world.client.append("later", 1)
-    configs = {"share.auto.offset.reset": "earliest", "kbroker.queue.redelivery.delay.ms": "1100"}
+    await world.client.append_raw("later", build_batch([Record(0, 1, None, b"x", (("kbroker-delay-ms", b"soon"),))]))
+    configs = {
+        "share.auto.offset.reset": "earliest", "kbroker.queue.redelivery.delay.ms": "1100", "kbroker.queue.scheduling": "true",
+    }  # fmt: skip
     await set_up_group(world.client, configs, "later")
     await initialize(world.client, topic.topic_id, 1, "later")
     member = Member(world.client.another(1004), "L2", "later")
@@ -212,6 +214,7 @@ async def jobs_that_wait(world: World) -> None:
     assert samples["kbroker_share_partition_records"][(*labels[:2], ("state", "parked"), labels[2])] == 1
     assert 0 < samples["kbroker_share_partition_next_due_seconds"][labels] <= 1.3
     assert samples["kbroker_share_partition_lag"][labels] == 1
+    assert samples["kbroker_share_group_odd_schedules_total"][(labels[0], ("reason", "malformed"))] == 1
     assert acquired(await member.fetch(wait_ms=10_000)) == [(0, 0, 2)]
     assert (await world.scrape())["kbroker_share_partition_delayed_deliveries_total"][labels] == 1
     await member.fetch(acks={key: [(0, 0, [ACCEPT])]}, epoch=-1)

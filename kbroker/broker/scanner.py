@@ -150,7 +150,7 @@ class Scanner:
             return False
         due: list[tuple[int, int]] = []
         if engine.settings.schedules:
-            due = await self._schedules(loaded.key[0], batches, engine.settings.max_delay_ms, known)
+            due = await self._schedules(loaded, batches, engine.settings.max_delay_ms, known)
         if loaded.gone or engine.scan_from() != offset:
             return True  # Somebody else has moved the window meanwhile.
         last = offset + OFFSETS_A_TURN - 1
@@ -171,7 +171,7 @@ class Scanner:
         await self._flush()
 
     async def _schedules(
-        self, group_id: str, batches: list[Walked], max_delay_ms: int, known: dict[tuple[int, int], Schedules]
+        self, loaded: LoadedSharePartition, batches: list[Walked], max_delay_ms: int, known: dict[tuple[int, int], Schedules]
     ) -> list[tuple[int, int]]:
         """A long batch takes several turns, and is opened in the first."""
         due: list[tuple[int, int]] = []
@@ -187,13 +187,16 @@ class Scanner:
                     known[key] = schedules_of(*arguments)
                 else:
                     known[key] = await trio.to_thread.run_sync(schedules_of, *arguments)
-                self._report(group_id, known[key].odd)
+                self._report(loaded, known[key].odd)
             due += known[key].due
         for key in known.keys() - set(keys[-1:]):
             del known[key]
         return due
 
-    def _report(self, group_id: str, odd: Counter[Oddity]) -> None:
+    def _report(self, loaded: LoadedSharePartition, odd: Counter[Oddity]) -> None:
+        group_id = loaded.key[0]
         for oddity, number in odd.items():
+            if loaded.metrics is not None:
+                loaded.metrics.odd_schedules[oddity.value] += number
             if self._reports.times((group_id, oddity), trio.current_time()):
                 logger.warning("%d records for share group %s %s", number, group_id, _MEANING[oddity])

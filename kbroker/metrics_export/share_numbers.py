@@ -60,6 +60,8 @@ async def add_groups(scrape: Scrape, broker: Broker) -> None:
         for name, count in zip(ACK_TYPES, counted.acknowledged, strict=True):
             scrape.add("kbroker_share_group_acknowledged_records_total", count, {**labels, "type": name})
         scrape.add("kbroker_share_group_removed_records_total", counted.removed_records, labels)
+        for reason, count in counted.odd_schedules.items():
+            scrape.add("kbroker_share_group_odd_schedules_total", count, {**labels, "reason": reason})
         scrape.add_histogram("kbroker_share_group_load_seconds", counted.load_seconds, labels)
         scrape.add_histogram("kbroker_share_group_fetch_percent", counted.fetch_ratio, labels)
         scrape.add_histogram("kbroker_share_group_acquired_records", counted.acquired_ranges, labels)

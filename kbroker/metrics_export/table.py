@@ -280,6 +280,11 @@ SHARE_GROUPS = Section(
             "share_group_dead_letters_without_copy", "group", "",
             "Dead letters without the copy of key and value that they should have: the record could not be read or was too large.",
         ),
+        _counter(
+            "share_group_odd_schedules", "group reason", "",
+            "Records whose headers kbroker-deliver-at and kbroker-delay-ms cannot be followed, by `reason`: `malformed` (delivered at "
+            "once), `too_far` (delivered when kbroker.queue.scheduling.max.delay.ms allows). A restart counts those that still wait again.",
+        ),
         _gauge("queue_cache_batches", "", "", "Compressed batches that are held decompressed, since share consumers take parts of them."),
         _gauge("queue_cache_bytes", "", "", "Their size; kbroker.queue.cache.bytes is the bound."),
         _counter("queue_cache_hits", "", "", "Compressed batches of which a fetch took a part, and found them decompressed."),

@@ -11,6 +11,7 @@ from kbroker.broker.deadlines import now_ms
 from kbroker.clock import wall_clock_ms
 from kbroker.compression import Codec
 from kbroker.errors import ErrorCode
+from kbroker.metrics import ODDITIES
 from kbroker.records import NO_TIMESTAMP, Record, build_batch
 from kbroker.scheduled_records import Oddity, Schedule, schedule_of
 from kbroker.share.in_flight_view import parked_view
@@ -233,6 +234,10 @@ class TestScheduled:
             await client.append_raw("orders", build_batch([record, record]))
             assert await take(Member(client, "m1"), key) == [(0, 1, 1)]
             assert "2 records for share group g1 have a schedule that is no number" in caplog.text
+            assert client.broker.share_groups.metrics["g1"].odd_schedules == {"malformed": 2, "too_far": 0}
+
+    def test_each_oddity_has_a_count(self) -> None:
+        assert tuple(oddity.value for oddity in Oddity) == ODDITIES
 
     async def test_what_does_not_only_wait_is_shown(self, connect: Connect) -> None:
         """Parked records that are due, then held; one that only waits is not among them."""
