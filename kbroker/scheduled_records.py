@@ -16,6 +16,8 @@ from kbroker.records import NO_TIMESTAMP, Record
 
 DELIVER_AT: Final = "kbroker-deliver-at"
 DELAY_MS: Final = "kbroker-delay-ms"
+DEAD_LETTER_PREFIX: Final = "__dlq.errors."
+"""Of the headers of a dead letter (share/dead_letter.py). It may have kept those that scheduled its record: they count no more."""
 MARK: Final = b"kbroker-de"
 """A payload without these bytes has neither header."""
 _DIGITS_AT_MOST: Final = 18
@@ -51,7 +53,7 @@ def schedule_of(record: Record, now_ms: int, max_delay_ms: int) -> Schedule:
 def due_of(record: Record, now_ms: int) -> Schedule:
     """What its headers ask for, whether that has passed or is too far away. `now_ms`: the time of a record without a timestamp."""
     found: dict[str, bytes | None] = {name: value for name, value in record.headers if name in (DELIVER_AT, DELAY_MS)}
-    if not found:
+    if not found or any(name.startswith(DEAD_LETTER_PREFIX) for name, _ in record.headers):
         return _AT_ONCE
     is_absolute = DELIVER_AT in found
     number = _number(found[DELIVER_AT if is_absolute else DELAY_MS])

@@ -170,7 +170,7 @@ class SharePartitionWrites:
         changes: tuple[ParkingChange, ...] = ()
         parking, write, waiting = self.parking, None, 0
         if parking is not None and (parked or to_park or parking.has_unsaved):
-            (changes, write), waiting = parking.write(parked, to_park), parking.waiting
+            (changes, write), waiting = parking.write(parked, to_park), max(0, parking.waiting)
         self._writes[token] = pending, decided, passed, member_id, write
         said = window.start_offset, window.complete, tuple(batches), self.state_epoch, self.leader_epoch
         return _new_persist((token, *said, changes, waiting))

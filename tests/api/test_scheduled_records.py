@@ -13,7 +13,8 @@ from kbroker.compression import Codec
 from kbroker.errors import ErrorCode
 from kbroker.metrics import ODDITIES
 from kbroker.records import NO_TIMESTAMP, Record, build_batch
-from kbroker.scheduled_records import Oddity, Schedule, schedule_of
+from kbroker.scheduled_records import DEAD_LETTER_PREFIX, Oddity, Schedule, schedule_of
+from kbroker.share.dead_letter import HEADER_PREFIX
 from kbroker.share.in_flight_view import parked_view
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import until
@@ -41,6 +42,7 @@ NOW, DAY = 1_700_000_000_000, 86_400_000
         ((("kbroker-deliver-at", b"7"),), Schedule(None)),
         ((("kbroker-deliver-at", str(NOW + 7).encode()), ("kbroker-delay-ms", b"500")), Schedule(NOW + 7)),
         ((("kbroker-delay-ms", b"500"), ("kbroker-delay-ms", b"600")), Schedule(NOW + 500)),
+        ((("__dlq.errors.topic", b"t"), ("kbroker-delay-ms", b"500")), Schedule(None)),
         ((("kbroker-delay-ms", b"soon"),), Schedule(None, Oddity.MALFORMED)),
         ((("kbroker-delay-ms", b"-5"),), Schedule(None, Oddity.MALFORMED)),
         ((("kbroker-delay-ms", None),), Schedule(None, Oddity.MALFORMED)),
@@ -235,6 +237,9 @@ class TestScheduled:
             assert await take(Member(client, "m1"), key) == [(0, 1, 1)]
             assert "2 records for share group g1 have a schedule that is no number" in caplog.text
             assert client.broker.share_groups.metrics["g1"].odd_schedules == {"malformed": 2, "too_far": 0}
+
+    def test_the_headers_of_dead_letters_are_known(self) -> None:
+        assert DEAD_LETTER_PREFIX == HEADER_PREFIX
 
     def test_each_oddity_has_a_count(self) -> None:
         assert tuple(oddity.value for oddity in Oddity) == ODDITIES
