@@ -87,7 +87,8 @@ class ShareSettings:
     `park_from_ms`: waits that are longer are spent outside the window (parking.py); None: none is. `scans`: nobody is given
     what was not looked at before (scanning.py). `limits_undecided`:
     `max_record_locks` counts records that are not decided, and not the span from the first of them to the last. `paused`: nobody is
-    given records. `priorities`: of topics by name.
+    given records. `priorities`: of topics by name. `ordered`: records of one key are delivered one after
+    another (key_order.py); only with `scans`.
     """
 
     delivery_count_limit: int = 5
@@ -104,3 +105,4 @@ class ShareSettings:
     max_delay_ms: int = 0
     paused: bool = False
     priorities: tuple[tuple[str, int], ...] = ()
+    ordered: bool = False

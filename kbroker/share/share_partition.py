@@ -24,18 +24,19 @@ saved that it is to be one, because a crash would forget that, and there would b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from random import random
 from typing import NamedTuple
 
-from kbroker.share import acknowledge, archiving, scanning
+from kbroker.share import acknowledge, archiving, ordering, scanning
 from kbroker.share.acquire import AcquireMode, Acquisition, Batches, runs_of
 from kbroker.share.effects import AckBatch, AcquiredRange, DeadLetter, Persist, ShareSettings, StateBatch
 from kbroker.share.held import HeldHere, HeldRecords
 from kbroker.share.in_flight_view import InFlightView, in_flight_view
 from kbroker.share.lag import Standing
 from kbroker.share.locks import Lock
+from kbroker.share.ordering import Keys
 from kbroker.share.parked import Parked
 from kbroker.share.parking import Parking
 from kbroker.share.record_state import (
@@ -131,6 +132,8 @@ class SharePartition(SharePartitionWrites):
     def offset_to_acquire(self) -> int | None:
         """next_fetch_offset(); None if there is nothing to deliver again and no room under the lock limit: reading would be for nothing."""
         window, settings = self._window, self._settings
+        if not self._has_learnt_keys:
+            return None
         if settings.limits_undecided and window.undecided >= settings.max_record_locks:
             return window.next_given_back()
         if settings.scans:
@@ -143,6 +146,8 @@ class SharePartition(SharePartitionWrites):
     def acquirable(self, end_offset: int) -> int:
         """How many records could be acquired now, of a log that ends there."""
         window = self._window
+        if not self._has_learnt_keys:
+            return 0
         limit, undecided = self._settings.max_record_locks, self._settings.limits_undecided
         has_room = (window.undecided if undecided else window.in_flight) < limit and not self._settings.scans
         new = max(0, end_offset - self.unread_from) if has_room else 0
@@ -152,7 +157,7 @@ class SharePartition(SharePartitionWrites):
     @property
     def parked_ready(self) -> int:
         """How many parked records could be acquired now."""
-        if self.parking is None:
+        if self.parking is None or not self._has_learnt_keys:
             return 0
         return max(0, min(self.parking.ready, self._settings.max_record_locks - self.parking.held))
 
@@ -215,6 +220,8 @@ class SharePartition(SharePartitionWrites):
 
         `control`: what was read between them of control batches. Nobody gets those: they are not in flight, and next_fetch_offset()
         is never one of them once they are told of."""
+        if not self._has_learnt_keys:
+            return []
         deadline_ms = now_ms + self._settings.lock_duration_ms
         ranges: list[AcquiredRange] = []
         room = max_records
@@ -229,6 +236,7 @@ class SharePartition(SharePartitionWrites):
             turn.run(fetch_offset)
             if turn.discarded:
                 self._unsaved = joined_runs(self._unsaved + turn.discarded)
+                self._lose_keys(turn.discarded)
             ranges += turn.ranges
             room -= turn.taken
             self._counters.redeliveries += turn.redelivered
@@ -262,7 +270,7 @@ class SharePartition(SharePartitionWrites):
     def acquire_parked(self, member_id: str, offsets: Sequence[int], *, now_ms: float) -> list[AcquiredRange]:
         """Lock parked records that are ready for the member. `offsets`: the one whose turn it is comes first."""
         parking = self.parking
-        ranges = [] if parking is None else parking.acquire(member_id, offsets, now_ms, self._settings)
+        ranges = [] if parking is None or not self._has_learnt_keys else parking.acquire(member_id, offsets, now_ms, self._settings)
         taken = sum(last - first + 1 for first, last, _ in ranges)
         self._counters.redeliveries += sum(last - first + 1 for first, last, count in ranges if count > 1)
         self._counters.acquired_records += taken
@@ -308,6 +316,8 @@ class SharePartition(SharePartitionWrites):
                 self._held.add(lock.member_id, -size_of(held))
             runs += held
         to_park = self._begin_waits(runs, now_ms)
+        if self.key_order is not None:
+            ordering.gate(window, self.key_order, runs)
         if self.parking is not None and self._expire_parked(self.parking, now_ms, alive_ms):
             return self._persist_best_effort(runs, to_park)
         return self._persist_best_effort(runs, to_park) if runs else None
@@ -341,14 +351,22 @@ class SharePartition(SharePartitionWrites):
         """Records whose redelivery is due can be acquired from now on. How many there are of those that are saved as returned; the
         others can be as soon as they are. `wall_ms`: the wall clock, which scheduled records go by."""
         ready = 0 if self.parking is None else self.parking.make_ready(now_ms, wall_ms)
-        return ready + sum(map(self._window.end_wait, self._waits.take_due(now_ms, wall_ms)))
+        due, order = self._waits.take_due(now_ms, wall_ms), self.key_order
+        if order is None:
+            return ready + sum(map(self._window.end_wait, due))
+        return ready + sum(self._window.end_wait(offset) and ordering.admit(self._window, order, offset) for offset in due)
 
     # ---- scanning (scanning.py) --------------------------------------------------------------------------------------
 
     def scan_from(self) -> int | None:
         """Where to read for the next scanned(). None: nowhere, for now."""
-        window, settings = self._window, self._settings
-        offset = scanning.scan_from(window)
+        window, settings, order = self._window, self._settings, self.key_order
+        if order is not None:
+            if (offset := ordering.learn_at(window, order)) is not None:
+                return offset
+            if not order.room():
+                return None
+        offset = scanning.scan_from(window, 0 if order is None else order.waiting)
         is_full = not settings.limits_undecided and window.in_flight >= settings.max_record_locks
         return None if offset is None or (is_full and offset >= window.unread_from) else offset
 
@@ -368,22 +386,61 @@ class SharePartition(SharePartitionWrites):
         *,
         now_ms: float,
         wall_ms: float,
+        keys: Keys | None = None,
     ) -> Persist | None:
         """A read at `offset` gave these batches, with `control` batches between them. `scheduled`: offsets of records that are due
-        later, and when, on the wall clock. The others can be acquired now. None: nothing to save."""
+        later, and when, on the wall clock. The others can be acquired now, or when their keys are free. None: nothing to save."""
         assert self.parking is not None
-        window = self._window
-        for run, is_control in runs_of(batches, control):
+        window, order = self._window, self.key_order
+        learns = order is not None and not order.has_learnt
+        for run, is_control in runs_of(batches, control) if not learns or window.gap_open else ():
             if is_control:
                 for first, last in joined_runs([(batch[0], batch[1]) for batch in run]):
                     window.pass_over(first, last)
             else:
                 scanning.place(window, offset, run)
+        found = [] if order is None or keys is None else ordering.know(window, order, keys.hashes)
         to_park, soon = scanning.put_off(window, self.parking, scheduled, wall_ms + (self._settings.park_from_ms or 0))
         for due in soon:
             self._waits.begin_until(*due, now_ms=now_ms, wall_ms=wall_ms)
+        if order is not None and keys is not None:
+            order.found(keys.parked)
+            ordering.join(window, order, self._waits, found, {*(parked.offset for parked in to_park), *(offset for offset, _ in soon)})
+            if learns:
+                order.learn_from = max(order.learn_from, keys.up_to + 1)
         self._advance()
         return self._persist_best_effort([], to_park) if to_park else None
+
+    # ---- the order of keys (ordering.py) -----------------------------------------------------------------------------
+
+    def keep_order(self) -> None:
+        """As the settings say. Call it when they were altered, and once `parking` is set: without that no order is kept. What members
+        hold stays theirs. The order begins with the records in the window being scanned: until then nobody is given anything."""
+        order, parking = self.key_order, self.parking
+        if parking is None or self._settings.ordered == (order is not None):
+            return
+        if order is not None:
+            self._counters.look_ahead_stops += order.stops
+            ordering.end(self._window)
+        self.key_order = ordering.begin(self._window) if order is None else None
+        parking.order_keys(self.key_order)
+
+    @property
+    def _has_learnt_keys(self) -> bool:
+        order = self.key_order
+        return order is None or order.has_learnt or ordering.learn_at(self._window, order) is None
+
+    def keys_found(self, asked: Sequence[int], parked: Mapping[int, Sequence[int]]) -> None:
+        """The store was asked for the keys of parked records that are due (`key_order.asked`); `parked` as in Keys."""
+        if self.key_order is not None and self.parking is not None:
+            self.key_order.found(parked)
+            self.parking.end_asking(asked)
+
+    def _lose_keys(self, runs: Runs) -> None:
+        """Of records that the log does not have any more."""
+        if self.key_order is not None:
+            ordering.end_lost(self.key_order, runs)
+            self._free_keys(self.key_order)
 
     def log_start_moved(self, new_start_offset: int) -> Persist | None:
         """The log begins later now (retention, DeleteRecords): what is below is done with, without a dead letter.
@@ -401,6 +458,7 @@ class SharePartition(SharePartitionWrites):
                 self._held.add(lock.member_id, -size_of(gone))
         self._window.drop_below(new_start_offset)
         self._waits.forget_below(new_start_offset)
+        self._lose_keys([(start_offset, new_start_offset - 1)])
         return self._persist_best_effort([(start_offset, new_start_offset - 1)])
 
     def parked_below(self, log_start_offset: int) -> Persist | None:
@@ -495,7 +553,7 @@ class SharePartition(SharePartitionWrites):
         return in_flight_view(self._window, self._settings.max_record_locks, now_ms, log_start_offset)
 
     def statistics(self) -> SharePartitionStatistics:
-        return statistics_of(self._window, self.parking, self._counters, len(self._writes))
+        return statistics_of(self._window, self.parking, self.key_order, self._counters, len(self._writes))
 
     @property
     def _exhausted(self) -> int:
