@@ -24,6 +24,7 @@ from kbroker.queue_configs import (
     ASSIGNMENT,
     IN_FLIGHT_LIMIT,
     LOCK_MAX,
+    ORDERING,
     PARK_FROM_MS,
     PAUSED,
     PREFETCH,
@@ -47,6 +48,10 @@ logger = logging.getLogger(__name__)
 NOT_WITHOUT_PARKING = (
     f"{SCHEDULING} needs a persister and a state storage engine that keep parked records, and one of these does not: "
     "choose others at start (kbroker.persister, --state-storage), or leave it false (`kbroker queues create --scheduling false`)"
+)
+NO_ORDER_WITHOUT_PARKING = (
+    f"{ORDERING} needs a persister and a state storage engine that keep parked records and find them by key, and one of these does "
+    "not: choose others at start (kbroker.persister, --state-storage), or leave it none (`kbroker queues create --ordering none`)"
 )
 OUT_OF_BOUNDS = "group %s: %s=%s is out of the broker's bounds, %s holds"
 TOO_SHORT = "group %s: members are taken for gone between two heartbeats: %s"
@@ -77,6 +82,8 @@ class Configs:
         self.altering = trio.Lock()
         self.parks_records = False
         """Whether the persister, and the store below it, keep parked records."""
+        self.finds_keys = False
+        """Whether they find them by their keys as well."""
         self.on_group_changed: Callable[[str | None], None] = lambda _: None
 
     def statistics(self) -> ConfigsStatistics:
@@ -135,6 +142,8 @@ class Configs:
         """Raises KafkaError for what this broker's stores cannot do."""
         if entries.get(SCHEDULING) == "true" and not self.parks_records:
             raise KafkaError(ErrorCode.invalid_config, NOT_WITHOUT_PARKING)
+        if entries.get(ORDERING) == "key" and not (self.parks_records and self.finds_keys):
+            raise KafkaError(ErrorCode.invalid_config, NO_ORDER_WITHOUT_PARKING)
 
     async def set_group(self, group_id: str, entries: Mapping[str, str]) -> None:
         """Replace what is set for a group (checked by the caller); durable and in force on return. Raises NoSpace, StoreFailed, and
@@ -179,6 +188,7 @@ class Configs:
         config = self.group(group_id)
         if (known := self._share_settings.get(config)) is not None:
             return known
+        is_ordered = config[ORDERING] == "key" and self.parks_records and self.finds_keys
         self._share_settings[config] = settings = ShareSettings(
             delivery_count_limit=config["share.delivery.count.limit"],
             lock_duration_ms=config["share.record.lock.duration.ms"],
@@ -190,10 +200,11 @@ class Configs:
             lock_max_ms=config[LOCK_MAX],
             park_from_ms=PARK_FROM_MS,
             limits_undecided=config[IN_FLIGHT_LIMIT] == "undecided",
-            scans=config[SCHEDULING] and self.parks_records,
-            max_delay_ms=config[SCHEDULING_MAX_DELAY],
+            scans=(config[SCHEDULING] and self.parks_records) or is_ordered,
+            max_delay_ms=config[SCHEDULING_MAX_DELAY] if config[SCHEDULING] else 0,
             paused=config[PAUSED],
             priorities=tuple(parse_priorities(config[PRIORITIES]).items()),
+            ordered=is_ordered,
         )
         return settings
 

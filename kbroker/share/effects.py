@@ -85,7 +85,7 @@ class ShareSettings:
     those of a work queue (queue_configs.py), each off where it is 0 or None.
 
     `park_from_ms`: waits that are longer are spent outside the window (parking.py); None: none is. `scans`: nobody is given
-    what was not looked at before (scanning.py). `limits_undecided`:
+    what was not looked at before (scanning.py). `max_delay_ms`: of scheduled records; 0: none are. `limits_undecided`:
     `max_record_locks` counts records that are not decided, and not the span from the first of them to the last. `paused`: nobody is
     given records. `priorities`: of topics by name. `ordered`: records of one key are delivered one after
     another (key_order.py); only with `scans`.

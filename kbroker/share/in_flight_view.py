@@ -16,8 +16,8 @@ from kbroker.share.parking import Parking
 from kbroker.share.record_state import BEHIND, CONTROL, HOLE, PENDING, STATE, UNSAVED, WAITING, RecordState
 
 STATE_NAMES = {**{int(state): state.name.lower() for state in RecordState}, WAITING: "waiting", HOLE: "gap", CONTROL: "gap"}
-"""`waiting`: for its redelivery, or for another record of its key. `gap`: nothing is known of the offset. It was not read yet, or the log has no record there,
-or one of the broker's own."""
+"""`waiting`: for its redelivery, or for another record of its key. `gap`: nothing is known of the offset. It was not read yet,
+or the log has no record there, or one of the broker's own."""
 
 _SHOWN = bytes(
     WAITING if code == BEHIND else code & (STATE | WAITING) | (PENDING if code & (PENDING | UNSAVED) else 0) for code in range(256)

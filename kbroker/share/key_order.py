@@ -51,7 +51,7 @@ class KeyOrder:
         self.freed: list[int] = []
         """Records that became active since the caller emptied this."""
         self.asked: dict[int, int] = {}
-        """Hashes of parked records that are due, and join when the store was asked for their keys."""
+        """Hashes of parked records that are due. They join when the window is learnt, and the store was asked for their keys."""
         self.stops = 0
         """How often the look-ahead bound stopped a scan."""
         self._look_ahead = look_ahead
@@ -86,6 +86,10 @@ class KeyOrder:
         elif self._is_stopped and room >= min(_RESUME_ROOM, self._look_ahead // 2 + 1):
             self._is_stopped = False
         return 0 if self._is_stopped else room
+
+    def most_at_once(self) -> int:
+        """So many records may be looked at in one turn."""
+        return max(1, self._look_ahead - len(self._behind)) if self.has_learnt else self._look_ahead
 
     def hash_of(self, offset: int) -> int | None:
         return self._hashes.get(offset)

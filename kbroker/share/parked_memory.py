@@ -232,7 +232,8 @@ class ParkedMemory:
     def _may_go(self, order: KeyOrder, entry: Entry) -> bool:
         """It is due, and has a key."""
         assert entry.key_hash is not None
-        if entry.lane is Lane.SCHEDULE and not self.knows_redeliveries and order.hash_of(entry.offset) is None:
+        may_be_blocked = not (self.knows_redeliveries and order.has_learnt)
+        if entry.lane is Lane.SCHEDULE and may_be_blocked and order.hash_of(entry.offset) is None:
             order.asked[entry.offset] = entry.key_hash
             return False
         return self._admit(order, entry.offset, entry.key_hash)

@@ -132,7 +132,7 @@ class SharePartition(SharePartitionWrites):
     def offset_to_acquire(self) -> int | None:
         """next_fetch_offset(); None if there is nothing to deliver again and no room under the lock limit: reading would be for nothing."""
         window, settings = self._window, self._settings
-        if not self._has_learnt_keys:
+        if self.key_order is not None and not self._has_learnt_keys:
             return None
         if settings.limits_undecided and window.undecided >= settings.max_record_locks:
             return window.next_given_back()
@@ -146,7 +146,7 @@ class SharePartition(SharePartitionWrites):
     def acquirable(self, end_offset: int) -> int:
         """How many records could be acquired now, of a log that ends there."""
         window = self._window
-        if not self._has_learnt_keys:
+        if self.key_order is not None and not self._has_learnt_keys:
             return 0
         limit, undecided = self._settings.max_record_locks, self._settings.limits_undecided
         has_room = (window.undecided if undecided else window.in_flight) < limit and not self._settings.scans
@@ -157,7 +157,7 @@ class SharePartition(SharePartitionWrites):
     @property
     def parked_ready(self) -> int:
         """How many parked records could be acquired now."""
-        if self.parking is None or not self._has_learnt_keys:
+        if self.parking is None or (self.key_order is not None and not self._has_learnt_keys):
             return 0
         return max(0, min(self.parking.ready, self._settings.max_record_locks - self.parking.held))
 
@@ -220,7 +220,7 @@ class SharePartition(SharePartitionWrites):
 
         `control`: what was read between them of control batches. Nobody gets those: they are not in flight, and next_fetch_offset()
         is never one of them once they are told of."""
-        if not self._has_learnt_keys:
+        if self.key_order is not None and not self._has_learnt_keys:
             return []
         deadline_ms = now_ms + self._settings.lock_duration_ms
         ranges: list[AcquiredRange] = []
