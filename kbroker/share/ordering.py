@@ -116,8 +116,8 @@ def admit(window: InFlightWindow, order: KeyOrder, offset: int) -> bool:
 
 
 def gate(window: InFlightWindow, order: KeyOrder, runs: Iterable[tuple[int, int]]) -> None:
-    """Of these, records that came back go behind others that members have."""
-    for offset in order.known_in(runs):
+    """Of these, records that came back go behind others that members have. The first of those that came back together goes first."""
+    for offset in reversed(list(order.known_in(runs))):
         if _code(window, offset) == AVAILABLE and not order.is_parked(offset):
             admit(window, order, offset)
 
@@ -131,16 +131,14 @@ def go(window: InFlightWindow, offset: int) -> bool:
     return True
 
 
-def end_saved(window: InFlightWindow, order: KeyOrder, runs: Iterable[tuple[int, int]]) -> None:
+def end_saved(window: InFlightWindow, order: KeyOrder, runs: Sequence[tuple[int, int]]) -> None:
     """What became of these is saved: records that are done with free their keys."""
     for offset in order.known_in(runs):
-        if order.is_parked(offset):
-            continue
-        code = _code(window, offset)
-        if code is None or code in _OVER:
-            order.end(offset)
-        elif code == AVAILABLE:
-            admit(window, order, offset)
+        if not order.is_parked(offset):
+            code = _code(window, offset)
+            if code is None or code in _OVER:
+                order.end(offset)
+    gate(window, order, runs)
 
 
 def end_lost(order: KeyOrder, runs: Iterable[tuple[int, int]]) -> None:
