@@ -177,7 +177,7 @@ def test_parked_values_as_bytes(key: ParkedKey, value: ParkedCount | ParkedRecor
     ],
 )  # fmt: skip
 def test_a_parked_value_that_is_broken_or_of_a_later_version_is_a_value_error(kind: int, value: str) -> None:
-    with pytest.raises(ValueError, match="parked record|key that waits"):
+    with pytest.raises(ValueError, match=r"parked record|key that waits"):
         ParkedKey(TOPIC, 3, "g", 1, kind).decode_value(bytes.fromhex(value))
 
 
