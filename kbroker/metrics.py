@@ -142,6 +142,7 @@ ENGINE_COUNTERS = (
     "exhausted",
     "expired",
     "dead_lettered",
+    "look_ahead_stops",
 )
 """Counters in the statistics of a share-partition, which go with it when it leaves the memory."""
 

@@ -51,6 +51,7 @@ class ParkedReading:
             engine.parking = Parking(
                 waiting, leader_epoch=engine.leader_epoch, life_ahead_ms=self._life_ahead_ms, now_ms=now_ms()
             )
+        engine.keep_order()
 
     def see_to(self, loaded: LoadedSharePartition) -> None:
         """Something has changed: there may be something to read or to sweep."""

@@ -1,10 +1,11 @@
-"""Looks at records before members get them, in groups that have `kbroker.queue.scheduling` or
-`kbroker.queue.ttl.ms`.
+"""Looks at records before members get them, in groups that have `kbroker.queue.scheduling`,
+`kbroker.queue.ttl.ms` or `kbroker.queue.ordering`.
 
 One task for a share-partition in memory goes through its log, ahead of the members: it opens batches,
-finds the headers that schedule records (scheduled_records.py), and tells the engine, which parks what is
-due later. A batch without these headers is not taken apart. It gives up what is past its time (expiry.py).
-It sleeps while members have enough to do, and is woken by appends.
+finds the headers that schedule records (schedules.py) and the keys (key_lookup.py), and tells the
+engine, which parks what is due later, and puts records behind others of their keys. A batch without
+these headers is not taken apart where keys do not matter. It gives up what is past its time
+(expiry.py). The task sleeps while members have enough to do, and is woken by appends.
 
 A scan that parks a million records takes a while. So where it is far behind the log's end, and members
 have little to do, it first looks ahead for batches with something to deliver now: that reads a
@@ -22,15 +23,19 @@ from typing import TYPE_CHECKING
 import trio
 
 from kbroker.broker.deadlines import now_ms
-from kbroker.broker.schedules import Schedules, due_now, schedules_of
+from kbroker.broker.key_lookup import KeyLookup
+from kbroker.broker.schedules import Schedules, due_now, looked_at
 from kbroker.broker.share_records import Walked, walk
 from kbroker.broker.waiting import Waiter
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import KafkaError, NoSpace, StoreFailed
+from kbroker.record_keys import BatchKeys
 from kbroker.records import read_header
 from kbroker.scheduled_records import Oddity
 from kbroker.seldom import Seldom
-from kbroker.share.effects import Persist
+from kbroker.share.effects import Persist, ShareSettings
+from kbroker.share.ordering import Keys
+from kbroker.share.persister import Persister
 from kbroker.share.redelivery import LOOK_AT_THE_CLOCK_MS
 from kbroker.share.share_partition import SharePartition
 
@@ -47,6 +52,8 @@ AHEAD_FROM = 5000
 _AHEAD_BYTES = 4 << 20
 _IN_THREAD_FROM_BYTES = 64 << 10
 _IN_THREAD_FROM_RECORDS = 500
+_KEPT_KEYS = 20_000
+"""Of a batch in the middle of which a scan has stopped; larger ones are opened again."""
 _RETRY_S = 1.0
 _REPORT_EVERY_S = 60.0
 _MEANING = {
@@ -56,11 +63,19 @@ _MEANING = {
 
 
 class Scanner:
-    def __init__(self, share_groups: ShareGroups, start: Callable[..., None], flush: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, share_groups: ShareGroups, persister: Persister, start: Callable[..., None], flush: Callable[[], Awaitable[None]]
+    ) -> None:
         self._share_groups = share_groups
+        self._lookup = KeyLookup(persister)
         self._flush = flush
         self._start = start
         self._reports = Seldom(_REPORT_EVERY_S)
+
+    @property
+    def finds_keys(self) -> bool:
+        """Whether the persister finds parked records by their keys."""
+        return self._lookup.is_possible
 
     def see_to(self, loaded: LoadedSharePartition) -> None:
         """It was loaded, its settings were altered, or there is more room."""
@@ -86,13 +101,14 @@ class Scanner:
                     ahead = await self._look_ahead(loaded, engine, ahead)
                     has_more = await self._turn(loaded, engine, known)
                 except (KafkaError, NoSpace, StoreFailed) as error:
-                    logger.warning("the scan of share-partition %s for scheduled records has to wait: %s", loaded.key, error)
+                    logger.warning("the scan of share-partition %s ahead of its members has to wait: %s", loaded.key, error)
                     await trio.sleep(_RETRY_S)
                     continue
                 if has_more:
                     await trio.lowlevel.checkpoint()
                 else:
-                    known.clear()
+                    if any(each.keys is None or len(each.keys) > _KEPT_KEYS for each in known.values()):
+                        known.clear()
                     with trio.move_on_after(LOOK_AT_THE_CLOCK_MS / 1000 if engine.settings.ttl_ms else math.inf):
                         await waiter.wait()
         finally:
@@ -109,6 +125,8 @@ class Scanner:
         persist = engine.park_again(wall_clock_ms())
         if persist is not None:
             await self._save(loaded, persist)
+        if engine.key_order is not None:
+            await self._see_to_keys(loaded, engine)
         has_expired = engine.settings.ttl_ms > 0 and await self._share_groups.expiry.look(loaded, engine)
         return await self._scan(loaded, engine, known) or has_expired
 
@@ -143,27 +161,57 @@ class Scanner:
     ) -> bool:
         partition, end_offset = loaded.partition, loaded.partition.high_watermark
         offset = engine.scan_from()
-        if offset is None or offset >= end_offset:
+        if offset is None:
             return False
-        views = await partition.read(offset, max_bytes=BYTES_A_TURN, end_offset=end_offset)
-        batches = walk(views, offset, OFFSETS_A_TURN, end_offset)
+        views = await partition.read(offset, max_bytes=BYTES_A_TURN, end_offset=end_offset) if offset < end_offset else []
+        most = OFFSETS_A_TURN if engine.key_order is None else min(OFFSETS_A_TURN, engine.key_order.most_at_once())
+        batches = walk(views, offset, most, end_offset)
         if not batches:
-            return False
-        due: list[tuple[int, int]] = []
-        if engine.settings.schedules:
-            due = await self._schedules(loaded, batches, engine.settings.max_delay_ms, known)
-        if loaded.gone or engine.scan_from() != offset:
-            return True  # Somebody else has moved the window meanwhile.
-        last = offset + OFFSETS_A_TURN - 1
-        data = [(batch[0], min(batch[1], last)) for batch in batches if not batch[2] and batch[0] <= last]
-        control = [(batch[0], min(batch[1], last)) for batch in batches if batch[2] and batch[0] <= last]
-        scheduled = [each for each in due if offset <= each[0] <= last]
-        persist = engine.scanned(offset, data, control, scheduled, now_ms=now_ms(), wall_ms=wall_clock_ms())
-        self._share_groups.schedule(loaded)
-        loaded.waiters.wake_all()
+            return self._end_learning(loaded, engine, offset)
+        async with self._lookup.of(loaded, engine.key_order) as lookup:
+            due, hashes = await self._schedules(loaded, batches, engine.settings, known)
+            last = min(offset + most - 1, batches[-1][1])
+            await lookup.ask(engine, hashes, offset, last)
+            if loaded.gone or engine.scan_from() != offset or engine.key_order is not lookup.order:
+                return True  # Somebody else has moved the window meanwhile.
+            persist = self._scanned(loaded, engine, offset, last, batches, due, lookup.keys)
         if persist is not None:
             await self._save(loaded, persist)
         return True
+
+    async def _see_to_keys(self, loaded: LoadedSharePartition, engine: SharePartition) -> None:
+        """What was not saved may keep a key waiting, and so may parked records of keys that are not known. Raises KafkaError."""
+        if (persist := engine.retry_unsaved()) is not None:
+            await self._save(loaded, persist)
+        if await self._lookup.of_due(loaded, engine):
+            loaded.waiters.wake_all()
+
+    def _end_learning(self, loaded: LoadedSharePartition, engine: SharePartition, offset: int) -> bool:
+        """The log has nothing from there on. False: there was nothing to be learnt."""
+        order = engine.key_order
+        if order is None or order.has_learnt:
+            return False
+        engine.scanned(offset, (), (), (), now_ms=now_ms(), wall_ms=wall_clock_ms(), keys=Keys({}, {}, order.learn_to))
+        loaded.waiters.wake_all()
+        return True
+
+    def _scanned(
+        self,
+        loaded: LoadedSharePartition,
+        engine: SharePartition,
+        offset: int,
+        last: int,
+        batches: list[Walked],
+        due: list[tuple[int, int]],
+        keys: Keys | None,
+    ) -> Persist | None:
+        data = [(batch[0], min(batch[1], last)) for batch in batches if not batch[2] and batch[0] <= last]
+        control = [(batch[0], min(batch[1], last)) for batch in batches if batch[2] and batch[0] <= last]
+        scheduled = [each for each in due if offset <= each[0] <= last]
+        persist = engine.scanned(offset, data, control, scheduled, now_ms=now_ms(), wall_ms=wall_clock_ms(), keys=keys)
+        self._share_groups.schedule(loaded)
+        loaded.waiters.wake_all()
+        return persist
 
     async def _save(self, loaded: LoadedSharePartition, persist: Persist) -> None:
         """Synced on return, so that a scan cannot outrun a store that keeps the latest in memory. Raises KafkaError, StoreFailed."""
@@ -172,27 +220,32 @@ class Scanner:
         await self._flush()
 
     async def _schedules(
-        self, loaded: LoadedSharePartition, batches: list[Walked], max_delay_ms: int, known: dict[tuple[int, int], Schedules]
-    ) -> list[tuple[int, int]]:
+        self, loaded: LoadedSharePartition, batches: list[Walked], settings: ShareSettings, known: dict[tuple[int, int], Schedules]
+    ) -> tuple[list[tuple[int, int]], list[BatchKeys]]:
         """A long batch takes several turns, and is opened in the first."""
         due: list[tuple[int, int]] = []
+        hashes: list[BatchKeys] = []
         keys = []
         for base_offset, _, is_control, view, start, end in batches:
             if is_control:
                 continue
-            key = base_offset, read_header(view, start).crc
+            header = read_header(view, start)
+            key = base_offset, header.crc
             keys.append(key)
-            if key not in known:
-                arguments = view[start:end], wall_clock_ms(), max_delay_ms
-                if end - start < _IN_THREAD_FROM_BYTES and read_header(view, start).record_count < _IN_THREAD_FROM_RECORDS:
-                    known[key] = schedules_of(*arguments)
+            if key not in known or (settings.ordered and known[key].keys is None):
+                arguments = view[start:end], wall_clock_ms(), settings
+                if end - start < _IN_THREAD_FROM_BYTES and header.record_count < _IN_THREAD_FROM_RECORDS:
+                    known[key] = looked_at(*arguments)
                 else:
-                    known[key] = await trio.to_thread.run_sync(schedules_of, *arguments)
+                    known[key] = await trio.to_thread.run_sync(looked_at, *arguments)
                 self._report(loaded, known[key].odd)
-            due += known[key].due
+            found = known[key]
+            due += found.due
+            if found.keys is not None:
+                hashes.append(found.keys)
         for key in known.keys() - set(keys[-1:]):
             del known[key]
-        return due
+        return due, hashes
 
     def _report(self, loaded: LoadedSharePartition, odd: Counter[Oddity]) -> None:
         group_id = loaded.key[0]

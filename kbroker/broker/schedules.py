@@ -3,6 +3,7 @@
     schedules_of   each record of a batch that is due later
     due_now        which of many batches have something to deliver now, without a look at each record
                    of the others
+    looked_at      all that a group wants to know of a batch before members get its records
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ from typing import NamedTuple
 
 from kbroker.broker.share_records import Walked
 from kbroker.compression import CorruptPayload, TooLarge
+from kbroker.record_keys import BatchKeys, keys_of
 from kbroker.records import read_header, records_payload, stored_records
 from kbroker.scheduled_records import MARK, Oddity, schedule_of
+from kbroker.share.effects import ShareSettings
 
 
 class Schedules(NamedTuple):
-    """Of one batch: offsets of records that are due later, and when; and how many were odd."""
+    """Of one batch: offsets of records that are due later, and when; how many were odd; and the keys, where they matter."""
 
     due: list[tuple[int, int]]
     odd: Counter[Oddity]
+    keys: BatchKeys | None = None
 
 
 class DueNow(NamedTuple):
@@ -47,6 +51,11 @@ def schedules_of(stored: memoryview, wall_ms: int, max_delay_ms: int) -> Schedul
     except (CorruptPayload, TooLarge):
         return Schedules([], odd)
     return Schedules(due, odd)
+
+
+def looked_at(stored: memoryview, wall_ms: int, settings: ShareSettings) -> Schedules:
+    found = schedules_of(stored, wall_ms, settings.max_delay_ms) if settings.schedules else Schedules([], Counter())
+    return found._replace(keys=keys_of(stored)) if settings.ordered else found
 
 
 def due_now(batches: Sequence[Walked], wall_ms: int, max_delay_ms: int) -> list[DueNow]:

@@ -15,10 +15,13 @@ from typing import Final, NamedTuple
 from kbroker.coordinator.share_state_load import ShareState
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.parked_records import (
+    BLOCKS_KEY,
     BY_OFFSET,
     NO_GENERATION,
+    BlockedKey,
     ParkedCount,
     ParkedRecord,
+    by_key_key,
     by_offset_key,
     counter_key,
     decode_count,
@@ -36,6 +39,7 @@ from kbroker.share.record_state import MAX_DELIVERY_COUNT, RecordState
 from kbroker.storage.spi import Change, StateReader, keys_on_disk_of
 
 _MOST: Final = (1 << 63) - 1
+_MOST_HASH: Final = (1 << 64) - 1
 _MOST_EPOCH: Final = (1 << 31) - 1
 _LANES: Final = frozenset(Lane)
 
@@ -72,10 +76,16 @@ def check_parking(parking: Sequence[ParkingChange], waiting: int) -> None:
             _check(0 <= parked.leader_epoch <= _MOST_EPOCH, offset, f"leader epoch {parked.leader_epoch}")
 
 
+def keys_of(prefix: bytes, parked: Parked) -> list[bytes]:
+    """All keys of a parked record."""
+    return list(changes_of(prefix, [ParkingChange(parked.offset, (), parked)]))
+
+
 def _check_place(offset: int, place: Place) -> None:
     _check(place.offset == offset, offset, f"its place is that of offset {place.offset}")
     _check(place.lane in _LANES, offset, f"there is no lane {place.lane}")
     _check(0 <= place.due_ms <= _MOST, offset, f"due time {place.due_ms}")
+    _check(place.key_hash is None or 0 <= place.key_hash <= _MOST_HASH, offset, f"key hash {place.key_hash}")
 
 
 def _check(is_right: bool, offset: int, wrong: str) -> None:
@@ -87,14 +97,18 @@ def changes_of(prefix: bytes, parking: Sequence[ParkingChange]) -> dict[bytes, b
     """One change for each key. `prefix`: that of the generation."""
     changes: dict[bytes, bytes | None] = {}
     for offset, stale, parked in parking:
-        for lane, due_ms, _ in stale:
+        for lane, due_ms, _, key_hash in stale:
             changes[place_key(prefix, lane, due_ms, offset)] = None
+            if lane == BLOCKS_KEY and key_hash is not None:
+                changes[by_key_key(prefix, key_hash, offset)] = None
         if parked is None:
             changes[by_offset_key(prefix, offset)] = None
         else:
             record = ParkedRecord(*parked)
             changes[place_key(prefix, record.lane, record.due_ms, offset)] = record.encode_place()
             changes[by_offset_key(prefix, offset)] = record.encode()
+            if record.lane == BLOCKS_KEY and record.key_hash is not None:
+                changes[by_key_key(prefix, record.key_hash, offset)] = BlockedKey(record.key_hash, offset).encode()
     return changes
 
 
@@ -145,6 +159,7 @@ __all__ = (
     "changes_of",
     "check_parking",
     "counter",
+    "keys_of",
     "not_final",
     "parked_of",
     "prefix_of",

@@ -46,6 +46,7 @@ _COUNTERS = {
     "delayed_deliveries": "kbroker_share_partition_delayed_deliveries_total",
     "failed_writes": "kbroker_share_partition_failed_saves_total",
     "dead_lettered": "kbroker_share_partition_dead_lettered_total",
+    "look_ahead_stops": "kbroker_share_partition_look_ahead_stops_total",
 }
 _CAUSES = ("rejected", "exhausted", "expired")
 
@@ -164,6 +165,8 @@ class _Turn:
         self._add_counters(place, found)
         self._scrape.add("kbroker_share_partition_in_flight", found.in_flight, labels)
         self._scrape.add("kbroker_share_partition_in_flight_batches", found.batches, labels)
+        if engine.key_order is not None:
+            self._scrape.add("kbroker_share_partition_behind_keys", found.behind_keys, labels)
         for state, count in (
             ("available", found.available),
             ("waiting", found.waiting),

@@ -319,8 +319,12 @@ SHARE_PARTITIONS = Section(
         _gauge(
             "share_partition_records", f"{_PARTITION} state", "",
             "Records among them by `state`: available (came back, or read with a batch of which only a part was handed out), "
-            "waiting (for its redelivery), acquired, saving, archiving (waits for its dead letter), done. Beside them parked: those "
-            "that wait for longer, outside. Parked ones that are acquired count as acquired.",
+            "waiting (for its redelivery, or for another record of its key), acquired, saving, archiving (waits for its dead letter), "
+            "done. Beside them parked: those that wait for longer, outside. Parked ones that are acquired count as acquired.",
+        ),
+        _gauge(
+            "share_partition_behind_keys", _PARTITION, "",
+            "Records that wait for others of their keys, parked ones included. Only in groups with kbroker.queue.ordering=key.",
         ),
         _gauge(
             "share_partition_next_due_seconds", _PARTITION, "",
@@ -344,6 +348,11 @@ SHARE_PARTITIONS = Section(
         _counter(
             "share_partition_dead_lettered", _PARTITION, "",
             "Records that went through the dead letter queue and are finished; those refused for the settings included.",
+        ),
+        _counter(
+            "share_partition_look_ahead_stops", _PARTITION, "",
+            "How often the broker stopped looking for records of other keys, because 20 000 were waiting for theirs "
+            "(kbroker.queue.ordering).",
         ),
         _counter("share_partition_failed_saves", _PARTITION, "", "Changes of state that could not be saved; undone, or tried again."),
     ),

@@ -88,7 +88,8 @@ class ShareSettings:
     `park_from_ms`: waits that are longer are spent outside the window (parking.py); None: none is. `scans`: nobody is given
     what was not looked at before (scanning.py). `schedules`: what is scheduled for later waits for it. `limits_undecided`:
     `max_record_locks` counts records that are not decided, and not the span from the first of them to the last. `paused`: nobody is
-    given records. `priorities`: of topics by name. `ttl_ms`: records that are older are given up instead of delivered.
+    given records. `priorities`: of topics by name. `ttl_ms`: records that are older are given up instead of delivered. `ordered`:
+    records of one key are delivered one after another (key_order.py); only with `scans`.
     """
 
     delivery_count_limit: int = 5
@@ -107,3 +108,4 @@ class ShareSettings:
     paused: bool = False
     priorities: tuple[tuple[str, int], ...] = ()
     ttl_ms: int = 0
+    ordered: bool = False

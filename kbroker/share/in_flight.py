@@ -30,6 +30,7 @@ from kbroker.share.effects import AckBatch, StateBatch
 from kbroker.share.lag import Standing
 from kbroker.share.locks import Lock, Locks
 from kbroker.share.record_state import (
+    BEHIND,
     CONTROL,
     COUNT_UP,
     HOLE,
@@ -99,7 +100,7 @@ class InFlightWindow:
     highest_count: int
     """No delivery count is above this one."""
     undelivered: int
-    """How many offsets are AVAILABLE with a count of 0."""
+    """How many offsets are AVAILABLE, or BEHIND, with a count of 0."""
 
     def __init__(self, start_offset: int) -> None:
         self.states = bytearray()
@@ -441,7 +442,7 @@ class InFlightWindow:
 
     def discard_available(self, first: int, last: int) -> list[tuple[int, int]]:
         """AVAILABLE offsets of first..last, waiting or not, become ARCHIVED, because the log no longer has them; the runs that did."""
-        discarded = [(run[0], run[1]) for run in self.runs(first, last) if run.state in (AVAILABLE, WAITING)]
+        discarded = [(run[0], run[1]) for run in self.runs(first, last) if run.state in (AVAILABLE, WAITING, BEHIND)]
         for run_first, run_last in discarded:
             self.undelivered -= self._undelivered_in(run_first, run_last)
             self.set_code(run_first, run_last, RecordState.ARCHIVED)
@@ -549,7 +550,7 @@ class InFlightWindow:
         if not self.undelivered:
             return 0
         columns = zip(self.states[first - self.base : last + 1 - self.base], self.counts_of(first, last), strict=True)
-        return sum(code == AVAILABLE and not count for code, count in columns)
+        return sum(code in (AVAILABLE, BEHIND) and not count for code, count in columns)
 
     def _start_at(self, offset: int) -> None:
         self.start_offset = offset

@@ -29,18 +29,20 @@ class Lane(IntEnum):
 
 
 class Place(NamedTuple):
-    """Where a parked record stands in the order of its share-partition."""
+    """Where a parked record stands in the order of its share-partition. `key_hash`: as Parked has it."""
 
     lane: Lane
     due_ms: int
     offset: int
+    key_hash: int | None = None
 
 
 class Parked(NamedTuple):
     """A parked record as it is stored. `due_ms`: since 1970. `delivery_count`: deliveries that are over.
     `rejected` and `expired`: of the lane ARCHIVING, the cause; else the delivery limit was reached.
     `leader_epoch`: of the broker life that parked it, which tells whether a power cut took the record
-    from the log."""
+    from the log. `key_hash`: of its key, where the group keeps the order of keys (key_order.py); it
+    never changes."""
 
     offset: int
     lane: Lane
@@ -49,10 +51,11 @@ class Parked(NamedTuple):
     leader_epoch: int
     rejected: bool = False
     expired: bool = False
+    key_hash: int | None = None
 
     @property
     def place(self) -> Place:
-        return Place(self.lane, self.due_ms, self.offset)
+        return Place(self.lane, self.due_ms, self.offset, self.key_hash)
 
 
 class ParkingChange(NamedTuple):

@@ -31,8 +31,9 @@ from typing import NamedTuple
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share import throttle
 from kbroker.share.effects import AckBatch, AcquiredRange, DeadLetter, DeadLetterCause, ShareSettings
+from kbroker.share.key_order import KeyOrder
 from kbroker.share.parked import Lane, Parked, ParkingChange, Place
-from kbroker.share.parked_memory import DEAD, IN_ORDER, Code, Entry, ParkedMemory
+from kbroker.share.parked_memory import DEAD, SETTLED, Code, Entry, ParkedMemory
 from kbroker.share.record_state import MAX_DELIVERY_COUNT, Event
 
 _offset = attrgetter("offset")
@@ -73,7 +74,7 @@ class Parking(ParkedMemory):
     def is_settled(self) -> bool:
         """Loaded again it would be the same."""
         return not (self.held or self._unsaved or self._ghosts or self._leaving or self.needs_sweep) and all(
-            entry.code in IN_ORDER for entry in self.entries.values()
+            entry.code in SETTLED for entry in self.entries.values()
         )
 
     @property
@@ -155,27 +156,30 @@ class Parking(ParkedMemory):
     def _released(self, entry: Entry, settings: ShareSettings, due_ms: float) -> Parked | None:
         """What becomes of a record that comes back; None: it is given up without a dead letter."""
         if entry.count < settings.delivery_count_limit:
-            return Parked(entry.offset, Lane.REDELIVERY, ceil(due_ms), entry.count, self._leader_epoch)
+            return Parked(entry.offset, Lane.REDELIVERY, ceil(due_ms), entry.count, self._leader_epoch, key_hash=entry.key_hash)
         self.exhausted += 1
         return self._archiving(entry, rejected=False) if settings.dead_letter_queue else None
 
     def _archiving(self, entry: Entry, *, rejected: bool) -> Parked:
-        return Parked(entry.offset, Lane.ARCHIVING, 0, entry.count, self._leader_epoch, rejected)
+        return Parked(entry.offset, Lane.ARCHIVING, 0, entry.count, self._leader_epoch, rejected, key_hash=entry.key_hash)
 
     # ---- members -----------------------------------------------------------------------------------------------------
 
     def park(self, offset: int, due_ms: float, delivery_count: int) -> Parked:
         """A record of the window that is due at that time of the engine's clock."""
         due_ms += self._ahead_ms[Lane.REDELIVERY]
-        return Parked(offset, Lane.REDELIVERY, ceil(due_ms), delivery_count, self._leader_epoch)
+        return Parked(offset, Lane.REDELIVERY, ceil(due_ms), delivery_count, self._leader_epoch, key_hash=self._key_hash(offset))
+
+    def _key_hash(self, offset: int) -> int | None:
+        return None if self.key_order is None else self.key_order.hash_of(offset)
 
     def schedule(self, offset: int, due_ms: int) -> Parked:
         """A record that nobody had yet, and that is due at that time since 1970."""
-        return Parked(offset, Lane.SCHEDULE, due_ms, 0, self._leader_epoch)
+        return Parked(offset, Lane.SCHEDULE, due_ms, 0, self._leader_epoch, key_hash=self._key_hash(offset))
 
     def expire_new(self, offset: int, delivery_count: int) -> Parked:
         """A record of the window that nobody has, and that is past its time: a dead letter is to be written."""
-        return Parked(offset, Lane.ARCHIVING, 0, delivery_count, self._leader_epoch, expired=True)
+        return Parked(offset, Lane.ARCHIVING, 0, delivery_count, self._leader_epoch, expired=True, key_hash=self._key_hash(offset))
 
     def expire_ready(self, offsets: Iterable[int], settings: ShareSettings) -> int:
         """Of these, records that are due and that nobody has are past their time. How many."""
@@ -306,8 +310,7 @@ class Parking(ParkedMemory):
         for parked in found:
             offset = parked.offset
             if offset < self.floor and not (offset in self.entries or offset in self._ghosts or offset in self._leaving):
-                self._ghosts[offset] = (parked.place,)
-                self.waiting -= 1
+                self._give_up(parked)
                 gone += 1
         return gone
 
@@ -375,9 +378,12 @@ class Parking(ParkedMemory):
         return tuple(changes), ParkingWrite(pending, arriving, decided, ghosts)
 
     def persisted(self, write: ParkingWrite) -> None:
+        if self.key_order is not None:
+            self._park_keys(self.key_order, write)
         for offset, places in write.ghosts.items():
             self._unmark(offset)
             self._removed(places)
+            self._over.discard(offset)
         for parked, places in write.new:
             self._unmark(parked.offset)
             self._removed(places, parked)
@@ -395,6 +401,23 @@ class Parking(ParkedMemory):
                 self._removed(entry.places)
                 self._forget(entry)
         self._shrink()
+        if self.key_order is not None:
+            self.key_order.forget_parked(self.entries)
+
+    def _park_keys(self, order: KeyOrder, write: ParkingWrite) -> None:
+        """Records that left the window, and the ends of parked ones."""
+        for parked, _ in write.new:
+            if parked.lane is Lane.SCHEDULE:
+                order.forget(parked.offset)
+            elif parked.lane is Lane.ARCHIVING:
+                order.end(parked.offset)
+            elif parked.key_hash is not None:
+                order.hold(parked.offset, parked.key_hash, parked=True)
+        for offset in [offset for offset in write.ghosts if offset in self._over]:
+            order.end(offset)
+        for entry, target in (*write.decided, *write.pending):
+            if target is None or target.lane is Lane.ARCHIVING:
+                order.end(entry.offset)
 
     def _removed(self, places: Iterable[Place], parked: Parked | None = None) -> None:
         """Nothing stands there in the store any more, but for `parked`."""

@@ -10,11 +10,13 @@ from functools import partial
 from random import random
 from typing import TypeAlias
 
+from kbroker.share import ordering
 from kbroker.share.effects import Persist, ShareSettings, StateBatch
 from kbroker.share.held import HeldHere
 from kbroker.share.in_flight import InFlightWindow
+from kbroker.share.key_order import KeyOrder
 from kbroker.share.parked import Parked, ParkingChange
-from kbroker.share.parked_memory import Entry
+from kbroker.share.parked_memory import Code, Entry
 from kbroker.share.parking import Parking, ParkingWrite
 from kbroker.share.record_state import HOLE, PENDING, PENDING_CODES, STATE, WAITING, RecordState, given_back
 from kbroker.share.redelivery import LOOK_AT_THE_CLOCK_MS, Waits
@@ -48,6 +50,8 @@ class SharePartitionWrites:
         self._waits = Waits()
         self.parking: Parking | None = None
         """Where long waits are spent. Set once, before anything else is asked."""
+        self.key_order: KeyOrder | None = None
+        """Of a group that keeps the order of keys; see keep_order()."""
         self._held: HeldHere | None = None
         self._counters = Counters()
 
@@ -84,7 +88,7 @@ class SharePartitionWrites:
 
     def persisted(self, token: int) -> None:
         """The Persist with this token is saved: what it said is final, and the SPSO may move."""
-        pending, decided, _, member_id, parked = self._writes.pop(token)
+        pending, decided, passed, member_id, parked = self._writes.pop(token)
         for first, last in pending:
             self._window.settle(first, last)
         if parked is not None and self.parking is not None:
@@ -94,7 +98,21 @@ class SharePartitionWrites:
         for batch in decided:
             if batch.state == RecordState.ARCHIVING:
                 self._window.settle(batch.first_offset, batch.last_offset)
+        if self.key_order is not None:
+            final = [(batch.first_offset, batch.last_offset) for batch in decided if batch.state != RecordState.AVAILABLE]
+            ordering.end_saved(self._window, self.key_order, [*pending, *final, *passed])
+            self._free_keys(self.key_order)
         self._advance()
+
+    def _free_keys(self, order: KeyOrder) -> None:
+        """The next records of keys that are free can be acquired."""
+        while order.freed:
+            offset = order.freed.pop()
+            entry = None if self.parking is None else self.parking.entries.get(offset)
+            if entry is not None and entry.code == Code.BEHIND and self.parking is not None:
+                self.parking.go(entry)
+            elif not ordering.go(self._window, offset):
+                order.end(offset)
 
     def persist_failed(self, token: int, *, now_ms: float) -> None:
         """The Persist with this token is not saved. Records go back to their holder, or to everybody where the lock has run out."""
@@ -120,6 +138,8 @@ class SharePartitionWrites:
             still += sum(self._window.count_of((RecordState.ACQUIRED,), *run) for run in self._from_start(pending))
             self._held.add(member_id, still - size_of(pending))
         self._unsaved = joined_runs(unsaved)
+        if self.key_order is not None:
+            ordering.gate(self._window, self.key_order, pending)
         self._advance()
 
     def _wait_here(self, returned: Runs, due: Mapping[int, float]) -> None:

@@ -101,17 +101,7 @@ class World:
         self.rnd = rnd
         self.two_stores = rnd.random() < 0.5
         self.failures = rnd.choice((0.0, 0.1, 0.4))
-        self.settings = ShareSettings(
-            delivery_count_limit=rnd.choice((2, 3, 6)),
-            lock_duration_ms=LOCK_MS,
-            max_record_locks=rnd.choice((6, 30)),
-            dead_letter_queue=rnd.random() < 0.7,
-            redelivery=Redelivery(rnd.choice((30, 60, 300)), 2, 600, 0),
-            lock_max_ms=rnd.choice((0, 250)),
-            park_from_ms=PARK_FROM_MS,
-            scans=rnd.random() < 0.5,
-            limits_undecided=rnd.random() < 0.5,
-        )
+        self.settings = self.first_settings(rnd)
         self.wall_ahead_ms = LIFE_AHEAD_MS
         self.latest_wall_ms: float = 0
         self.now_ms = 0.0
@@ -124,6 +114,19 @@ class World:
         self.parked_ever = self.parked_delivered = 0
         self.append()
         self._load()
+
+    def first_settings(self, rnd: Random) -> ShareSettings:
+        return ShareSettings(
+            delivery_count_limit=rnd.choice((2, 3, 6)),
+            lock_duration_ms=LOCK_MS,
+            max_record_locks=rnd.choice((6, 30)),
+            dead_letter_queue=rnd.random() < 0.7,
+            redelivery=Redelivery(rnd.choice((30, 60, 300)), 2, 600, 0),
+            lock_max_ms=rnd.choice((0, 250)),
+            park_from_ms=PARK_FROM_MS,
+            scans=rnd.random() < 0.5,
+            limits_undecided=rnd.random() < 0.5,
+        )
 
     def _load(self) -> None:
         if self.two_stores:
@@ -183,7 +186,7 @@ class World:
         assert self.sp.scan_from() != offset
         self._began(persist, {}, None)
 
-    def look_ahead(self) -> None:
+    def scan_ahead(self) -> None:
         """A batch that is not next is found to have records that are due."""
         offset = self.sp.scan_from() if self.settings.scans and self.sp.may_look_ahead() else None
         if offset is None or offset >= self.log_end:

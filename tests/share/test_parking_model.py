@@ -11,7 +11,7 @@ from tests.share.parked_world import World
 COMMANDS = {
     World.append: 3,
     World.scan: 5,
-    World.look_ahead: 2,
+    World.scan_ahead: 2,
     World.step_clock: 1,
     World.configure: 1,
     World.fetch: 6,
