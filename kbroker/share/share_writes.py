@@ -161,7 +161,7 @@ class SharePartitionWrites:
         pending runs."""
         for offset in expired:
             if self._window.put_off_again(offset):
-                self._waits.begin(offset, now_ms + LOOK_AT_THE_CLOCK_MS)
+                self._waits.begin_until(offset, now_ms + LOOK_AT_THE_CLOCK_MS, now_ms=now_ms, wall_ms=now_ms)
         return _without(pending, frozenset(expired)) if expired else pending
 
     def _persist_best_effort(self, runs: Runs, to_park: Sequence[Parked] = ()) -> Persist:

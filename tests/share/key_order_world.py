@@ -177,7 +177,7 @@ class OrderedWorld(World):
         self.behind_most = max(self.behind_most, order.waiting)
         self.stops = max(self.stops, self.sp.statistics().look_ahead_stops)
         scheduled = sum(job.scheduled_ms > 0 for job in self.jobs.values())
-        assert order.waiting <= self.look_ahead + scheduled + self.was_there
+        assert order.waiting <= self.look_ahead + scheduled + self.was_there + self.expired_ever  # some came back
         codes = self.sp._window.states[self.sp.start_offset - self.sp._window.base :]
         parked = sum(entry.code.name == "BEHIND" and entry.offset not in order.asked for entry in self.parking.entries.values())
         assert order.waiting == codes.count(BEHIND) + parked

@@ -111,7 +111,7 @@ class World:
         self.writes: list[tuple[Persist, dict[int, int], str | None]] = []
         self.dead_letters: dict[int, int] = {}
         self.reads: list[tuple[Lane, list[Parked] | None, tuple[int, int]]] = []
-        self.parked_ever = self.parked_delivered = 0
+        self.parked_ever = self.parked_delivered = self.expired_ever = 0
         self.append()
         self._load()
 
@@ -298,6 +298,7 @@ class World:
         for offset in free:
             assert self.jobs[offset].member is None
             self.jobs[offset].expired = True
+            self.expired_ever += 1
         has_queue = self.settings.dead_letter_queue
         self._began(persist, dict.fromkeys(in_window, _EXPIRED) if has_queue else {}, None)
 
