@@ -43,8 +43,9 @@ class OrderedWorld(World):
         self._keep_order()
 
     def _keep_order(self) -> None:
+        before = self.sp.key_order
         self.sp.keep_order()
-        if self.sp.key_order is not None:
+        if self.sp.key_order is not None and self.sp.key_order is not before:
             self.sp.key_order._look_ahead = self.look_ahead
             self.was_there = max(0, self.sp.key_order.learn_to + 21 - self.sp.key_order.learn_from)
 
