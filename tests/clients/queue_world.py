@@ -144,6 +144,8 @@ class World:
         self.broker = broker
         self.changed = threading.Condition()
         self.workers: list[QueueWorker] = []
+        self._producers: dict[str, Producer] = {}
+        """By codec."""
         self._admin = f"127.0.0.1:{admin_port}"
 
     # --- the operator ---
@@ -167,7 +169,7 @@ class World:
         self.broker.set_group_config(queue, {name.replace("__", "."): value for name, value in configs.items()})
 
     def dead_letters(self, queue: str) -> list[dict[str, Any]]:
-        return list(json.loads(self.kbroker("dead-letters", "list", f"dlq.{queue}", "--limit", "100000", "--json")))
+        return list(json.loads(self.kbroker("dead-letters", "list", f"dlq.{queue}", "--json")))
 
     def lag(self, queue: str) -> int:
         with self.broker.connect() as connection:
@@ -202,9 +204,11 @@ class World:
         headers: Mapping[str, str] | None = None,
     ) -> int:
         """In one batch. Gives the number of payload bytes."""
-        settings = {"bootstrap.servers": self.broker.bootstrap, "linger.ms": 1000, "compression.type": codec}
+        producer = self._producers.get(codec)
+        if producer is None:
+            settings = {"bootstrap.servers": self.broker.bootstrap, "linger.ms": 1000, "compression.type": codec}
+            producer = self._producers[codec] = Producer({**settings, "enable.idempotence": True, "log_level": 3})
         failed: list[object] = []
-        producer = Producer({**settings, "enable.idempotence": True})
         size = 0
         for job in jobs:
             value = json.dumps(job).encode()
@@ -282,6 +286,7 @@ class World:
         for worker in self.workers:
             worker.dispose()
         self.workers.clear()
+        self._producers.clear()
 
 
 def stop(workers: Iterable[QueueWorker]) -> None:
