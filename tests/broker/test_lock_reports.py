@@ -62,3 +62,22 @@ async def test_one_line_a_minute_for_each_group(
         nursery.cancel_scope.cancel()
     assert len(lines(caplog)) == 4, "what was not reported is, at the end"
     assert "the locks of 100 records" in lines(caplog)[3]
+
+
+async def test_a_group_does_not_wait_for_the_minute_of_another_one(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    reports = LockReports(settings, lambda: 60_000)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reports.run)
+        reports.ran_out("first", RanOut(1, 0, 0))
+        await trio.sleep(10)
+        for group_id in ("first", "second"):
+            reports.ran_out(group_id, RanOut(2, 0, 0))
+        await trio.sleep(2)
+        assert ["group first" in line for line in lines(caplog)] == [True, False]
+        await trio.sleep(50)
+        assert len(lines(caplog)) == 3
+        assert "group first: the locks of 2 records" in lines(caplog)[2]
+        nursery.cancel_scope.cancel()
+    assert len(lines(caplog)) == 3

@@ -2,13 +2,14 @@
 
     python -m tests.clients.queue_worker BOOTSTRAP QUEUE TOPIC,... [SETTING=VALUE]...
 
-A job is JSON: `work` seconds of work; `fail`: so many deliveries end with RELEASE before one ends with
+A job is JSON: `work` seconds of work, or a list with those of each delivery, the last ones of all
+further ones; `fail`: so many deliveries end with RELEASE before one ends with
 ACCEPT; `reject`: REJECT; `needs`: the path of a file. While that file is not there the job fails.
 Settings are those of librdkafka, on top of the page's; `burst=N` makes the worker answer N jobs of a poll at
 once with one commit.
 
 Events are JSON lines on stdout: ready, took (a job was delivered), answered (the broker has answered the
-commit; `sent_at` is when it was sent; `code` 0: it is done), late (an acknowledgement was refused), closed.
+commit; `sent_at` is when it was sent; `code` 0: it is done), closed.
 Times are of the monotonic clock, which all processes of a machine share. SIGTERM: finish the job at hand,
 close. Nothing else is read.
 """
@@ -36,11 +37,12 @@ def say(event: str, **details: Any) -> None:
 
 def answer_for(message: Message) -> AcknowledgeType:
     job = json.loads(message.value() or b"")
-    time.sleep(job.get("work", 0))
+    count, work = message.delivery_count() or 1, job.get("work", 0)
+    time.sleep(work[min(count, len(work)) - 1] if isinstance(work, list) else work)
     is_down = "needs" in job and not os.path.exists(job["needs"])
     if job.get("reject"):
         return AcknowledgeType.REJECT
-    if is_down or (message.delivery_count() or 0) <= job.get("fail", 0):
+    if is_down or count <= job.get("fail", 0):
         return AcknowledgeType.RELEASE
     return AcknowledgeType.ACCEPT
 
@@ -82,7 +84,8 @@ class Worker:
 
     def _took(self, message: Message) -> None:
         place = {"topic": message.topic(), "partition": message.partition(), "offset": message.offset()}
-        say("took", **place, count=message.delivery_count(), job=json.loads(message.value() or b"").get("job"))
+        job = json.loads(message.value() or b"").get("job")
+        say("took", **place, count=message.delivery_count(), job=job)
 
     def _answer(self, at_hand: Sequence[Message]) -> None:
         kinds = [answer_for(message) for message in at_hand]

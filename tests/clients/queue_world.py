@@ -177,13 +177,13 @@ class World:
         return sum(row.lag or 0 for row in rows)
 
     def metrics(self) -> dict[str, float]:
-        """By name, sums over the labels; and by `name{value of a label}` for those of one label."""
+        """By name, sums over the labels; and by `name{value}`, sums over the samples that have this value of a label."""
         with urllib.request.urlopen(f"http://{self._admin}/metrics") as answer:
             families = list(text_string_to_metric_families(answer.read().decode()))
         found: Counter[str] = Counter()
         for sample in (sample for family in families for sample in family.samples):
             found[sample.name] += sample.value  # type: ignore[assignment]
-            for value in sample.labels.values():
+            for value in set(sample.labels.values()):
                 found[f"{sample.name}{{{value}}}"] += sample.value  # type: ignore[assignment]
         return dict(found)
 
