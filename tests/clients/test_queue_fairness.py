@@ -145,7 +145,7 @@ def attempt(world: World, name: str, row: Row, count: int, factor: float) -> Non
 
 def test_eight_workers_share_one_batch() -> None:
     with open_world() as world:
-        attempt(world, "jobs", Row("lz4"), 160, 0.3)
+        attempt(world, "jobs", Row("lz4"), 120, 1)
 
 
 @pytest.fixture(scope="module")

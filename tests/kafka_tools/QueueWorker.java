@@ -16,30 +16,40 @@ import org.apache.kafka.common.protocol.Errors;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
 /**
- * A worker of a queue, with the jobs and the events of tests/clients/queue_worker.py: `work`, `fail` and `reject`.
+ * Workers of a queue, with the jobs and the events of tests/clients/queue_worker.py: `work`, `fail` and `reject`.
  *
- * Arguments: bootstrap servers and the queue. SIGTERM ends it at once, as the JVM does.
+ * Arguments: bootstrap servers, the queue, and how many workers; each is a thread. SIGTERM ends them at once.
  */
 public class QueueWorker {
     private static final ObjectMapper JSON = new ObjectMapper();
 
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
+        for (int number = 0; number < Integer.parseInt(arguments[2]); number++) {
+            String name = "java-worker-" + number;
+            new Thread(() -> run(arguments[0], arguments[1], name)).start();
+        }
+    }
+
+    private static void run(String bootstrap, String queue, String name) {
         Properties properties = new Properties();
-        properties.put("bootstrap.servers", arguments[0]);
-        properties.put("group.id", arguments[1]);
-        properties.put("client.id", "java-worker");
+        properties.put("bootstrap.servers", bootstrap);
+        properties.put("group.id", queue);
+        properties.put("client.id", name);
         properties.put("share.acknowledgement.mode", "explicit");
         properties.put("max.poll.interval.ms", "3600000");
         properties.put("key.deserializer", StringDeserializer.class.getName());
         properties.put("value.deserializer", StringDeserializer.class.getName());
         try (KafkaShareConsumer<String, String> consumer = new KafkaShareConsumer<>(properties)) {
-            consumer.subscribe(List.of(arguments[1]));
+            consumer.subscribe(List.of(queue));
             say(event("ready"));
             while (true) {
                 for (ConsumerRecord<String, String> record : consumer.poll(Duration.ofSeconds(1))) {
                     work(consumer, record);
                 }
             }
+        } catch (Exception error) {
+            error.printStackTrace();
+            System.exit(1);
         }
     }
 
@@ -77,7 +87,7 @@ public class QueueWorker {
         return System.nanoTime() / 1e9;
     }
 
-    private static void say(ObjectNode event) {
+    private static synchronized void say(ObjectNode event) {
         System.out.println(event);
     }
 }
