@@ -6,7 +6,7 @@ A job is JSON: `work` seconds of work, or a list with those of each delivery, th
 further ones; `fail`: so many deliveries end with RELEASE before one ends with
 ACCEPT; `reject`: REJECT; `needs`: the path of a file. While that file is not there the job fails.
 Settings are those of librdkafka, on top of the page's; `burst=N` makes the worker answer N jobs of a poll at
-once with one commit.
+once with one commit, `hold=1` answer none and wait for its end.
 
 Events are JSON lines on stdout: ready, took (a job was delivered), answered (the broker has answered the
 commit; `sent_at` is when it was sent; `code` 0: it is done), closed.
@@ -53,6 +53,7 @@ class Worker:
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, self._stop)
         self._burst = int(settings.pop("burst", "1"))
+        self._holds = settings.pop("hold", "") == "1"
         page = {"bootstrap.servers": bootstrap, "group.id": queue, "client.id": f"worker-{os.getpid()}"}
         page |= {"share.acknowledgement.mode": "explicit", "max.poll.interval.ms": "3600000", "log_level": "3"}
         page |= {"reconnect.backoff.ms": "100", "reconnect.backoff.max.ms": "1000"}
@@ -74,10 +75,14 @@ class Worker:
                     continue
                 at_hand.append(message)
                 self._took(message)
+                if self._holds:
+                    continue
                 if len(at_hand) == self._burst:
                     self._answer(at_hand)
                     at_hand = []
-            if at_hand:
+            while at_hand and self._holds and not self._stopping:
+                time.sleep(0.1)
+            if at_hand and not self._holds:
                 self._answer(at_hand)
         self._consumer.close()
         say("closed")

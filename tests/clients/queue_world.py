@@ -202,12 +202,13 @@ class World:
         codec: str = "none",
         partition: int = 0,
         headers: Mapping[str, str] | None = None,
+        timestamp_ms: int = 0,
     ) -> int:
-        """In one batch. Gives the number of payload bytes."""
+        """In one batch. Gives the number of payload bytes. `timestamp_ms` 0: now."""
         producer = self._producers.get(codec)
         if producer is None:
             settings = {"bootstrap.servers": self.broker.bootstrap, "linger.ms": 1000, "compression.type": codec}
-            producer = self._producers[codec] = Producer({**settings, "enable.idempotence": True, "log_level": 3})
+            producer = self._producers[codec] = Producer({**settings, "enable.idempotence": True, "log_level": 0})
         failed: list[object] = []
         size = 0
         for job in jobs:
@@ -217,6 +218,7 @@ class World:
                 topic,
                 value,
                 partition=partition,
+                timestamp=timestamp_ms,
                 headers=dict(headers or {}),
                 on_delivery=lambda error, _: failed.append(error) if error else None,
             )
@@ -224,18 +226,30 @@ class World:
         assert not failed, failed
         return size
 
+    def forget_metadata(self) -> None:
+        """From now on senders know of new partitions; producers look for them every five minutes only."""
+        self._producers.clear()
+
     # --- workers ---
 
     def start(self, count: int, queue: str, *topics: str, **settings: str) -> list[QueueWorker]:
         """Settings of librdkafka; `__` stands for a dot. Returns when they are members that fetch."""
+        return self._start([(queue, topics or (queue,))] * count, settings)
+
+    def start_each(self, queues: Iterable[str], **settings: str) -> list[QueueWorker]:
+        """A worker for each of the queues."""
+        return self._start([(queue, (queue,)) for queue in queues], settings)
+
+    def _start(
+        self, wanted: Sequence[tuple[str, Sequence[str]]], settings: Mapping[str, str]
+    ) -> list[QueueWorker]:
         more = [f"{name.replace('__', '.')}={value}" for name, value in settings.items()]
-        program = [sys.executable, "-m", "tests.clients.queue_worker"]
-        command = [*program, self.broker.bootstrap, queue, ",".join(topics or [queue]), *more]
+        program = [sys.executable, "-m", "tests.clients.queue_worker", self.broker.bootstrap]
         sessions = self.metrics().get("kbroker_share_sessions", 0)
-        new = [QueueWorker(self, command) for _ in range(count)]
+        new = [QueueWorker(self, [*program, queue, ",".join(topics), *more]) for queue, topics in wanted]
         self.workers += new
         self.until("the workers are ready", lambda: all(each.has_said("ready") for each in new))
-        self.until("they fetch", lambda: self.metrics()["kbroker_share_sessions"] >= sessions + count)
+        self.until("they fetch", lambda: self.metrics()["kbroker_share_sessions"] >= sessions + len(new))
         return new
 
     def run(self, command: Sequence[str]) -> QueueWorker:
