@@ -26,7 +26,7 @@ from typing import Any
 
 from confluent_kafka import AcknowledgeType, Message, ShareConsumer
 
-_POLL_S = 1.0
+_POLL_S = 0.7
 """More than fetch.wait.max.ms, as the page says."""
 
 

@@ -204,11 +204,12 @@ class World:
         headers: Mapping[str, str] | None = None,
         timestamp_ms: int = 0,
     ) -> int:
-        """In one batch. Gives the number of payload bytes. `timestamp_ms` 0: now."""
+        """In one batch. Gives the number of payload bytes. `timestamp_ms` 0: now. Not idempotent: librdkafka then
+        waits half a second before the first batch, and nothing here makes it send one twice."""
         producer = self._producers.get(codec)
         if producer is None:
             settings = {"bootstrap.servers": self.broker.bootstrap, "linger.ms": 1000, "compression.type": codec}
-            producer = self._producers[codec] = Producer({**settings, "enable.idempotence": True, "log_level": 0})
+            producer = self._producers[codec] = Producer({**settings, "acks": "all", "log_level": 0})
         failed: list[object] = []
         size = 0
         for job in jobs:

@@ -164,7 +164,7 @@ def test_a_thousand_releases_at_once_are_no_busy_loop() -> None:
     """While they wait the broker does as little as an idle one; when they come back they do so in few answers."""
     count = 1000
     with open_world() as world:
-        world.create_queue("jobs", "--prefetch", str(count), "--delay", "1500ms")
+        world.create_queue("jobs", "--prefetch", str(count), "--delay", "1100ms")
         settings = {"max__poll__records": str(count), "burst": str(count)}
         world.start(3, "jobs", **settings)
         world.send("jobs", [{"job": number, "fail": 1} for number in range(count)])

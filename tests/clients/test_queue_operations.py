@@ -30,7 +30,7 @@ on_every_engine = pytest.mark.parametrize(
     ids="-".join,
 )
 Setup = tuple[str, str, str]
-DELAY_S = 1.5
+DELAY_S = 1.2
 """Longer than what the window holds."""
 DAY = timedelta(days=1)
 
@@ -113,7 +113,7 @@ def test_urgent_jobs_come_first(world: World) -> None:
 def test_restarts_change_no_count_and_no_due_time(setup: Setup, restarts: int) -> None:
     """A hundred jobs are held each time; ten were given back before, and ten are scheduled."""
     engine, persister, durability = setup
-    wait_s = 1.2 * restarts + 2
+    wait_s = 1.2 * restarts + 1
     with open_world(engine, persister=persister, durability=durability) as world:
         world.create_queue("jobs", "--prefetch", "100", "--delay", f"{round(1000 * wait_s)}ms", "--jitter", "0")
         world.send("jobs", numbered(0, 10, fail=1))
@@ -176,13 +176,13 @@ def test_a_clock_that_is_set(step: timedelta, restart: bool, tmp_path: Path) -> 
     """A redelivery waits by the clock that nobody sets; after a restart as long as the longest wait at most.
     A schedule goes by the wall clock: a day forward makes a job of tonight due, a day back keeps one of a moment ago."""
     clock = SteppedClock(tmp_path / "clock")
-    longest_s, day_ms = 3, DAY // timedelta(milliseconds=1)
+    longest_s, day_ms = 1.5, DAY // timedelta(milliseconds=1)
     with open_world(command=clock.command(), env=clock.environment()) as world:
-        waits = ("--delay", "2s", "--max-delay", f"{longest_s}s")
+        waits = ("--delay", "1200ms", "--max-delay", f"{round(1000 * longest_s)}ms")
         world.create_queue("jobs", *waits)
         world.create_queue("later", *waits)
         workers = world.start_each(("jobs", "later"))
-        soon_ms = clock.now_ms() + 1500
+        soon_ms = clock.now_ms() + 2500
         due_ms = soon_ms + day_ms // 2 if step > timedelta() else soon_ms
         world.send("later", [{"job": 0}], headers={"kbroker-deliver-at": str(due_ms)})
         world.send("later", [{"job": 1}], headers={"kbroker-deliver-at": str(soon_ms + 2 * day_ms)})
@@ -199,7 +199,7 @@ def test_a_clock_that_is_set(step: timedelta, restart: bool, tmp_path: Path) -> 
         again = world.deliveries("jobs")[5:]
         assert {each.count for each in again} == {2}
         if not restart:
-            assert min(each.at - (before[each.job].sent_at or 0) for each in again) >= 2
+            assert min(each.at - (before[each.job].sent_at or 0) for each in again) >= 1.2
         if step < timedelta():
             world.send("later", [{"job": 2}], timestamp_ms=clock.now_ms())
             world.until("a new job is done", lambda: any(each.is_done for each in world.deliveries("later")))
@@ -210,7 +210,7 @@ def test_a_clock_that_is_set(step: timedelta, restart: bool, tmp_path: Path) -> 
         stop(workers)
 
 
-SETTINGS = ("--delay", f"{DELAY_S}s", "--jitter", "0", "--retention", "unfinished")
+SETTINGS = ("--delay", f"{round(1000 * DELAY_S)}ms", "--jitter", "0", "--retention", "unfinished")
 QUEUES = ("earliest", "latest", "group", "topic", "grown")
 
 
@@ -221,6 +221,7 @@ def test_what_waits_when_offsets_groups_and_topics_change(setup: Setup) -> None:
     with open_world(engine, persister=persister, durability=durability) as world:
         for queue in QUEUES:
             world.create_queue(queue, *SETTINGS)
+            world.configure(queue, share__heartbeat__interval__ms="500")
             world.send(queue, numbered(0, 5, fail=1) + numbered(5, 10))
         workers = world.start_each(QUEUES, burst="10")
         world.until("all have an answer", lambda: len([each for each in world.deliveries() if each.kind]) == 50)
