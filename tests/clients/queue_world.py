@@ -20,19 +20,32 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 
 from kbroker.cli import run as run_command
-from kbroker.client import admin
 from kbroker.client.group_admin import describe_share_group_offsets
-from kbroker.client.rpc import BrokerUnreachable
 from kbroker.testing.broker import RunningBroker, free_port, open_test_broker
 from tests.brokers import require_engine
 
 PATIENCE_S = 90.0
 REPOSITORY = Path(__file__).parents[2]
+SETUPS = (
+    ("segment", "default", "disk"),
+    ("segment", "control-records", "os"),
+    ("lmdb", "default", "os"),
+    ("lmdb", "control-records", "disk"),
+    ("rocksdb", "default", "disk"),
+    ("rocksdb", "control-records", "os"),
+)
+"""Engine, persister, durability: each engine with each of the other two."""
 Job = dict[str, Any]
+
+
+def setups() -> list[Any]:
+    """As parameters of a test: the first one always, the others in long runs."""
+    return [SETUPS[0], *(pytest.param(each, marks=pytest.mark.full) for each in SETUPS[1:])]
 
 
 class Delivery(NamedTuple):
@@ -332,15 +345,3 @@ def open_world(
             yield world
         finally:
             world.dispose()
-
-
-def ends_of(world: World, topic: str) -> dict[int, int]:
-    """High watermarks by partition."""
-    with world.broker.connect() as connection:
-        (found,) = admin.topics(connection, [topic])
-        asked = {topic: range(len(found.partitions))}
-        ends = admin.find_offsets(connection, asked, admin.LATEST)
-    return {partition: end for (_, partition), end in ends.items() if isinstance(end, int)}
-
-
-__all__ = ["BrokerUnreachable", "Delivery", "Job", "QueueWorker", "World", "ends_of", "open_world", "stop"]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.clients.queue_world import World, open_world
-from tests.clients.test_queue_fairness import ATTEMPTS, SETUPS
+from tests.clients.test_queue_fairness import ATTEMPTS, EVERY_SETUP
 
 RATE = 900
 """Seconds of the broker's in one of the clients'."""
@@ -108,7 +108,7 @@ def test_a_service_fails_for_three_seconds(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("engine", "persister", "durability"), SETUPS)
+@pytest.mark.parametrize(("engine", "persister", "durability"), EVERY_SETUP)
 def test_on_every_engine(engine: str, persister: str, durability: str, tmp_path: Path) -> None:
     with open_world(engine, persister=persister, durability=durability) as world:
         found = endure(world, tmp_path / "service", Backoff(deliveries=3, delay_s=0.5), 3, waves=6)

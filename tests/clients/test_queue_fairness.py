@@ -37,7 +37,7 @@ class Row(NamedTuple):
 
 
 ROWS = (Row(), Row("lz4"), Row("zstd"), Row(partitions=4), Row("lz4", moves=True))
-SETUPS = [
+EVERY_SETUP = [
     (engine, persister, durability)
     for engine in ("segment", "lmdb", "rocksdb")
     for persister in ("default", "control-records")
@@ -157,7 +157,7 @@ def worlds(request: pytest.FixtureRequest) -> Iterator[World]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("row", ROWS, ids=str)
-@pytest.mark.parametrize("worlds", SETUPS, ids="-".join, indirect=True, scope="module")
+@pytest.mark.parametrize("worlds", EVERY_SETUP, ids="-".join, indirect=True, scope="module")
 def test_on_every_engine_with_every_codec(worlds: World, row: Row) -> None:
     """Jobs of a tenth to a half of a second, shortened to a third."""
     try:

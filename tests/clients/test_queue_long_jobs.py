@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 
 from kbroker.errors import ErrorCode
-from tests.clients.queue_world import QueueWorker, World, open_world
+from tests.clients.queue_world import QueueWorker, World, open_world, setups
 from tests.differential.apache_kafka import class_path
 from tests.kafka_tools.java import HERE, MISSING
 
@@ -20,10 +20,11 @@ SESSION_S, HEARTBEAT_S = 3.0, 0.5
 WAITED_FOR = (*(() if MISSING else ("java",)), "hangs", "librdkafka")
 
 
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
+@pytest.fixture(scope="module", params=setups(), ids="-".join)
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
     """One broker, and a queue for each test. Jobs that take long are begun here, for all at the same time."""
-    with open_world() as world:
+    engine, persister, durability = request.param
+    with open_world(engine, persister=persister, durability=durability) as world:
         for queue in WAITED_FOR:
             begin(world, queue)
         yield world
@@ -60,13 +61,13 @@ def counter(world: World, name: str, queue: str) -> float:
 @pytest.mark.full
 def test_a_job_of_five_minutes_under_a_lock_of_thirty_seconds() -> None:
     """With librdkafka and with Java, on three engines at the same time: they wait. All settings are those of `create`."""
-    setups = [("segment", "default", "disk"), ("lmdb", "control-records", "disk"), ("rocksdb", "default", "os")]
+    three = [("segment", "default", "disk"), ("lmdb", "control-records", "disk"), ("rocksdb", "default", "os")]
     if MISSING is not None:
         pytest.skip(MISSING)
     with ExitStack() as stack:
         worlds = [
             stack.enter_context(open_world(engine, persister=persister, durability=durability))
-            for engine, persister, durability in setups
+            for engine, persister, durability in three
         ]
         for world in worlds:
             for queue in ("librdkafka", "java"):
@@ -75,7 +76,7 @@ def test_a_job_of_five_minutes_under_a_lock_of_thirty_seconds() -> None:
             run_java_workers(world, "java")
             for queue in ("librdkafka", "java"):
                 world.send(queue, [{"job": 0, "work": 300}])
-        for world, setup in zip(worlds, setups, strict=True):
+        for world, setup in zip(worlds, three, strict=True):
             for queue in ("librdkafka", "java"):
                 world.until_empty(queue, patience_s=400)
                 world.until("it has its answer", lambda each=world, name=queue: each.deliveries(name)[0].kind is not None)  # type: ignore[misc]

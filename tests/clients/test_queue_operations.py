@@ -13,22 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.queue_world import Job, World, open_world, stop
+from tests.clients.queue_world import SETUPS, Job, World, open_world, setups, stop
 from tests.crash.stepped_clock import SteppedClock
 
-SETUPS = [
-    ("segment", "default", "disk"),
-    ("segment", "control-records", "os"),
-    ("lmdb", "default", "os"),
-    ("lmdb", "control-records", "disk"),
-    ("rocksdb", "default", "disk"),
-    ("rocksdb", "control-records", "os"),
-]
-on_every_engine = pytest.mark.parametrize(
-    "setup",
-    [pytest.param(each, marks=() if each == SETUPS[0] else pytest.mark.full) for each in SETUPS],
-    ids="-".join,
-)
+on_every_engine = pytest.mark.parametrize("setup", setups(), ids="-".join)
 Setup = tuple[str, str, str]
 DELAY_S = 1.2
 """Longer than what the window holds."""
@@ -108,7 +96,10 @@ def test_urgent_jobs_come_first(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("setup", "restarts"),
-    [pytest.param(SETUPS[0], 2, id="segment"), *(pytest.param(each, 7, id="-".join(each), marks=pytest.mark.full) for each in SETUPS)],
+    [
+        pytest.param(SETUPS[0], 2, id="segment"),
+        *(pytest.param(each, 7, id="-".join(each), marks=pytest.mark.full) for each in SETUPS),
+    ],
 )
 def test_restarts_change_no_count_and_no_due_time(setup: Setup, restarts: int) -> None:
     """A hundred jobs are held each time; ten were given back before, and ten are scheduled."""
