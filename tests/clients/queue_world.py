@@ -305,10 +305,15 @@ class World:
 
     def check_each_once(self, topic: str, jobs: Iterable[int]) -> None:
         """Each of the jobs was delivered once, done once, and nothing else was."""
-        found = self.by_job(topic)
-        assert Counter({job: len(each) for job, each in found.items()}) == Counter(jobs)
-        assert {each.count for all_of_it in found.values() for each in all_of_it} == {1}
-        assert all(each.is_done for all_of_it in found.values() for each in all_of_it)
+        found, wanted = self.by_job(topic), set(jobs)
+        missing = sorted(wanted - found.keys())
+        assert not missing, f"{len(missing)} jobs were not delivered: {missing[:5]}"
+        odd = {
+            job: [(each.count, each.kind, each.code) for each in all_of_it]
+            for job, all_of_it in found.items()
+            if job not in wanted or len(all_of_it) != 1 or all_of_it[0].count != 1 or not all_of_it[0].is_done
+        }
+        assert not odd, f"{len(odd)} jobs were not done at one delivery: {dict(list(odd.items())[:5])}"
 
     def dispose(self) -> None:
         for worker in self.workers:

@@ -47,11 +47,13 @@ EVERY_SETUP = [
 
 class Outcome(NamedTuple):
     """`shares`: work of each worker, as a part of the mean (of workers that are there all the time), or of
-    what its time allowed. `longer`: the total by the ideal. `sent`: bytes by payload."""
+    what its time allowed. `longer`: the total by the ideal. `sent`: bytes by payload. `commit_ms`: what the
+    disk took for a commit, to see where an unfair run comes from."""
 
     shares: list[float]
     longer: float
     sent: float
+    commit_ms: float
 
     @property
     def is_fair(self) -> bool:
@@ -59,7 +61,8 @@ class Outcome(NamedTuple):
 
     def __str__(self) -> str:
         shares = f"{min(self.shares):.2f} to {max(self.shares):.2f}"
-        return f"shares {shares} of the mean, {self.longer:.3f} x the ideal, {self.sent:.2f} x the payload sent"
+        times = f"{self.longer:.3f} x the ideal, a commit took {self.commit_ms:.1f} ms"
+        return f"shares {shares} of the mean, {times}, {self.sent:.2f} x the payload sent"
 
 
 def jobs_of(count: int, factor: float, seed: int) -> list[Job]:
@@ -73,21 +76,29 @@ def bytes_sent(world: World) -> float:
     return found.get(f"{name}{{ShareFetch}}", 0) + found.get(f"{name}{{ShareAcknowledge}}", 0)
 
 
+def commit_ms(world: World, before: dict[str, float]) -> float:
+    """The mean since then."""
+    found, name = world.metrics(), "kbroker_commit_seconds"
+    seconds, commits = (found[f"{name}_{each}"] - before.get(f"{name}_{each}", 0) for each in ("sum", "count"))
+    return 1000 * seconds / max(1, commits)
+
+
 def work_off(world: World, queue: str, row: Row, jobs: list[Job]) -> Outcome:
     """The workers are there before the jobs are. Those that leave do so with the job at hand finished."""
     world.create_queue(queue, "--partitions", str(row.partitions))
     crew = world.start(WORKERS // 2 if row.moves else WORKERS, queue)
-    before = bytes_sent(world)
+    before, all_before = bytes_sent(world), world.metrics()
     payload = world.send(queue, jobs, codec=row.codec)
     if row.moves:
         crew += move_midway(world, queue, crew, len(jobs))
     world.until("all jobs are done", lambda: sum(each.is_done for each in world.deliveries(queue)) == len(jobs))
-    sent = (bytes_sent(world) - before) / payload
+    sent, took_ms = (bytes_sent(world) - before) / payload, commit_ms(world, all_before)
     stop(crew)
     world.check_each_once(queue, range(len(jobs)))
     assert world.lag(queue) == 0
     work = {each["job"]: each["work"] for each in jobs}
-    return judged(crew, work, sent, queue)
+    shares, longer = judged(crew, work, queue)
+    return Outcome(shares, longer, sent, took_ms)
 
 
 def move_midway(world: World, queue: str, crew: list[QueueWorker], count: int) -> list[QueueWorker]:
@@ -100,7 +111,7 @@ def move_midway(world: World, queue: str, crew: list[QueueWorker], count: int) -
     return joined
 
 
-def judged(crew: list[QueueWorker], work: dict[int, float], sent: float, queue: str) -> Outcome:
+def judged(crew: list[QueueWorker], work: dict[int, float], queue: str) -> tuple[list[float], float]:
     """A worker is there from the first job, or since it polls, to the end of all jobs, or to its own last
     one. The ideal is the time that those who are there need for the work if they are never idle."""
     lives = [[each for each in worker.deliveries() if each.topic == queue] for worker in crew]
@@ -116,7 +127,7 @@ def judged(crew: list[QueueWorker], work: dict[int, float], sent: float, queue: 
     ]
     mean = sum(done) / sum(until - since for since, until in times)
     shares = [part / (until - since) / mean for part, (since, until) in zip(done, times, strict=True)]
-    return Outcome(shares, (end - begin) / ideal_s(times, begin, sum(done)), sent)
+    return shares, (end - begin) / ideal_s(times, begin, sum(done))
 
 
 def ideal_s(times: list[tuple[float, float]], begin: float, work: float) -> float:

@@ -130,7 +130,7 @@ def test_a_worker_that_hangs_loses_its_job_at_the_total(world: World) -> None:
     world.until_empty("hangs")
     first, second = world.deliveries("hangs")
     assert (first.count, second.count, first.worker is second.worker) == (1, 2, False)
-    assert second.at - first.at >= 2 - 0.1
+    assert second.at - first.at >= 1, "longer than a lock: it was prolonged"
     assert counter(world, "prolonged_locks", "hangs") >= 1
     line = "group hangs: consumers that are alive held 1 records for 2000 ms, as long as the broker prolongs a lock"
     world.until("the log has a line", lambda: line in world.broker.logs())
