@@ -1,16 +1,17 @@
-"""A worker of a queue in a process of its own, as docs/queues.md has it; beside that it writes its history.
+"""A worker of a queue in a process of its own, as docs/queues.md has it; beside that it writes
+its history.
 
     python -m tests.clients.queue_worker BOOTSTRAP QUEUE TOPIC,... [SETTING=VALUE]...
 
-A job is JSON: `work` seconds of work, or a list with those of each delivery, the last ones of all
-further ones; `fail`: so many deliveries end with RELEASE before one ends with
-ACCEPT; `reject`: REJECT; `needs`: the path of a file. While that file is not there the job fails.
-Settings are those of librdkafka, on top of the page's; `burst=N` makes the worker answer N jobs of a poll at
-once with one commit, `hold=1` answer none and wait for its end.
+A job is JSON: `work` seconds of work, or a list with those of each delivery, the last ones of
+all further ones; `fail`: so many deliveries end with RELEASE before one ends with ACCEPT;
+`reject`: REJECT; `needs`: the path of a file. While that file is not there the job fails.
+Settings are those of librdkafka, on top of the page's; `burst=N` makes the worker answer N jobs
+of a poll at once with one commit, `hold=1` answer none and wait for its end.
 
-Events are JSON lines on stdout: ready, took (a job was delivered), answered (the broker has answered the
-commit; `sent_at` is when it was sent; `code` 0: it is done), closed.
-Times are of the monotonic clock, which all processes of a machine share. SIGTERM: finish the job at hand,
+Events are JSON lines on stdout: ready, took (a job was delivered), answered (the broker has
+answered the commit; `sent_at` is when it was sent; `code` 0: it is done), closed. Times are of
+the monotonic clock, which all processes of a machine share. SIGTERM: finish the job at hand,
 close. Nothing else is read.
 """
 
@@ -55,7 +56,11 @@ class Worker:
         self._burst = int(settings.pop("burst", "1"))
         self._holds = settings.pop("hold", "") == "1"
         page = {"bootstrap.servers": bootstrap, "group.id": queue, "client.id": f"worker-{os.getpid()}"}
-        page |= {"share.acknowledgement.mode": "explicit", "max.poll.interval.ms": "3600000", "log_level": "3"}
+        page |= {
+            "share.acknowledgement.mode": "explicit",
+            "max.poll.interval.ms": "3600000",
+            "log_level": "3",
+        }
         page |= {"reconnect.backoff.ms": "100", "reconnect.backoff.max.ms": "1000"}
         self._consumer = ShareConsumer({**page, **settings})
         self._consumer.subscribe(list(topics))

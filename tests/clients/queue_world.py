@@ -1,7 +1,8 @@
-"""Queues judged from outside: a real broker, queues that `kbroker queues create` makes, workers in processes.
+"""Queues judged from outside: a real broker, queues that `kbroker queues create` makes, workers
+in processes.
 
-The workers' histories are merged by the monotonic clock, which all processes of a machine share. What the
-broker has spent is read from its metrics and from the kernel, as an operator would.
+The workers' histories are merged by the monotonic clock, which all processes of a machine share.
+What the broker has spent is read from its metrics and from the kernel, as an operator would.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ class QueueWorker:
     def __init__(self, world: World, command: Sequence[str]) -> None:
         self._world = world
         self.events: list[dict[str, Any]] = []
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY)
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY
+        )
         self._log: list[str] = []
         self._is_leaving = False
         self._threads = [threading.Thread(target=each) for each in (self._read_events, self._read_log)]
@@ -116,7 +119,8 @@ class QueueWorker:
         self.process.send_signal(signal.SIGCONT)
 
     def leave(self) -> None:
-        """SIGTERM, once: a second one may meet a process whose handlers have gone. Does not wait."""
+        """SIGTERM, once: a second one may meet a process whose handlers have gone. Does not
+        wait."""
         if not self._is_leaving:
             self._is_leaving = True
             self.process.send_signal(signal.SIGTERM)
@@ -179,7 +183,9 @@ class World:
 
     def configure(self, queue: str, **configs: str) -> None:
         """Group settings; `__` stands for a dot."""
-        self.broker.set_group_config(queue, {name.replace("__", "."): value for name, value in configs.items()})
+        self.broker.set_group_config(
+            queue, {name.replace("__", "."): value for name, value in configs.items()}
+        )
 
     def dead_letters(self, queue: str) -> list[dict[str, Any]]:
         return list(json.loads(self.kbroker("dead-letters", "list", f"dlq.{queue}", "--json")))
@@ -190,7 +196,8 @@ class World:
         return sum(row.lag or 0 for row in rows)
 
     def metrics(self) -> dict[str, float]:
-        """By name, sums over the labels; and by `name{value}`, sums over the samples that have this value of a label."""
+        """By name, sums over the labels; and by `name{value}`, sums over the samples that have
+        this value of a label."""
         with urllib.request.urlopen(f"http://{self._admin}/metrics") as answer:
             families = list(text_string_to_metric_families(answer.read().decode()))
         found: Counter[str] = Counter()
@@ -217,11 +224,16 @@ class World:
         headers: Mapping[str, str] | None = None,
         timestamp_ms: int = 0,
     ) -> int:
-        """In one batch. Gives the number of payload bytes. `timestamp_ms` 0: now. Not idempotent: librdkafka then
-        waits half a second before the first batch, and nothing here makes it send one twice."""
+        """In one batch. Gives the number of payload bytes. `timestamp_ms` 0: now. Not
+        idempotent: librdkafka then waits half a second before the first batch, and nothing here
+        makes it send one twice."""
         producer = self._producers.get(codec)
         if producer is None:
-            settings = {"bootstrap.servers": self.broker.bootstrap, "linger.ms": 1000, "compression.type": codec}
+            settings = {
+                "bootstrap.servers": self.broker.bootstrap,
+                "linger.ms": 1000,
+                "compression.type": codec,
+            }
             producer = self._producers[codec] = Producer({**settings, "acks": "all", "log_level": 0})
         failed: list[object] = []
         size = 0
@@ -241,13 +253,15 @@ class World:
         return size
 
     def forget_metadata(self) -> None:
-        """From now on senders know of new partitions; producers look for them every five minutes only."""
+        """From now on senders know of new partitions; producers look for them every five minutes
+        only."""
         self._producers.clear()
 
     # --- workers ---
 
     def start(self, count: int, queue: str, *topics: str, **settings: str) -> list[QueueWorker]:
-        """Settings of librdkafka; `__` stands for a dot. Returns when they are members that fetch."""
+        """Settings of librdkafka; `__` stands for a dot. Returns when they are members that
+        fetch."""
         return self._start([(queue, topics or (queue,))] * count, settings)
 
     def start_each(self, queues: Iterable[str], **settings: str) -> list[QueueWorker]:
@@ -300,7 +314,9 @@ class World:
         for number, worker in enumerate(self.workers):
             found = worker.deliveries()
             ended = worker.process.poll()
-            lines.append(f"worker {number}: {len(found)} deliveries, ended {ended}, {found[-1:]} {worker.log[-1000:]}")
+            lines.append(
+                f"worker {number}: {len(found)} deliveries, ended {ended}, {found[-1:]} {worker.log[-1000:]}"
+            )
         return "\n".join(lines)
 
     def check_each_once(self, topic: str, jobs: Iterable[int]) -> None:
@@ -335,7 +351,8 @@ def stop(workers: Iterable[QueueWorker]) -> None:
 def open_world(
     engine: str = "segment", *, persister: str = "default", durability: str = "disk", **options: Any
 ) -> Iterator[World]:
-    """A broker of its own, with bounds of locks and sessions that tests can wait for; more: RunningBroker's."""
+    """A broker of its own, with bounds of locks and sessions that tests can wait for; more:
+    RunningBroker's."""
     port = free_port()
     config = {"kbroker.persister": persister, **options.pop("config", {})}
     with open_test_broker(

@@ -2,8 +2,8 @@
 
     python -m tests.clients.swift_broker RATE start ...
 
-Both of its clocks do, the monotonic one of its timers and the wall clock. Its clients and disks are as slow as
-ever: a second of theirs is RATE seconds of the broker's.
+Both of its clocks do, the monotonic one of its timers and the wall clock. Its clients and disks
+are as slow as ever: a second of theirs is RATE seconds of the broker's.
 """
 
 from __future__ import annotations

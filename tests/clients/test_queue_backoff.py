@@ -1,4 +1,5 @@
-"""A service that the jobs need fails for seconds, a minute, an hour: what the workers' histories say of it.
+"""A service that the jobs need fails for seconds, a minute, an hour: what the workers' histories
+say of it.
 
 A job of these tests needs a file. While it is missing each delivery ends with RELEASE.
 """
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.clients.queue_world import World, open_world
+from tests.clients.queue_world import World, open_world, setups
 from tests.clients.test_queue_fairness import ATTEMPTS, EVERY_SETUP
 
 RATE = 900
@@ -49,7 +50,8 @@ class Fate(NamedTuple):
 
 
 def break_down(world: World, service: Path, queues: list[str], outage_s: float, waves: int) -> float:
-    """Jobs come in waves, evenly over the outage. Returns when all jobs are done or dead: how long it was."""
+    """Jobs come in waves, evenly over the outage. Returns when all jobs are done or dead: how
+    long it was."""
     service.unlink(missing_ok=True)
     began, numbers = time.monotonic(), itertools.count()
     for wave in range(waves):
@@ -66,7 +68,8 @@ def break_down(world: World, service: Path, queues: list[str], outage_s: float, 
 
 
 def fate(world: World, queue: str, backoff: Backoff, rate: float = 1) -> Fate:
-    """Dead letters are exactly the jobs that failed so often as they may; the others are done, once."""
+    """Dead letters are exactly the jobs that failed so often as they may; the others are done,
+    once."""
     world.until("the workers have their answers", lambda: all(each.kind for each in world.deliveries(queue)))
     letters = {json.loads(each["value"])["job"]: each for each in world.dead_letters(queue)}
     done, dead, waits = set(), set(), []
@@ -128,16 +131,18 @@ def test_a_service_fails_for_a_minute(engine: str, persister: str, durability: s
         assert found.dead
 
 
-def test_a_service_fails_for_an_hour(tmp_path: Path) -> None:
-    """As the page says: ten deliveries end after nine minutes; with a first wait of minutes they outlast the hour.
+@pytest.mark.parametrize("setup", setups(), ids="-".join)
+def test_a_service_fails_for_an_hour(setup: tuple[str, str, str], tmp_path: Path) -> None:
+    """As the page says: ten deliveries end after nine minutes; with a first wait of minutes they
+    outlast the hour.
 
-    An hour of the broker's; its clients take it for four seconds. A machine that is so busy that it becomes
-    more is given another try.
+    An hour of the broker's; its clients take it for four seconds. A machine that is so busy that
+    it becomes more is given another try.
     """
     for attempt in range(ATTEMPTS):
         home = tmp_path / str(attempt)
         home.mkdir()
-        hour_s, hasty, patient = an_hour(home)
+        hour_s, hasty, patient = an_hour(setup, home)
         print(f"{hour_s:.0f} s: {hasty} with a first wait of 1 s, {patient} with one of 5 minutes")
         if hour_s < 1.05 * HOUR_S:
             break
@@ -147,12 +152,14 @@ def test_a_service_fails_for_an_hour(tmp_path: Path) -> None:
     assert (patient.done, patient.dead) == (60, 0)
 
 
-def an_hour(home: Path) -> tuple[float, Fate, Fate]:
+def an_hour(setup: tuple[str, str, str], home: Path) -> tuple[float, Fate, Fate]:
     hasty, patient = Backoff(10), Backoff(10, delay_s=300)
     session_ms = str(10 * HOUR_S * 1000)
     bounds = {f"group.share.{bound}session.timeout.ms": session_ms for bound in ("max.", "")}
+    engine, persister, durability = setup
     swift = [sys.executable, "-m", "tests.clients.swift_broker", str(RATE)]
-    with open_world(command=swift, config={**bounds, "connections.max.idle.ms": session_ms}) as world:
+    options = {"command": swift, "config": {**bounds, "connections.max.idle.ms": session_ms}}
+    with open_world(engine, persister=persister, durability=durability, **options) as world:
         for queue, backoff in (("hasty", hasty), ("patient", patient)):
             world.create_queue(queue, *backoff.options())
             world.start(2, queue, fetch__wait__max__ms="300000")
@@ -161,14 +168,18 @@ def an_hour(home: Path) -> tuple[float, Fate, Fate]:
 
 
 def test_a_thousand_releases_at_once_are_no_busy_loop() -> None:
-    """While they wait the broker does as little as an idle one; when they come back they do so in few answers."""
+    """While they wait the broker does as little as an idle one; when they come back they do so
+    in few answers."""
     count = 1000
     with open_world() as world:
         world.create_queue("jobs", "--prefetch", str(count), "--delay", "1100ms")
         settings = {"max__poll__records": str(count), "burst": str(count)}
         world.start(3, "jobs", **settings)
         world.send("jobs", [{"job": number, "fail": 1} for number in range(count)])
-        world.until("all are given back", lambda: Counter(each.kind for each in world.deliveries())["RELEASE"] == count)
+        world.until(
+            "all are given back",
+            lambda: Counter(each.kind for each in world.deliveries())["RELEASE"] == count,
+        )
         asked, cpu_s, began = requests(world), world.cpu_s(), time.monotonic()
         world.until("they come again", lambda: len(world.deliveries()) > count)
         part = (world.cpu_s() - cpu_s) / (time.monotonic() - began)
@@ -183,4 +194,6 @@ def test_a_thousand_releases_at_once_are_no_busy_loop() -> None:
 def requests(world: World) -> float:
     """Those that workers send again and again."""
     found = world.metrics()
-    return sum(found.get(f"kbroker_requests_total{{{name}}}", 0) for name in ("ShareFetch", "ShareAcknowledge"))
+    return sum(
+        found.get(f"kbroker_requests_total{{{name}}}", 0) for name in ("ShareFetch", "ShareAcknowledge")
+    )

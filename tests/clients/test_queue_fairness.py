@@ -1,8 +1,10 @@
-"""Jobs that were produced in one batch, worked off by eight unmodified workers of a queue as `create` makes it.
+"""Jobs that were produced in one batch, worked off by eight unmodified workers of a queue as
+`create` makes it.
 
-Each job is done once, no worker idles beside jobs, and the broker sends little more than the jobs' bytes.
-Shares and times are ratios to what the jobs themselves take within the same run. The machine may be busy
-with something else: what is not the ratio's matter is asserted in each run, a ratio in one of three.
+Each job is done once, no worker idles beside jobs, and the broker sends little more than the
+jobs' bytes. Shares and times are ratios to what the jobs themselves take within the same run.
+The machine may be busy with something else: what is not the ratio's matter is asserted in each
+run, a ratio in one of three.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ LONGER = 1.25
 """Times the ideal."""
 ATTEMPTS = 3
 PADDING = "x" * 900
-"""A job of a kilobyte: otherwise the envelope of a batch with one record is most of what is sent."""
+"""A job of a kilobyte: otherwise the envelope of a batch with one record is most of what is
+sent."""
 
 
 class Row(NamedTuple):
@@ -46,9 +49,9 @@ EVERY_SETUP = [
 
 
 class Outcome(NamedTuple):
-    """`shares`: work of each worker, as a part of the mean (of workers that are there all the time), or of
-    what its time allowed. `longer`: the total by the ideal. `sent`: bytes by payload. `commit_ms`: what the
-    disk took for a commit, to see where an unfair run comes from."""
+    """`shares`: work of each worker, as a part of the mean (of workers that are there all the
+    time), or of what its time allowed. `longer`: the total by the ideal. `sent`: bytes by
+    payload. `commit_ms`: what the disk took for a commit, to see where an unfair run comes from."""
 
     shares: list[float]
     longer: float
@@ -67,7 +70,9 @@ class Outcome(NamedTuple):
 
 def jobs_of(count: int, factor: float, seed: int) -> list[Job]:
     chooser = random.Random(seed)
-    return [{"job": n, "work": round(chooser.uniform(0.1, 0.5) * factor, 4), "pad": PADDING} for n in range(count)]
+    return [
+        {"job": n, "work": round(chooser.uniform(0.1, 0.5) * factor, 4), "pad": PADDING} for n in range(count)
+    ]
 
 
 def bytes_sent(world: World) -> float:
@@ -79,19 +84,24 @@ def bytes_sent(world: World) -> float:
 def commit_ms(world: World, before: dict[str, float]) -> float:
     """The mean since then."""
     found, name = world.metrics(), "kbroker_commit_seconds"
-    seconds, commits = (found[f"{name}_{each}"] - before.get(f"{name}_{each}", 0) for each in ("sum", "count"))
+    seconds, commits = (
+        found[f"{name}_{each}"] - before.get(f"{name}_{each}", 0) for each in ("sum", "count")
+    )
     return 1000 * seconds / max(1, commits)
 
 
 def work_off(world: World, queue: str, row: Row, jobs: list[Job]) -> Outcome:
-    """The workers are there before the jobs are. Those that leave do so with the job at hand finished."""
+    """The workers are there before the jobs are. Those that leave do so with the job at hand
+    finished."""
     world.create_queue(queue, "--partitions", str(row.partitions))
     crew = world.start(WORKERS // 2 if row.moves else WORKERS, queue)
     before, all_before = bytes_sent(world), world.metrics()
     payload = world.send(queue, jobs, codec=row.codec)
     if row.moves:
         crew += move_midway(world, queue, crew, len(jobs))
-    world.until("all jobs are done", lambda: sum(each.is_done for each in world.deliveries(queue)) == len(jobs))
+    world.until(
+        "all jobs are done", lambda: sum(each.is_done for each in world.deliveries(queue)) == len(jobs)
+    )
     sent, took_ms = (bytes_sent(world) - before) / payload, commit_ms(world, all_before)
     stop(crew)
     world.check_each_once(queue, range(len(jobs)))
@@ -112,8 +122,9 @@ def move_midway(world: World, queue: str, crew: list[QueueWorker], count: int) -
 
 
 def judged(crew: list[QueueWorker], work: dict[int, float], queue: str) -> tuple[list[float], float]:
-    """A worker is there from the first job, or since it polls, to the end of all jobs, or to its own last
-    one. The ideal is the time that those who are there need for the work if they are never idle."""
+    """A worker is there from the first job, or since it polls, to the end of all jobs, or to its
+    own last one. The ideal is the time that those who are there need for the work if they are
+    never idle."""
     lives = [[each for each in worker.deliveries() if each.topic == queue] for worker in crew]
     assert all(lives), f"{[len(each) for each in lives]}: a worker got no job"
     begin = min(life[0].at for life in lives)

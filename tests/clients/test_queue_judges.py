@@ -1,4 +1,5 @@
-"""The judges of queues fail where a queue lacks what they judge: one setting each is as a share group has it."""
+"""The judges of queues fail where a queue lacks what they judge: one setting each is as a share
+group has it."""
 
 from __future__ import annotations
 

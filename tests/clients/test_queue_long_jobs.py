@@ -22,7 +22,8 @@ WAITED_FOR = (*(() if MISSING else ("java",)), "hangs", "librdkafka")
 
 @pytest.fixture(scope="module", params=setups(), ids="-".join)
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """One broker, and a queue for each test. Jobs that take long are begun here, for all at the same time."""
+    """One broker, and a queue for each test. Jobs that take long are begun here, for all at the
+    same time."""
     engine, persister, durability = request.param
     with open_world(engine, persister=persister, durability=durability) as world:
         for queue in WAITED_FOR:
@@ -60,8 +61,13 @@ def counter(world: World, name: str, queue: str) -> float:
 
 @pytest.mark.full
 def test_a_job_of_five_minutes_under_a_lock_of_thirty_seconds() -> None:
-    """With librdkafka and with Java, on three engines at the same time: they wait. All settings are those of `create`."""
-    three = [("segment", "default", "disk"), ("lmdb", "control-records", "disk"), ("rocksdb", "default", "os")]
+    """With librdkafka and with Java, on three engines at the same time: they wait. All settings
+    are those of `create`."""
+    three = [
+        ("segment", "default", "disk"),
+        ("lmdb", "control-records", "disk"),
+        ("rocksdb", "default", "os"),
+    ]
     if MISSING is not None:
         pytest.skip(MISSING)
     with ExitStack() as stack:
@@ -79,7 +85,10 @@ def test_a_job_of_five_minutes_under_a_lock_of_thirty_seconds() -> None:
         for world, setup in zip(worlds, three, strict=True):
             for queue in ("librdkafka", "java"):
                 world.until_empty(queue, patience_s=400)
-                world.until("it has its answer", lambda each=world, name=queue: each.deliveries(name)[0].kind is not None)  # type: ignore[misc]
+                world.until(
+                    "it has its answer",
+                    lambda each=world, name=queue: each.deliveries(name)[0].kind is not None,
+                )  # type: ignore[misc]
                 world.check_each_once(queue, [0])
                 prolonged = counter(world, "prolonged_locks", queue)
                 print(f"{'-'.join(setup)}, {queue}: once, {prolonged:.0f} prolongations")
@@ -104,10 +113,13 @@ def test_the_job_of_a_killed_worker_comes_again_at_once(world: World) -> None:
 
 
 def test_the_job_of_a_frozen_worker_comes_again_after_its_session(world: World) -> None:
-    """Which is longer than the lock here, as it is by default: until then the broker prolongs the lock."""
+    """Which is longer than the lock here, as it is by default: until then the broker prolongs
+    the lock."""
     world.create_queue("frozen", "--delay", "10ms")
     session, heartbeat = (str(round(1000 * each)) for each in (SESSION_S, HEARTBEAT_S))
-    world.configure("frozen", **SHORT_LOCK, share__session__timeout__ms=session, share__heartbeat__interval__ms=heartbeat)
+    world.configure(
+        "frozen", **SHORT_LOCK, share__session__timeout__ms=session, share__heartbeat__interval__ms=heartbeat
+    )
     world.start(2, "frozen")
     world.send("frozen", [{"job": 0, "work": [0.5, 0]}])
     frozen = holder_of(world, "frozen")
@@ -126,13 +138,14 @@ def test_the_job_of_a_frozen_worker_comes_again_after_its_session(world: World) 
 
 
 def test_a_worker_that_hangs_loses_its_job_at_the_total(world: World) -> None:
-    """It lives, and its lock is prolonged, but for no longer than that in all. The broker's log names the setting."""
+    """It lives, and its lock is prolonged, but for no longer than that in all. The broker's log
+    names the setting."""
     world.until_empty("hangs")
     first, second = world.deliveries("hangs")
     assert (first.count, second.count, first.worker is second.worker) == (1, 2, False)
     assert second.at - first.at >= 1, "longer than a lock: it was prolonged"
     assert counter(world, "prolonged_locks", "hangs") >= 1
-    line = "group hangs: consumers that are alive held 1 records for 2000 ms, as long as the broker prolongs a lock"
+    line = "group hangs: consumers that are alive held 1 records for 2000 ms, as long as the broker prolongs"
     world.until("the log has a line", lambda: line in world.broker.logs())
     (said,) = [each for each in world.broker.logs().splitlines() if line in each]
     assert "kbroker.queue.lock.max.ms=4000" in said

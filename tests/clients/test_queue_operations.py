@@ -1,5 +1,6 @@
-"""What an operator does to a queue while workers are at work: pause, priorities, restarts, a clock that is set,
-offsets that are reset, deletions, more partitions. With jobs that wait for their next delivery.
+"""What an operator does to a queue while workers are at work: pause, priorities, restarts, a
+clock that is set, offsets that are reset, deletions, more partitions. With jobs that wait for
+their next delivery.
 
 That something does not happen is shown by something later that does.
 """
@@ -52,6 +53,7 @@ def test_nothing_is_delivered_while_a_queue_is_paused(world: World) -> None:
     world.send("paused", numbered(0, 20, work=0.1))
     world.until("they are at work", lambda: len(world.deliveries("paused")) >= 6)
     world.kbroker("queues", "pause", "paused")
+    world.until("nothing is in flight", lambda: world.describe("paused")["in_flight"] == 0)
     world.until("they finish what is at hand", lambda: not any(worker.holds() for worker in workers))
     begun = world.deliveries("paused")
     assert all(each.is_done for each in begun)
@@ -70,7 +72,8 @@ def test_nothing_is_delivered_while_a_queue_is_paused(world: World) -> None:
 
 
 def test_urgent_jobs_come_first(world: World) -> None:
-    """Also those that are sent while others wait. A delivery may be on its way to each worker when they are."""
+    """Also those that are sent while others wait. A delivery may be on its way to each worker
+    when they are."""
     world.create_queue("bulk")
     world.broker.create_topic("urgent")
     world.configure("bulk", kbroker__queue__priorities="urgent=10,bulk=1")
@@ -94,6 +97,26 @@ def test_urgent_jobs_come_first(world: World) -> None:
     stop(workers)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("wait_s", [0.3, DELAY_S], ids=["in the window", "parked"])
+def test_an_urgent_job_that_waited_comes_before_the_rest(world: World, wait_s: float) -> None:
+    bulk, urgent = f"bulk-{wait_s}", f"urgent-{wait_s}"
+    world.create_queue(bulk, "--delay", f"{round(1000 * wait_s)}ms", "--jitter", "0")
+    world.broker.create_topic(urgent)
+    world.configure(bulk, kbroker__queue__priorities=f"{urgent}=10,{bulk}=1")
+    workers = world.start(2, bulk, bulk, urgent)
+    world.send(urgent, numbered(0, 4, fail=1))
+    world.send(bulk, numbered(0, 100, work=0.05))
+    world.until_empty(bulk)
+    world.until("they have their answers", lambda: not any(worker.holds() for worker in workers))
+    for first, second in world.by_job(urgent).values():
+        assert first.answered_at is not None
+        late = [each for each in world.deliveries(bulk) if first.answered_at + wait_s < each.at < second.at]
+        assert len(late) <= 2 * len(workers)
+        assert any(each.at > second.at for each in world.deliveries(bulk)), "there was a rest"
+    stop(workers)
+
+
 @pytest.mark.parametrize(
     ("setup", "restarts"),
     [
@@ -106,7 +129,9 @@ def test_restarts_change_no_count_and_no_due_time(setup: Setup, restarts: int) -
     engine, persister, durability = setup
     wait_s = 1.2 * restarts + 1
     with open_world(engine, persister=persister, durability=durability) as world:
-        world.create_queue("jobs", "--prefetch", "100", "--delay", f"{round(1000 * wait_s)}ms", "--jitter", "0")
+        world.create_queue(
+            "jobs", "--prefetch", "100", "--delay", f"{round(1000 * wait_s)}ms", "--jitter", "0"
+        )
         world.send("jobs", numbered(0, 10, fail=1))
         (first,) = world.start(1, "jobs")
         world.until("ten are given back", lambda: is_released(world, "jobs", 10))
@@ -131,8 +156,8 @@ def test_restarts_change_no_count_and_no_due_time(setup: Setup, restarts: int) -
 
 
 def hold_over_a_restart(world: World, queue: str, count: int) -> int | None:
-    """A worker holds so many jobs while the broker stops in good order, and dies with it. When the next job that
-    waits was due, if it still waited."""
+    """A worker holds so many jobs while the broker stops in good order, and dies with it. When
+    the next job that waits was due, if it still waited."""
     (holder,) = world.start(1, queue, hold="1")
     world.until(f"it holds {count}", lambda: world.describe(queue)["in_flight"] >= count)
     found = world.describe(queue)
@@ -155,20 +180,27 @@ def check_not_before(world: World, jobs: range, due_ms: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "restart"),
+    ("setup", "step", "restart"),
     [
-        pytest.param(-DAY, True, id="back, restart"),
-        pytest.param(-DAY, False, id="back", marks=pytest.mark.full),
-        pytest.param(DAY, True, id="forward, restart", marks=pytest.mark.full),
-        pytest.param(DAY, False, id="forward", marks=pytest.mark.full),
+        pytest.param(SETUPS[0], -DAY, True, id="back, restart"),
+        *(
+            pytest.param(setup, step, restart, marks=pytest.mark.full)
+            for setup in SETUPS
+            for step in (-DAY, DAY)
+            for restart in (False, True)
+            if (setup, step, restart) != (SETUPS[0], -DAY, True)
+        ),
     ],
 )
-def test_a_clock_that_is_set(step: timedelta, restart: bool, tmp_path: Path) -> None:
-    """A redelivery waits by the clock that nobody sets; after a restart as long as the longest wait at most.
-    A schedule goes by the wall clock: a day forward makes a job of tonight due, a day back keeps one of a moment ago."""
+def test_a_clock_that_is_set(setup: Setup, step: timedelta, restart: bool, tmp_path: Path) -> None:
+    """A redelivery waits by the clock that nobody sets; after a restart as long as the longest
+    wait at most. A schedule goes by the wall clock: a day forward makes a job of tonight due, a
+    day back keeps one of a moment ago."""
+    engine, persister, durability = setup
     clock = SteppedClock(tmp_path / "clock")
     longest_s, day_ms = 1.5, DAY // timedelta(milliseconds=1)
-    with open_world(command=clock.command(), env=clock.environment()) as world:
+    options = {"command": clock.command(), "env": clock.environment()}
+    with open_world(engine, persister=persister, durability=durability, **options) as world:
         waits = ("--delay", "1200ms", "--max-delay", f"{round(1000 * longest_s)}ms")
         world.create_queue("jobs", *waits)
         world.create_queue("later", *waits)
@@ -215,20 +247,28 @@ def test_what_waits_when_offsets_groups_and_topics_change(setup: Setup) -> None:
             world.configure(queue, share__heartbeat__interval__ms="500")
             world.send(queue, numbered(0, 5, fail=1) + numbered(5, 10))
         workers = world.start_each(QUEUES, burst="10")
-        world.until("all have an answer", lambda: len([each for each in world.deliveries() if each.kind]) == 50)
+        world.until(
+            "all have an answer", lambda: len([each for each in world.deliveries() if each.kind]) == 50
+        )
         stop(workers)
         for queue in QUEUES:
             assert world.lag(queue) == 5
         change(world)
         workers = world.start_each(QUEUES)
-        for queue in QUEUES:  # A job that waits as long as the others did: whatever else there is comes before.
+        for (
+            queue
+        ) in QUEUES:  # A job that waits as long as the others did: whatever else there is comes before.
             world.send(queue, numbered(100, 101, fail=1))
         grow(world)
         for queue in QUEUES:
-            world.until("a late job is done", lambda name=queue: is_done(world, name, 100))  # type: ignore[misc]
+            until_done(world, queue, 100)
             world.until_empty(queue)
         stop(workers)
         judge(world)
+
+
+def until_done(world: World, queue: str, job: int) -> None:
+    world.until(f"job {job} of {queue} is done", lambda: is_done(world, queue, job))
 
 
 def is_done(world: World, queue: str, job: int) -> bool:
@@ -257,13 +297,17 @@ def grow(world: World) -> None:
 
 
 def judge(world: World) -> None:
-    """Reset to the start, and a new group: all come anew, with first counts. Reset to the end, and a new topic:
-    none does. More partitions: the waits go on, and the worker takes from the new ones.
+    """Reset to the start, and a new group: all come anew, with first counts. Reset to the end,
+    and a new topic: none does. More partitions: the waits go on, and the worker takes from the
+    new ones.
 
-    A second count may be a third: a job that comes while its worker leaves uses up a delivery unseen."""
+    A second count may be a third: a job that comes while its worker leaves uses up a delivery
+    unseen."""
     waiting, others, grown = range(5), range(5, 10), [*range(10, 15), *range(20, 25), *range(30, 35)]
     for queue in QUEUES:
-        found = {job: [min(each.count, 2) for each in all_of_it] for job, all_of_it in world.by_job(queue).items()}
+        found = {
+            job: [min(each.count, 2) for each in all_of_it] for job, all_of_it in world.by_job(queue).items()
+        }
         first, second = ([1], [1])
         if queue in ("earliest", "group"):
             first, second = [1, 1, 2], [1, 1]
