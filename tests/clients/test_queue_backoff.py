@@ -11,12 +11,13 @@ import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.clients.queue_world import World, open_world, setups
+from tests.clients.queue_world import World, open_world, setups, stop
 from tests.clients.test_queue_fairness import ATTEMPTS, EVERY_SETUP
 
 RATE = 900
@@ -72,6 +73,7 @@ def fate(world: World, queue: str, backoff: Backoff, rate: float = 1) -> Fate:
     once."""
     world.until("the workers have their answers", lambda: all(each.kind for each in world.deliveries(queue)))
     letters = {json.loads(each["value"])["job"]: each for each in world.dead_letters(queue)}
+    assert len(letters) == len(world.dead_letters(queue)), "a job has more than one"
     done, dead, waits = set(), set(), []
     for job, deliveries in world.by_job(queue).items():
         assert [each.count for each in deliveries] == list(range(1, len(deliveries) + 1)), deliveries
@@ -92,31 +94,35 @@ def fate(world: World, queue: str, backoff: Backoff, rate: float = 1) -> Fate:
     return Fate(len(done), len(dead), min(waits))
 
 
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with open_world() as world:
+        yield world
+
+
 def endure(world: World, service: Path, backoff: Backoff, outage_s: float, waves: int) -> Fate:
     world.create_queue("jobs", *backoff.options())
-    world.start(3, "jobs")
+    workers = world.start(3, "jobs")
     break_down(world, service, ["jobs"], outage_s, waves)
     found = fate(world, "jobs", backoff)
     print(f"{outage_s} s: {found}")
     assert found.done + found.dead == 5 * waves
+    assert found.done
+    assert found.dead
+    stop(workers)
     return found
 
 
-def test_a_service_fails_for_three_seconds(tmp_path: Path) -> None:
+def test_a_service_fails_for_three_seconds(world: World, tmp_path: Path) -> None:
     """Waits that the window holds, and longer ones that are parked."""
-    with open_world() as world:
-        found = endure(world, tmp_path / "service", Backoff(deliveries=3, delay_s=0.5), 3, waves=6)
-        assert found.done
-        assert found.dead
+    endure(world, tmp_path / "service", Backoff(deliveries=3, delay_s=0.5), 3, waves=6)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("engine", "persister", "durability"), EVERY_SETUP)
 def test_on_every_engine(engine: str, persister: str, durability: str, tmp_path: Path) -> None:
     with open_world(engine, persister=persister, durability=durability) as world:
-        found = endure(world, tmp_path / "service", Backoff(deliveries=3, delay_s=0.5), 3, waves=6)
-        assert found.done
-        assert found.dead
+        endure(world, tmp_path / "service", Backoff(deliveries=3, delay_s=0.5), 3, waves=6)
 
 
 @pytest.mark.full
@@ -126,9 +132,7 @@ def test_on_every_engine(engine: str, persister: str, durability: str, tmp_path:
 )
 def test_a_service_fails_for_a_minute(engine: str, persister: str, durability: str, tmp_path: Path) -> None:
     with open_world(engine, persister=persister, durability=durability) as world:
-        found = endure(world, tmp_path / "service", Backoff(deliveries=5), 60, waves=30)
-        assert found.done
-        assert found.dead
+        endure(world, tmp_path / "service", Backoff(deliveries=5), 60, waves=30)
 
 
 @pytest.mark.parametrize("setup", setups(), ids="-".join)
@@ -147,7 +151,7 @@ def test_a_service_fails_for_an_hour(setup: tuple[str, str, str], tmp_path: Path
         if hour_s < 1.05 * HOUR_S:
             break
     assert hour_s < 1.05 * HOUR_S, "the machine was too busy"
-    assert hasty.dead >= 5 * 9
+    assert hasty.dead >= 5 * 4
     assert hasty.done >= 5
     assert (patient.done, patient.dead) == (60, 0)
 
@@ -167,28 +171,29 @@ def an_hour(setup: tuple[str, str, str], home: Path) -> tuple[float, Fate, Fate]
         return took_s * RATE, fate(world, "hasty", hasty, RATE), fate(world, "patient", patient, RATE)
 
 
-def test_a_thousand_releases_at_once_are_no_busy_loop() -> None:
+def test_a_thousand_releases_at_once_are_no_busy_loop(world: World) -> None:
     """While they wait the broker does as little as an idle one; when they come back they do so
     in few answers."""
     count = 1000
-    with open_world() as world:
-        world.create_queue("jobs", "--prefetch", str(count), "--delay", "1100ms")
-        settings = {"max__poll__records": str(count), "burst": str(count)}
-        world.start(3, "jobs", **settings)
-        world.send("jobs", [{"job": number, "fail": 1} for number in range(count)])
-        world.until(
-            "all are given back",
-            lambda: Counter(each.kind for each in world.deliveries())["RELEASE"] == count,
-        )
-        asked, cpu_s, began = requests(world), world.cpu_s(), time.monotonic()
-        world.until("they come again", lambda: len(world.deliveries()) > count)
-        part = (world.cpu_s() - cpu_s) / (time.monotonic() - began)
-        world.until_empty("jobs")
-        asked = requests(world) - asked
-        assert Counter(each.count for each in world.deliveries()) == {1: count, 2: count}
-        print(f"{asked:.0f} requests, {100 * part:.1f} % of a core while they waited")
-        assert asked < count / 4
-        assert part < 0.25
+    world.create_queue("burst", "--prefetch", str(count), "--delay", "1100ms")
+    settings = {"max__poll__records": str(count), "burst": str(count)}
+    workers = world.start(3, "burst", **settings)
+    world.send("burst", [{"job": number, "fail": 1} for number in range(count)])
+    world.until(
+        "all are given back",
+        lambda: Counter(each.kind for each in world.deliveries("burst"))["RELEASE"] == count,
+    )
+    asked, cpu_s, began = requests(world), world.cpu_s(), time.monotonic()
+    world.until("they come again", lambda: len(world.deliveries("burst")) > count)
+    part = (world.cpu_s() - cpu_s) / (time.monotonic() - began)
+    world.until_empty("burst")
+    asked = requests(world) - asked
+    world.until("they have their answers", lambda: not any(worker.holds() for worker in workers))
+    assert Counter(each.count for each in world.deliveries("burst")) == {1: count, 2: count}
+    print(f"{asked:.0f} requests, {100 * part:.1f} % of a core while they waited")
+    assert asked < count / 4
+    assert part < 0.25
+    stop(workers)
 
 
 def requests(world: World) -> float:
