@@ -46,6 +46,8 @@ class LockReports:
         self._settings = settings
         self._longest_ms = longest_ms
         self._groups: dict[str, _RanOut] = {}
+        self._said_s: dict[str, float] = {}
+        """When a group had its last line, of those of the last minute."""
         self._something = trio.Event()
 
     def ran_out(self, group_id: str, ran_out: RanOut) -> None:
@@ -64,14 +66,20 @@ class LockReports:
             while True:
                 await self._something.wait()
                 await trio.sleep(_GATHERING_S)
-                self._report()
-                await trio.sleep(INTERVAL_S - _GATHERING_S)
+                self._report(at_end=False)
+                if not self._groups:
+                    self._something = trio.Event()
         finally:
-            self._report()
+            self._report(at_end=True)
 
-    def _report(self) -> None:
+    def _report(self, *, at_end: bool) -> None:
+        """The groups whose last line is a minute old; at the end all. The others wait: a group does not make another one's
+        first line late."""
         now_s = trio.current_time()
-        for group_id, found in self._groups.items():
+        self._said_s = {group_id: said_s for group_id, said_s in self._said_s.items() if now_s - said_s < INTERVAL_S}
+        for group_id in [each for each in self._groups if at_end or each not in self._said_s]:
+            found = self._groups.pop(group_id)
+            self._said_s[group_id] = now_s
             settings, since_s = self._settings(group_id), max(1, math.ceil(now_s - found.since_s))
             if found.at_lock_max:
                 logger.warning(
@@ -85,8 +93,6 @@ class LockReports:
                     "group %s: the locks of %d records ran out in the last %d s: %s; %s",
                     group_id, records, since_s, _outcome(found), self._advice(group_id, settings),
                 )  # fmt: skip
-        self._groups.clear()
-        self._something = trio.Event()
 
     def _advice(self, group_id: str, settings: ShareSettings) -> str:
         if settings.lock_max_ms:

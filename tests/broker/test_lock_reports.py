@@ -79,3 +79,22 @@ async def test_where_the_broker_prolongs_locks_it_does_not_advise_longer_ones(
         "WARNING group a: the locks of 3 records ran out in the last 1 s: they are delivered again; their consumers "
         "are gone or frozen: of those that live the broker prolongs the locks (kbroker.queue.lock.max.ms)"
     ]
+
+
+async def test_a_group_does_not_wait_for_the_minute_of_another_one(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    reports = LockReports(settings, lambda: 60_000)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reports.run)
+        reports.ran_out("first", RanOut(1, 0, 0))
+        await trio.sleep(10)
+        for group_id in ("first", "second"):
+            reports.ran_out(group_id, RanOut(2, 0, 0))
+        await trio.sleep(2)
+        assert ["group first" in line for line in lines(caplog)] == [True, False]
+        await trio.sleep(50)
+        assert len(lines(caplog)) == 3
+        assert "group first: the locks of 2 records" in lines(caplog)[2]
+        nursery.cancel_scope.cancel()
+    assert len(lines(caplog)) == 3
