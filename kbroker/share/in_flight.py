@@ -173,6 +173,11 @@ class InFlightWindow:
         found = self.states.find(AVAILABLE, max(self.available_from, self.start_offset) - self.base) if self.states else -1
         return None if found < 0 else self.base + found
 
+    def last_available(self) -> int | None:
+        """The last offset that is AVAILABLE."""
+        found = self.states.rfind(AVAILABLE, self.start_offset - self.base) if self.states else -1
+        return None if found < 0 else self.base + found
+
     def next_given_back(self) -> int | None:
         """The first offset that is AVAILABLE and was delivered before."""
         states, offset = self.states, self.next_available()
