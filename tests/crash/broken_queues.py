@@ -123,12 +123,14 @@ def _forgets_keys() -> None:
 
 
 def _frees_parked_keys() -> None:
-    def end(_: object, order: KeyOrder, write: ParkingWrite) -> None:
-        for parked, _places in write.new:
+    park_keys = Parking._park_keys
+
+    def end(self: Parking, order: KeyOrder, write: ParkingWrite) -> None:
+        park_keys(self, order, write)
+        for parked, _ in write.new:
             order.end(parked.offset)
 
     Parking._park_keys = end  # type: ignore[method-assign]
-    ParkedMemory._hold_key = lambda *_: None  # type: ignore[method-assign]
 
 
 ORDER_FAULTS: Mapping[str, Callable[[], None]] = {
