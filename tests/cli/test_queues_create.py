@@ -430,7 +430,7 @@ def test_more_partitions_would_break_the_order_of_keys(command: Command, broker:
         answer = command(*refused)
         assert answer.code == REFUSED
         assert answer.err.startswith(f"kbroker: {why}")
-        assert answer.err.endswith("add --force\n")
+        assert answer.err.endswith("add --force then\n")
         assert answer.err.count("\n") == 1
     assert partitions(broker, queue) == 1
     assert command("topics", "alter", queue, "-p", "2", "--force").code == OK

@@ -177,14 +177,19 @@ class OrderedWorld(World):
         self.behind_most = max(self.behind_most, order.waiting)
         self.stops = max(self.stops, self.sp.statistics().look_ahead_stops)
         scheduled = sum(job.scheduled_ms > 0 for job in self.jobs.values())
-        assert order.waiting <= self.look_ahead + scheduled + self.was_there
+        assert order.waiting <= self.look_ahead + scheduled + self.was_there + len(self.excepted)
         codes = self.sp._window.states[self.sp.start_offset - self.sp._window.base :]
         parked = sum(entry.code.name == "BEHIND" and entry.offset not in order.asked for entry in self.parking.entries.values())
-        assert order.waiting == codes.count(BEHIND) + parked
+        in_window = sum(code == BEHIND for offset, code in enumerate(codes, self.sp.start_offset) if offset not in order.asked)
+        assert order.waiting == in_window + parked
         assert not order.freed
         for key in order._keys.values():
             assert key.active
         assert set(order._keys) <= {key for key in self.keys.values() if key is not None}
+
+    def most_in_memory(self) -> int:
+        """Those that are behind others, up to the bound, come beside what is due next."""
+        return super().most_in_memory() + sum(entry.code.name == "BEHIND" for entry in self.parking.entries.values())
 
     def drain(self) -> None:
         super().drain()

@@ -511,7 +511,10 @@ class World:
             if holder is not None:
                 counted[holder] = counted.get(holder, 0) + len(said)
         assert self.held.counts() == counted
-        assert len(self.parking.entries) <= 2 * 5 + 30 + sum(len(write[1]) for write in self.writes) + 8
+        assert len(self.parking.entries) <= self.most_in_memory()
+
+    def most_in_memory(self) -> int:
+        return 2 * 5 + 30 + sum(len(write[1]) for write in self.writes) + 8
 
     def _check_store(self) -> None:
         """With nothing under way."""
