@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 1000
 """Records that one look gives up."""
+DEAD_LETTERS_AT_MOST: Final = 10_000
+"""Of a share-partition, that wait to be written."""
 _PARKED_AT_ONCE = 64
 _ON_THE_LOOP_RECORDS = 500
 _ON_THE_LOOP_BYTES = 64 << 10
@@ -156,6 +158,8 @@ class Expiry:
     async def look(self, loaded: LoadedSharePartition, engine: SharePartition) -> bool:
         """Give up the oldest records that nobody has, at most AT_ONCE of the window. True: there may be more. Raises KafkaError and
         StoreFailed."""
+        if must_wait(engine):
+            return False
         offset, partition = engine.next_available(), loaded.partition
         has_changed = False
         if offset is not None and offset < partition.high_watermark:
@@ -210,6 +214,11 @@ class Expiry:
     def _shrink(self) -> None:
         while self._numbers > _KEPT_NUMBERS and len(self._known) > 1:
             self._numbers -= self._known.pop(next(iter(self._known))).size
+
+
+def must_wait(engine: SharePartition) -> bool:
+    """Many dead letters are to be written, and each takes memory until then: nothing expires now, and so nothing may be delivered."""
+    return engine.settings.ttl_ms > 0 and engine.parking is not None and engine.parking.archiving >= DEAD_LETTERS_AT_MOST
 
 
 def _old(engine: SharePartition, times: BatchTimes, base: int, last: int, horizon_ms: int) -> list[int]:

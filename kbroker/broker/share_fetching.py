@@ -18,6 +18,7 @@ import trio
 
 from kbroker.broker.connection import Connection
 from kbroker.broker.deadlines import now_ms
+from kbroker.broker.expiry import must_wait
 from kbroker.broker.opened_batches import BatchOpener
 from kbroker.broker.parked_fetching import plan_parked
 from kbroker.broker.share_groups import LoadedSharePartition
@@ -261,9 +262,11 @@ class ShareFetching:
         opener = BatchOpener(self._broker.opened_batches, loaded.partition.log) if self._exact else None
         while engine is not None:
             fetch_offset, known = engine.offset_to_acquire() if known is None else known, None
-            if fetch_offset is None or fetch_offset >= end_offset:
+            if fetch_offset is None or fetch_offset >= end_offset or must_wait(engine):
                 break
             wanted = self._budget + max(0, engine.end_offset - fetch_offset + 1)
+            if engine.key_order is not None:
+                wanted = engine.offsets_to_read(fetch_offset, self._budget)
             max_bytes = min(share_bytes, max(_SMALL_READ_BYTES, self._budget * _BYTES_PER_RECORD))
             self._has_read = True
             views = await loaded.partition.read(fetch_offset, max_bytes=max_bytes, end_offset=end_offset)
@@ -338,7 +341,7 @@ class ShareFetching:
     async def _acquire_parked(self, partition: TopicPartition, loaded: LoadedSharePartition, share_bytes: int) -> bool:
         """Acquire parked records of one share-partition that are due. Others may acquire while a read is in its thread."""
         engine, opener = loaded.engine, BatchOpener(self._broker.opened_batches, loaded.partition.log)
-        while engine is not None and engine.parked_ready and self._budget > 0:
+        while engine is not None and engine.parked_ready and self._budget > 0 and not must_wait(engine):
             self._has_read = True
             plan = await plan_parked(loaded.partition, engine, opener, self._budget, share_bytes)
             if loaded.gone or not self._is_current():

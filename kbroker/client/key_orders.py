@@ -23,7 +23,7 @@ def why_not_to_grow(topic: str, groups: list[str]) -> str:
     verb = "keeps" if len(groups) == 1 else "keep"
     return (
         f"share group {names} {verb} the order of keys on topic {topic}, and more partitions break it: records of a key go to another "
-        "partition while older ones of it are not done. Wait until all are done, or add --force"
+        "partition while older ones of it are not done. Once all records are done it does no harm: add --force then"
     )
 
 

@@ -180,6 +180,11 @@ class InFlightWindow:
             yield self.base + i
             i += 1
 
+    def last_available(self) -> int | None:
+        """The last offset that is AVAILABLE."""
+        found = self.states.rfind(AVAILABLE, self.start_offset - self.base) if self.states else -1
+        return None if found < 0 else self.base + found
+
     def next_given_back(self) -> int | None:
         """The first offset that is AVAILABLE and was delivered before."""
         states, offset = self.states, self.next_available()
@@ -347,20 +352,6 @@ class InFlightWindow:
         self.lock_numbers[i:j] = numbers
         if j < len(self.states) and self.states[j] == HOLE:
             self.marks[j] = 1
-
-    def place_ahead(self, first: int, last: int) -> None:
-        """AVAILABLE records behind the SPEO, before what lies between has been looked at: that is a hole of the gap window."""
-        unread = self.unread_from
-        if not self.has_gap:
-            self.gap_start = unread
-        missing, size = first - unread, last - first + 1
-        self.states += _HOLE_BYTE * missing + bytes(size)
-        self.counts += bytes(missing + size)
-        self.marks += (b"\1" + bytes(missing - 1) if missing else b"") + b"\1" + bytes(size - 1)
-        self.lock_numbers.frombytes(bytes(4 * (missing + size)))
-        self.undelivered += size
-        self.available_from = min(self.available_from, first)
-        self.end_offset = self.gap_end = last
 
     def pass_over(self, first: int, last: int) -> None:
         """Control batches at first..last: what of it is a hole, or behind the SPEO, is CONTROL. Nothing else is known to be between the

@@ -51,7 +51,7 @@ class KeyOrder:
         self.freed: list[int] = []
         """Records that became active since the caller emptied this."""
         self.asked: dict[int, int] = {}
-        """Hashes of parked records that are due. They join when the window is learnt, and the store was asked for their keys."""
+        """Hashes of scheduled records that are due. They join when the window is learnt, and the store was asked for their keys."""
         self.stops = 0
         """How often the look-ahead bound stopped a scan."""
         self._look_ahead = look_ahead
@@ -180,10 +180,10 @@ class KeyOrder:
 
     def forget(self, offset: int) -> None:
         """It leaves memory, and joins some other time."""
-        if offset not in self._behind and not self._is_active(offset):
+        if offset not in self._behind and not self.is_active(offset):
             self._hashes.pop(offset, None)
 
-    def _is_active(self, offset: int) -> bool:
+    def is_active(self, offset: int) -> bool:
         key = self._keys.get(self._hashes.get(offset, -1))
         return key is not None and offset in key.active
 
@@ -193,14 +193,11 @@ class KeyOrder:
         return bool(key.behind)
 
     def forget_parked(self, in_memory: Container[int]) -> None:
-        """Of parked records that are nowhere else in memory, those that nothing is behind, nor will be when it is due."""
+        """Of parked records that are nowhere else in memory, those that nothing is behind."""
         if self._lookups or len(self._parked) < self._forget_from:
             return
-        awaited = {key_hash for offset, key_hash in self._hashes.items() if offset not in self._parked}
         for offset in [offset for offset in self._parked if offset not in in_memory]:
             key_hash = self._hashes[offset]
-            if key_hash in awaited:
-                continue
             key = self._keys[key_hash]
             if key.active == (offset,) and not self._has_behind(key):
                 del self._keys[key_hash], self._hashes[offset]

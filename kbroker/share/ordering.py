@@ -115,6 +115,17 @@ def admit(window: InFlightWindow, order: KeyOrder, offset: int) -> bool:
     return False
 
 
+def admit_due(window: InFlightWindow, order: KeyOrder, offset: int, *, knows_all: bool) -> bool:
+    """It waited, and is AVAILABLE. Unless what may keep its key waiting is known here, a record that was scheduled is BEHIND until the
+    store was asked."""
+    key_hash = order.hash_of(offset)
+    if knows_all or key_hash is None or order.is_active(offset):
+        return admit(window, order, offset)
+    order.asked[offset] = key_hash
+    window.states[offset - window.base] = BEHIND
+    return False
+
+
 def gate(window: InFlightWindow, order: KeyOrder, runs: Iterable[tuple[int, int]]) -> None:
     """Of these, records that came back go behind others that members have. The first of those that came back together goes first."""
     for offset in reversed(list(order.known_in(runs))):

@@ -64,6 +64,7 @@ class Parking(ParkedMemory):
     def __init__(self, waiting: int, *, leader_epoch: int, life_ahead_ms: float, now_ms: float) -> None:
         super().__init__(waiting, leader_epoch=leader_epoch, life_ahead_ms=life_ahead_ms, now_ms=now_ms)
         self.rejected = self.exhausted = 0
+        self._expiring = 0
         self.needs_sweep = False
         """Records below `floor` may be in the store that are not in memory."""
         self._locks: list[tuple[float, int]] = []
@@ -176,6 +177,11 @@ class Parking(ParkedMemory):
     def schedule(self, offset: int, due_ms: int) -> Parked:
         """A record that nobody had yet, and that is due at that time since 1970."""
         return Parked(offset, Lane.SCHEDULE, due_ms, 0, self._leader_epoch, key_hash=self._key_hash(offset))
+
+    @property
+    def archiving(self) -> int:
+        """How many dead letters are to be written, or will be once that is saved. All of them are in memory."""
+        return self._orders[Lane.ARCHIVING].size + self._expiring
 
     def expire_new(self, offset: int, delivery_count: int) -> Parked:
         """A record of the window that nobody has, and that is past its time: a dead letter is to be written."""
@@ -359,6 +365,7 @@ class Parking(ParkedMemory):
         ghosts, self._ghosts = self._ghosts, {}
         arriving = [(parked, ghosts.pop(parked.offset, ())) for parked in new]
         self.waiting += len(arriving)
+        self._expiring += sum(parked.expired for parked in new)
         changes = [ParkingChange(parked.offset, places, parked) for parked, places in arriving]
         changes += [ParkingChange(offset, places, None) for offset, places in ghosts.items()]
         for change in changes:
@@ -386,6 +393,7 @@ class Parking(ParkedMemory):
             self._over.discard(offset)
         for parked, places in write.new:
             self._unmark(parked.offset)
+            self._expiring -= parked.expired
             self._removed(places, parked)
             if parked.offset < self.floor:
                 self.needs_sweep = True
@@ -453,6 +461,7 @@ class Parking(ParkedMemory):
             self._ghosts[offset] = (*self._ghosts.get(offset, ()), *places)
         for parked, places in write.new:
             self._unmark(parked.offset)
+            self._expiring -= parked.expired
             self.waiting -= 1
             self._ghosts[parked.offset] = (*self._ghosts.get(parked.offset, ()), *places, parked.place)
         for entry, _ in write.decided:

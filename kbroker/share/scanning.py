@@ -46,10 +46,21 @@ def may_look_ahead(window: InFlightWindow) -> bool:
 
 
 def place_ahead(window: InFlightWindow, first: int, last: int) -> bool:
-    """False: the window has it, or does not reach so far."""
-    if first < window.unread_from or last >= window.start_offset + MAX_SPAN:
+    """AVAILABLE records behind the SPEO, before what lies between has been looked at: that is a hole of the gap window. False: the
+    window has them, or does not reach so far."""
+    unread = window.unread_from
+    if first < unread or last >= window.start_offset + MAX_SPAN:
         return False
-    window.place_ahead(first, last)
+    if not window.has_gap:
+        window.gap_start = unread
+    missing, size = first - unread, last - first + 1
+    window.states += bytes([HOLE]) * missing + bytes(size)
+    window.counts += bytes(missing + size)
+    window.marks += (b"\1" + bytes(missing - 1) if missing else b"") + b"\1" + bytes(size - 1)
+    window.lock_numbers.frombytes(bytes(4 * (missing + size)))
+    window.undelivered += size
+    window.available_from = min(window.available_from, first)
+    window.end_offset = window.gap_end = last
     return True
 
 

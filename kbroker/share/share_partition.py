@@ -56,6 +56,9 @@ from kbroker.share.statistics import SharePartitionStatistics, statistics_of
 __all__ = ["AcquireMode", "SharePartition", "SharePartitionStatistics"]
 
 _FIRST_OFFSET = attrgetter("first_offset")
+_READ_BETWEEN = 1000
+
+
 class RanOut(NamedTuple):
     """Since the share-partition was loaded: records whose locks ran out, records that reached the delivery limit, and of the former
     those whose holder was alive, but had them for as long as the broker prolongs a lock."""
@@ -144,6 +147,12 @@ class SharePartition(SharePartitionScans):
         if offset != window.end_offset + 1 or settings.limits_undecided or window.in_flight < settings.max_record_locks:
             return offset
         return None
+
+    def offsets_to_read(self, fetch_offset: int, most: int) -> int:
+        """From there on, for a member that wants at most so many records, where the order of keys is kept: what lies between free records
+        may be thousands that are not."""
+        last = self._window.last_available()
+        return 1 if last is None else max(1, min(last - fetch_offset + 1, most + _READ_BETWEEN))
 
     def acquirable(self, end_offset: int) -> int:
         """How many records could be acquired now, of a log that ends there."""
@@ -356,7 +365,10 @@ class SharePartition(SharePartitionScans):
         due, order = self._waits.take_due(now_ms, wall_ms), self.key_order
         if order is None:
             return ready + sum(map(self._window.end_wait, due))
-        return ready + sum(self._window.end_wait(offset) and ordering.admit(self._window, order, offset) for offset in due)
+        knows_all = order.has_learnt and (self.parking is None or self.parking.knows_redeliveries)
+        return ready + sum(
+            self._window.end_wait(offset) and ordering.admit_due(self._window, order, offset, knows_all=knows_all) for offset in due
+        )
 
     def log_start_moved(self, new_start_offset: int) -> Persist | None:
         """The log begins later now (retention, DeleteRecords): what is below is done with, without a dead letter.

@@ -122,10 +122,16 @@ class SharePartitionScans(SharePartitionWrites):
         return order is None or order.has_learnt or ordering.learn_at(self._window, order) is None
 
     def keys_found(self, asked: Sequence[int], parked: Mapping[int, Sequence[int]]) -> None:
-        """The store was asked for the keys of parked records that are due (`key_order.asked`); `parked` as in Keys."""
-        if self.key_order is not None and self.parking is not None:
-            self.key_order.found(parked)
-            self.parking.end_asking(asked)
+        """The store was asked for the keys of records that are due (`key_order.asked`); `parked` as in Keys."""
+        order = self.key_order
+        if order is None or self.parking is None:
+            return
+        order.found(parked)
+        for offset in [offset for offset in asked if offset in order.asked and offset not in self.parking.entries]:
+            del order.asked[offset]
+            if order.admit(offset):
+                ordering.go(self._window, offset)
+        self.parking.end_asking(asked)
 
     def _lose_keys(self, runs: Runs) -> None:
         """Of records that the log does not have any more."""

@@ -20,13 +20,14 @@ import trio
 from kbroker.errors import ErrorCode
 from kbroker.share.effects import StateBatch
 from kbroker.share.parked import Lane, Parked, ParkingChange, Place
-from kbroker.share.persister import InitializeRequest, ParksRecords, Persister, TopicPartition, WriteRequest, begin_anew
+from kbroker.share.persister import FindsParkedKeys, InitializeRequest, ParksRecords, Persister, TopicPartition, WriteRequest, begin_anew
 from kbroker.share.record_state import MAX_DELIVERY_COUNT
 from kbroker.testing.persister_contract import PersisterAnswers, Restarted, with_broker
 from kbroker.testing.persister_model import GROUP, LEADER, Asked, R
 
 _OK, _INVALID = ErrorCode.none, ErrorCode.invalid_request
 _START = 100
+_HASHES = (None, 0, (1 << 64) - 1, 7, 7)
 _FINAL = 9
 """A delivery count that no other batch here has, so that the place of what is parked becomes final."""
 
@@ -40,6 +41,11 @@ def parks(persister: Persister) -> ParksRecords:
 
 def parked(offset: int, due_ms: int, *, lane: Lane = Lane.REDELIVERY, count: int = 1, rejected: bool = False) -> Parked:
     return Parked(offset, lane, due_ms, count, LEADER, rejected)
+
+
+def keyed(offset: int, due_ms: int, *, lane: Lane = Lane.REDELIVERY, count: int = 1, rejected: bool = False) -> Parked:
+    """Some have keys, of few hashes."""
+    return parked(offset, due_ms, lane=lane, count=count, rejected=rejected)._replace(key_hash=_HASHES[offset % 5])
 
 
 def park(new: Parked, *stale: Place) -> ParkingChange:
@@ -93,6 +99,13 @@ class Shelf:
                 found += some
                 after = some[-1].due_ms, some[-1].offset
             assert found == expected
+        if isinstance(persister, FindsParkedKeys):
+            waiting: dict[int, list[int]] = {}
+            for _, each in sorted(self.there.items()):
+                if each.lane is Lane.REDELIVERY and each.key_hash is not None:
+                    waiting.setdefault(each.key_hash, []).append(each.offset)
+            assert await persister.parked_of_keys(*key, (0, 7, 8, (1 << 64) - 1)) == waiting
+            assert await persister.parked_of_keys(*key, (7, 8)) == {each: waiting[each] for each in (7,) if each in waiting}
         by_offset = [self.there[offset] for offset in sorted(self.there)]
         assert await persister.parked_from(*key, 0, len(by_offset) + 1) == by_offset
         assert await persister.parked_from(*key, 0, 2) == by_offset[:2]
@@ -119,11 +132,11 @@ class ParkingContract(PersisterAnswers):
     async def test_parked_records_come_by_due_time_and_by_offset(self, asked: Asked, restarted: Restarted) -> None:
         shelf = await _begun(asked)
         await shelf.check()
-        assert await shelf.write(park(parked(100, 900)), park(parked(101, 300)), park(parked(109, 300, count=7))) is _OK
-        far = parked(105, (1 << 63) - 1, lane=Lane.SCHEDULE, count=0)
-        assert await shelf.write(park(parked(102, 5, lane=Lane.SCHEDULE)), park(far)) is _OK
-        rejected = parked(103, 0, lane=Lane.ARCHIVING, count=MAX_DELIVERY_COUNT, rejected=True)
-        assert await shelf.write(park(rejected), park(parked(104, 0, lane=Lane.ARCHIVING))) is _OK
+        assert await shelf.write(park(keyed(100, 900)), park(keyed(101, 300)), park(keyed(109, 300, count=7))) is _OK
+        far = keyed(105, (1 << 63) - 1, lane=Lane.SCHEDULE, count=0)
+        assert await shelf.write(park(keyed(102, 5, lane=Lane.SCHEDULE)), park(far)) is _OK
+        rejected = keyed(103, 0, lane=Lane.ARCHIVING, count=MAX_DELIVERY_COUNT, rejected=True)
+        assert await shelf.write(park(rejected), park(keyed(104, 0, lane=Lane.ARCHIVING))) is _OK
         await shelf.check()
         shelf.asked = await restarted()
         await shelf.check(piece=1)
@@ -135,13 +148,13 @@ class ParkingContract(PersisterAnswers):
     @with_broker
     async def test_parked_elsewhere_and_no_more(self, asked: Asked, restarted: Restarted) -> None:
         shelf = await _begun(asked)
-        old = [parked(100 + number, 1000) for number in range(4)]
+        old = [keyed(100 + number, 1000) for number in range(4)]
         assert await shelf.write(*(park(each) for each in old)) is _OK
-        later = parked(101, 5000, count=2)
+        later = keyed(101, 5000, count=2)
         assert await shelf.write(park(later, old[1].place), unpark(old[2])) is _OK
         await shelf.check()
         same = old[0]._replace(delivery_count=3)
-        letter = parked(103, 0, lane=Lane.ARCHIVING, count=5)
+        letter = keyed(103, 0, lane=Lane.ARCHIVING, count=5)
         assert await shelf.write(park(same, old[0].place), park(letter, old[3].place, later.place._replace(offset=103))) is _OK
         await shelf.check()
         shelf.asked = await restarted()
@@ -176,7 +189,7 @@ class ParkingContract(PersisterAnswers):
     @pytest.mark.parametrize("end", ["initialize", "alter", "delete"])
     async def test_what_begins_anew_shows_nothing_of_old(self, asked: Asked, restarted: Restarted, end: str) -> None:
         shelf = await _begun(asked)
-        assert await shelf.write(*(park(parked(offset, offset)) for offset in range(100, 110))) is _OK
+        assert await shelf.write(*(park(keyed(offset, offset)) for offset in range(100, 110))) is _OK
         if end == "delete":
             assert await asked.delete() is _OK
             assert (await asked.summary()).waiting == 0
@@ -191,7 +204,7 @@ class ParkingContract(PersisterAnswers):
             assert (await asked.read()).code is _OK
         shelf.there = {}
         await shelf.check()
-        assert await shelf.write(park(parked(105, 3))) is _OK
+        assert await shelf.write(park(keyed(105, 3))) is _OK
         await shelf.check()
         shelf.asked = await restarted()
         await shelf.check()
@@ -207,7 +220,7 @@ class ParkingContract(PersisterAnswers):
     async def test_what_begins_anew_may_keep_what_is_parked(self, asked: Asked, restarted: Restarted) -> None:
         """So a load cuts what the log has lost."""
         shelf = await _begun(asked)
-        assert await shelf.write(*(park(parked(offset, offset)) for offset in range(100, 105)), start=105) is _OK
+        assert await shelf.write(*(park(keyed(offset, offset)) for offset in range(100, 105)), start=105) is _OK
         request = InitializeRequest(asked.P, 5, 105, keeps_parked=True)
         for result in await asked.persister.initialize(GROUP, begin_anew(request)):
             assert result.code is _OK
@@ -226,6 +239,7 @@ class ParkingContract(PersisterAnswers):
             park(parked(101, 5, count=MAX_DELIVERY_COUNT + 1)),
             park(parked(101, 5)._replace(leader_epoch=-1)),
             park(parked(101, 5)._replace(lane=7)),  # type: ignore[arg-type]
+            park(parked(101, 5)._replace(key_hash=1 << 64)),
             park(parked(101, 5), Place(Lane.SCHEDULE, 5, 102)),
             park(parked(101, 5), Place(Lane.SCHEDULE, -5, 101)),
             ParkingChange(101, (), parked(102, 5)),
@@ -364,7 +378,7 @@ async def _random_step(rng: random.Random, shelf: Shelf, shelves: Mapping[tuple[
             stale.append(Place(rng.choice(list(Lane)), rng.randrange(9), offset))
         lane = rng.choice(list(Lane))
         due_ms = 0 if lane is Lane.ARCHIVING else rng.randrange(9)
-        new = parked(offset, due_ms, lane=lane, count=rng.randrange(9), rejected=rng.random() < 0.5)
+        new = keyed(offset, due_ms, lane=lane, count=rng.randrange(9), rejected=rng.random() < 0.5)
         changes[offset] = ParkingChange(offset, stale, None if rng.random() < 0.3 else new)
     start = shelf.start + rng.choice((0, 0, 0, 1, 2))
     assert await shelf.write(*changes.values(), start=start) is _OK

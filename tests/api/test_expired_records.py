@@ -158,6 +158,30 @@ class TestExpired:
             await until(lambda: len(letters_of(client)) == 1500)
             assert engine_of(client, key).statistics().expired == 1500
 
+    async def test_dead_letters_that_cannot_be_written_do_not_fill_the_memory(
+        self, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What is past its time is not delivered either, meanwhile."""
+        monkeypatch.setattr(expiry, "AT_ONCE", 10)
+        monkeypatch.setattr(expiry, "DEAD_LETTERS_AT_MOST", 30)
+        async with connect(config=FAST) as client:
+            key = await prepare_dead_letters(client, configs=SETTINGS)
+            await heartbeat(client, "m1", 0)
+            write = client.broker.dead_letters._write
+
+            async def refuse(*arguments: object) -> object:
+                raise OSError("not now")
+
+            client.broker.dead_letters._write = refuse  # type: ignore[method-assign, assignment]
+            await send(client, *[2 * HOUR] * 100, 0)
+            member = Member(client, "m1")
+            assert await take(member, key, 200) == []
+            assert 30 <= parked(client, key) <= 40
+            client.broker.dead_letters._write = write  # type: ignore[method-assign]
+            assert await take(member, key, 10_000) == [(100, 100, 1)]
+            await until(lambda: len(letters_of(client)) == 100)
+            assert offsets_of(letters_of(client)) == list(range(100))
+
     async def test_a_record_that_is_held_does_not_expire(self, connect: Connect, later: list[int]) -> None:
         async with connect(config=FAST) as client:
             key = await prepare(client)

@@ -22,13 +22,14 @@ from kbroker.broker.broker import Broker
 from kbroker.broker.control_parking import ControlParking
 from kbroker.broker.control_persister import ControlRecordsPersister
 from kbroker.errors import ErrorCode, NoSpace
-from kbroker.parked_records import ParkedCount, ParkedKey, ParkedRecord, read_parked_entries
+from kbroker.parked_records import BLOCKS_KEY, BlockedKey, ParkedCount, ParkedKey, ParkedRecord, read_parked_entries
 from kbroker.share.effects import StateBatch
 from kbroker.share.parked import Lane, Parked, ParkingChange
 from kbroker.share.persister import ReadResult, WriteRequest
 from kbroker.storage.data_dir import DataDirectory
 from kbroker.storage.spi import LogId
-from kbroker.testing.parking_contract import Shelf, park, parked, unpark
+from kbroker.testing.parking_contract import Shelf, park, unpark
+from kbroker.testing.parking_contract import keyed as parked
 from kbroker.testing.persister_model import GROUP, LEADER, Asked, R
 from tests.broker.test_parked_cleaner import opened
 
@@ -84,13 +85,17 @@ def in_window(state: ReadResult) -> set[int]:
 
 
 def check_store(broker: Broker) -> None:
-    places, by_offset, counts = set(), set(), []
+    places, by_offset, blocked, counts = set(), set(), set(), []
     for key, value in read_parked_entries(broker.state_store.scan(ParkedKey.namespace)):
         if isinstance(value, ParkedCount):
             counts.append(value.number)
+        elif isinstance(value, BlockedKey):
+            blocked.add(value)
         else:
             (by_offset if key.kind == 1 else places).add(value)
     assert places == by_offset
+    waits = [each for each in by_offset if each.lane == BLOCKS_KEY and each.key_hash is not None]
+    assert blocked == {BlockedKey(each.key_hash, each.offset) for each in waits}
     assert counts == [len(by_offset)]
 
 

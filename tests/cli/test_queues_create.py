@@ -88,8 +88,7 @@ def test_every_option(command: Command, broker: RunningBroker, queue: str) -> No
         "prefetch": ("5", "5"), "delay": ("2s", "2000"), "multiplier": ("1.5", "1.5"), "max-delay": ("1h30m", "5400000"),
         "jitter": ("0", "0.0"), "deliveries": ("3", "3"), "lock-max": ("0", "0"), "assignment": ("simple", "simple"),
         "in-flight-limit": ("span", "span"), "scheduling": ("false", "false"), "ordering": ("key", "key"),
-        "retention": ("unfinished", "unfinished"), "ttl": ("10m", "600000"),
-        "keep-dead-letters": ("forever", "-1"),
+        "retention": ("unfinished", "unfinished"), "ttl": ("10m", "600000"), "keep-dead-letters": ("forever", "-1"),
     }  # fmt: skip
     assert given.keys() == SETTINGS.keys()
     options = [word for name, (text, _) in given.items() for word in (f"--{name}", text)]
@@ -431,7 +430,7 @@ def test_more_partitions_would_break_the_order_of_keys(command: Command, broker:
         answer = command(*refused)
         assert answer.code == REFUSED
         assert answer.err.startswith(f"kbroker: {why}")
-        assert answer.err.endswith("add --force\n")
+        assert answer.err.endswith("add --force then\n")
         assert answer.err.count("\n") == 1
     assert partitions(broker, queue) == 1
     assert command("topics", "alter", queue, "-p", "2", "--force").code == OK

@@ -7,6 +7,8 @@
     resets-counts       delivery counts of parked records are not written
     mixes-generations   a group that is made anew has the parked records of the one that was deleted
     keeps-lost          parked records below the log's start stay
+    forgets-keys        each record of a key goes at once
+    frees-parked-keys   a record that is parked for its redelivery frees its key
 
 `install` breaks the broker of this process.
 """
@@ -22,9 +24,10 @@ from typing import Any
 from kbroker.broker import share_loading
 from kbroker.broker.parked_cleaner import ParkedCleaner
 from kbroker.coordinator import parked_state
+from kbroker.share.key_order import KeyOrder
 from kbroker.share.parked import Parked, ParkingChange
 from kbroker.share.parked_memory import Code, ParkedMemory
-from kbroker.share.parking import Parking
+from kbroker.share.parking import Parking, ParkingWrite
 from kbroker.share.persister import ReadResult
 
 
@@ -115,6 +118,25 @@ def _keeps_lost() -> None:
     share_loading._drop_parked = keep
 
 
+def _forgets_keys() -> None:
+    KeyOrder.admit = lambda *_: True  # type: ignore[method-assign]
+
+
+def _frees_parked_keys() -> None:
+    park_keys = Parking._park_keys
+
+    def end(self: Parking, order: KeyOrder, write: ParkingWrite) -> None:
+        park_keys(self, order, write)
+        for parked, _ in write.new:
+            order.end(parked.offset)
+
+    Parking._park_keys = end  # type: ignore[method-assign]
+
+
+ORDER_FAULTS: Mapping[str, Callable[[], None]] = {
+    "forgets-keys": _forgets_keys,
+    "frees-parked-keys": _frees_parked_keys,
+}
 FAULTS: Mapping[str, Callable[[], None]] = {
     "loses-parked": _loses_parked,
     "keeps-accepted": _keeps_accepted,
@@ -123,6 +145,7 @@ FAULTS: Mapping[str, Callable[[], None]] = {
     "resets-counts": _resets_counts,
     "mixes-generations": _mixes_generations,
     "keeps-lost": _keeps_lost,
+    **ORDER_FAULTS,
 }
 
 

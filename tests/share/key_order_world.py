@@ -147,10 +147,10 @@ class OrderedWorld(World):
 
     def _check_turn(self, offset: int) -> None:
         key, is_scheduled = self.keys[offset], self.jobs[offset].scheduled_ms > 0
-        if key is None or offset in self.excepted:
+        if key is None or offset in self.excepted or self.jobs[offset].came_back:
             return
         for other, job in self.jobs.items():
-            if other == offset or self.keys[other] != key or self._is_over(other, job) or other in self.excepted:
+            if other == offset or self.keys[other] != key or self._is_over(other, job) or other in self.excepted or job.came_back:
                 continue
             assert job.member not in _HELD, f"{offset} although {job.member} has {other} of its key"
             assert other not in self.begun, f"{offset} although {other} of its key comes back"
@@ -167,7 +167,7 @@ class OrderedWorld(World):
         if self.switches and self.rnd.random() < 0.5:
             self.settings = self.sp.settings = replace(self.settings, ordered=not self.settings.ordered)
             self.scanning = self.asking = None
-            self.excepted = {each for each in self.begun if self.jobs[each].expired or not self._is_over(each, self.jobs[each])}
+            self.excepted = set(self.begun)
         self._keep_order()
 
     def check(self) -> None:
@@ -178,14 +178,20 @@ class OrderedWorld(World):
         self.behind_most = max(self.behind_most, order.waiting)
         self.stops = max(self.stops, self.sp.statistics().look_ahead_stops)
         scheduled = sum(job.scheduled_ms > 0 for job in self.jobs.values())
-        assert order.waiting <= self.look_ahead + scheduled + self.was_there + self.expired_ever  # some came back
+        returned = self.expired_ever + len(self.excepted)
+        assert order.waiting <= self.look_ahead + scheduled + self.was_there + returned
         codes = self.sp._window.states[self.sp.start_offset - self.sp._window.base :]
         parked = sum(entry.code.name == "BEHIND" and entry.offset not in order.asked for entry in self.parking.entries.values())
-        assert order.waiting == codes.count(BEHIND) + parked
+        in_window = sum(code == BEHIND for offset, code in enumerate(codes, self.sp.start_offset) if offset not in order.asked)
+        assert order.waiting == in_window + parked
         assert not order.freed
         for key in order._keys.values():
             assert key.active
         assert set(order._keys) <= {key for key in self.keys.values() if key is not None}
+
+    def most_in_memory(self) -> int:
+        """Those that are behind others, up to the bound, come beside what is due next."""
+        return super().most_in_memory() + sum(entry.code.name == "BEHIND" for entry in self.parking.entries.values())
 
     def drain(self) -> None:
         super().drain()

@@ -19,6 +19,7 @@ from kbroker.share.effects import AckBatch, AcquiredRange, Persist, ShareSetting
 from kbroker.share.held import HeldRecords
 from kbroker.share.parked import Lane, Parked, Place
 from kbroker.share.parking import Parking
+from kbroker.share.record_state import HOLE
 from kbroker.share.redelivery import Redelivery
 from kbroker.share.share_partition import AcquireMode, SharePartition
 from kbroker.share.state_batches import combine
@@ -81,7 +82,8 @@ class Store:
 @dataclass
 class Job:
     """What the checker knows of a record: `count` of its last delivery, who has it and until when, from when on it may be delivered again
-    (in this life). `done`: an accept was confirmed. `given_up`: a dead letter is owed. `expired`: it is not delivered in this life."""
+    (in this life). `done`: an accept was confirmed. `given_up`: a dead letter is owed. `expired`: it is not delivered in this life;
+    `came_back`: that was not saved."""
 
     count: int = 0
     least_count: int = 0
@@ -92,6 +94,7 @@ class Job:
     given_up: bool = False
     gone: bool = False
     expired: bool = False
+    came_back: bool = False
     scheduled_ms: int = 0
     """On the wall clock."""
 
@@ -261,6 +264,7 @@ class World:
             else:
                 batches.append(AckBatch(offset, offset, (ack_type,)))
         strange = [offset for offset in types if self.jobs[offset].member != member and not self.jobs[offset].gone]
+        holes = {offset for offset in strange if self._is_hole(offset)}  # skipped between others, as in Kafka
         try:
             persist = self.sp.acknowledge(member, batches, now_ms=self.now_ms)
         except KafkaError as error:
@@ -270,7 +274,7 @@ class World:
         if refused is not ErrorCode.none:
             assert strange, "a member may acknowledge what it holds"
             return
-        assert not strange, "nobody is told that a record is done with that somebody else has, or gets"
+        assert set(strange) <= holes, "nobody is told that a record is done with that somebody else has, or gets"
         said = {}
         for offset, ack_type in types.items():
             job = self.jobs[offset]
@@ -284,6 +288,10 @@ class World:
                 if ack_type == RELEASE:
                     self._waits(job)
         self._began(persist, said, member)
+
+    def _is_hole(self, offset: int) -> bool:
+        window = self.sp._window
+        return window.start_offset <= offset <= window.end_offset and window.has((HOLE,), offset, offset)
 
     def give_up(self) -> None:
         """Records are past their time: those that nobody has, and that do not wait, are not delivered any more."""
@@ -438,7 +446,7 @@ class World:
                 if job.gone:
                     job.member = None
                 elif ack_type == _EXPIRED:
-                    job.expired = False
+                    job.expired, job.came_back = False, True
                 elif job.deadline_ms > self.now_ms:
                     job.member, job.due_ms = holder, 0
                 else:
@@ -547,7 +555,10 @@ class World:
             if holder is not None:
                 counted[holder] = counted.get(holder, 0) + len(said)
         assert self.held.counts() == counted
-        assert len(self.parking.entries) <= 2 * 5 + 30 + sum(len(write[1]) for write in self.writes) + 8
+        assert len(self.parking.entries) <= self.most_in_memory()
+
+    def most_in_memory(self) -> int:
+        return 2 * 5 + 30 + sum(len(write[1]) for write in self.writes) + 8 + self.expired_ever
 
     def _check_store(self) -> None:
         """With nothing under way."""
