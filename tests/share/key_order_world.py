@@ -43,8 +43,9 @@ class OrderedWorld(World):
         self._keep_order()
 
     def _keep_order(self) -> None:
+        before = self.sp.key_order
         self.sp.keep_order()
-        if self.sp.key_order is not None:
+        if self.sp.key_order is not None and self.sp.key_order is not before:
             self.sp.key_order._look_ahead = self.look_ahead
             self.was_there = max(0, self.sp.key_order.learn_to + 21 - self.sp.key_order.learn_from)
 
@@ -183,6 +184,8 @@ class OrderedWorld(World):
         in_window = sum(code == BEHIND for offset, code in enumerate(codes, self.sp.start_offset) if offset not in order.asked)
         assert order.waiting == in_window + parked
         assert not order.freed
+        columns = zip(codes, self.sp._window.counts[-len(codes) :] if codes else (), strict=True)
+        assert self.sp._window.undelivered == sum(code == 0 and not count for code, count in columns)
         for key in order._keys.values():
             assert key.active
         assert set(order._keys) <= {key for key in self.keys.values() if key is not None}
