@@ -100,7 +100,7 @@ class InFlightWindow:
     highest_count: int
     """No delivery count is above this one."""
     undelivered: int
-    """How many offsets are AVAILABLE, or BEHIND, with a count of 0."""
+    """How many offsets are AVAILABLE with a count of 0."""
 
     def __init__(self, start_offset: int) -> None:
         self.states = bytearray()
@@ -125,12 +125,12 @@ class InFlightWindow:
     @property
     def undecided(self) -> int:
         """Of these, those that members have, or have had: acquired, waiting, given back, or becoming dead letters. What is or becomes
-        final is not counted, nor are holes, nor what was read with others and delivered to nobody yet."""
+        final is not counted, nor are holes, nor what was read with others and delivered to nobody yet, nor what is BEHIND."""
         if not self.states:
             return 0
         states, head = self.states, self.start_offset - self.base
         size = self.end_offset - self.start_offset + 1 - self.complete - self.undelivered
-        for code in (CONTROL, HOLE):
+        for code in (CONTROL, HOLE, BEHIND):
             if states.find(code, head) >= 0:
                 size -= states.count(code, head)
         return size
@@ -541,7 +541,7 @@ class InFlightWindow:
         if not self.undelivered:
             return 0
         columns = zip(self.states[first - self.base : last + 1 - self.base], self.counts_of(first, last), strict=True)
-        return sum(code in (AVAILABLE, BEHIND) and not count for code, count in columns)
+        return sum(code == AVAILABLE and not count for code, count in columns)
 
     def _start_at(self, offset: int) -> None:
         self.start_offset = offset

@@ -48,6 +48,10 @@ def begin(window: InFlightWindow) -> KeyOrder:
 
 def end(window: InFlightWindow) -> None:
     """Nothing is behind anything any more."""
+    first = window.start_offset - window.base
+    window.undelivered += sum(
+        code == BEHIND and not count for code, count in zip(window.states[first:], window.counts[first:], strict=True)
+    )
     window.states[:] = window.states.translate(_TO_AVAILABLE)
     window.available_from = window.start_offset
 
@@ -111,8 +115,14 @@ def admit(window: InFlightWindow, order: KeyOrder, offset: int) -> bool:
     """It is AVAILABLE. Whether it stays so."""
     if order.admit(offset):
         return True
-    window.states[offset - window.base] = BEHIND
+    _put_behind(window, offset)
     return False
+
+
+def _put_behind(window: InFlightWindow, offset: int) -> None:
+    i = offset - window.base
+    window.states[i] = BEHIND
+    window.undelivered -= not window.counts[i]
 
 
 def admit_due(window: InFlightWindow, order: KeyOrder, offset: int, *, knows_all: bool) -> bool:
@@ -122,7 +132,7 @@ def admit_due(window: InFlightWindow, order: KeyOrder, offset: int, *, knows_all
     if knows_all or key_hash is None or order.is_active(offset):
         return admit(window, order, offset)
     order.asked[offset] = key_hash
-    window.states[offset - window.base] = BEHIND
+    _put_behind(window, offset)
     return False
 
 
@@ -137,7 +147,9 @@ def go(window: InFlightWindow, offset: int) -> bool:
     """It was behind another record, and is not any more. False: it is not in the window."""
     if _code(window, offset) != BEHIND:
         return False
-    window.states[offset - window.base] = AVAILABLE
+    i = offset - window.base
+    window.states[i] = AVAILABLE
+    window.undelivered += not window.counts[i]
     window.available_from = min(window.available_from, offset)
     return True
 

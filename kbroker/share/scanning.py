@@ -28,10 +28,9 @@ _ENOUGH = 20_000
 """So many that nobody has had yet: members have enough to do."""
 
 
-def scan_from(window: InFlightWindow, behind: int = 0) -> int | None:
-    """The first offset that nobody has looked at. None: there is no need to go on now. `behind`: so many of what nobody has had yet
-    cannot be delivered now."""
-    if window.undelivered - behind >= _ENOUGH:
+def scan_from(window: InFlightWindow) -> int | None:
+    """The first offset that nobody has looked at. None: there is no need to go on now."""
+    if window.undelivered >= _ENOUGH:
         return None
     if window.gap_open:
         hole = window.states.find(HOLE, max(window.gap_start, window.start_offset) - window.base)

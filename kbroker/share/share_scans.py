@@ -29,7 +29,7 @@ class SharePartitionScans(SharePartitionWrites):
                 return offset
             if not order.room():
                 return None
-        offset = scanning.scan_from(window, 0 if order is None else order.waiting)
+        offset = scanning.scan_from(window)
         is_full = not settings.limits_undecided and window.in_flight >= settings.max_record_locks
         return None if offset is None or (is_full and offset >= window.unread_from) else offset
 

@@ -185,6 +185,8 @@ class OrderedWorld(World):
         in_window = sum(code == BEHIND for offset, code in enumerate(codes, self.sp.start_offset) if offset not in order.asked)
         assert order.waiting == in_window + parked
         assert not order.freed
+        columns = zip(codes, self.sp._window.counts[-len(codes) :] if codes else (), strict=True)
+        assert self.sp._window.undelivered == sum(code == 0 and not count for code, count in columns)
         for key in order._keys.values():
             assert key.active
         assert set(order._keys) <= {key for key in self.keys.values() if key is not None}
