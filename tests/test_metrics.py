@@ -23,11 +23,11 @@ from kbroker.metrics_export import share_numbers
 from kbroker.metrics_export.scrape import Scrape, Turns
 from kbroker.metrics_export.table import METRICS
 from kbroker.records import Record, build_batch
-from kbroker.share.key_order import KeyOrder
 from tests.api import dead_letter_queues as queues
 from tests.api.conftest import Client
 from tests.api.share_consumers import ACCEPT, FAST, GAP, GROUP, REJECT, RELEASE, RENEW, Member, acquired, initialize, prepare, set_up_group
 from tests.checks.metrics_doc import METRICS_DOC, render
+from tests.keyed_jobs import jobs_of_one_key
 from tests.metrics_world import Samples, World, blocked, opened, parse, refusing, scrape_text, total
 from tests.odd_batches import odd_batch
 
@@ -216,23 +216,6 @@ async def jobs_that_wait(world: World) -> None:
     assert acquired(await member.fetch(wait_ms=10_000)) == [(0, 0, 2)]
     assert (await world.scrape())["kbroker_share_partition_delayed_deliveries_total"][labels] == 1
     await member.fetch(acks={key: [(0, 0, [ACCEPT])]}, epoch=-1)
-
-
-async def jobs_of_one_key(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five of them, and no more than two may wait for another one."""
-    monkeypatch.setattr(KeyOrder.__init__, "__kwdefaults__", {"look_ahead": 2})
-    topic = await world.client.create_topic("keyed")
-    await world.client.append_raw("keyed", build_batch([Record(0, 1, b"k", b"x", ())] * 5))
-    await set_up_group(world.client, {"share.auto.offset.reset": "earliest", "kbroker.queue.ordering": "key"}, "keyed")
-    await initialize(world.client, topic.topic_id, 1, "keyed")
-    member = Member(world.client.another(1005), "L3", "keyed")
-    assert acquired(await member.fetch([(topic.topic_id, 0)], wait_ms=5000)) == [(0, 0, 1)]
-    await world.until("kbroker_share_partition_look_ahead_stops_total")
-    labels = (("group", "keyed"), ("partition", "0"), ("topic", "keyed"))
-    samples = await world.scrape()
-    assert samples["kbroker_share_partition_behind_keys"][labels] == 2
-    assert samples["kbroker_share_partition_records"][(*labels[:2], ("state", "waiting"), labels[2])] == 2
-    await member.fetch(epoch=-1)
 
 
 async def parts_of_compressed_batches(world: World) -> None:
