@@ -6,13 +6,16 @@
     0          -                        how many are parked (8)
     1          offset (8)               lane (1), due (8), delivery count (2), leader epoch (4)
     2, 3, 4    due (8), offset (8)      delivery count (2), leader epoch (4)
+    5          offset (8)               the record: a batch of format v2, plain, that holds nothing else
 
 A parked record has two keys, written together: kind 1, by its offset, and that of its lane, by due
 time. Each has all of it, so that neither order needs a look into the other. Kind 0 counts them.
+One that is `kept` has kind 5 as well: it can be delivered when the log has it no more.
 
 The generation is the one in the share-partition's snapshot (coordinator_records.ShareSnapshot). What
-lies under another one belongs to nobody, and is removed. Flags: bit 0 is `rejected`. A later format
-sets another bit for each member that it adds behind these: a reader that does not know it refuses.
+lies under another one belongs to nobody, and is removed. Flags: bit 0 is `rejected`, bit 2 `kept`. A
+later format sets another bit for each member that it adds behind these: a reader that does not know
+it refuses.
 
 This module must not know what a lane means, nor where a store keeps these.
 """
@@ -31,6 +34,7 @@ NO_GENERATION: Final = 0
 COUNTER: Final = 0
 BY_OFFSET: Final = 1
 LANES: Final = (2, 3, 4)
+KEPT_RECORD: Final = 5
 
 _LOG = struct.Struct(">16si")
 _GENERATION = struct.Struct(">q")
@@ -40,6 +44,7 @@ _COUNT = struct.Struct(">Bq")
 _BY_OFFSET_VALUE = struct.Struct(">BBqhi")
 _PLACE_VALUE = struct.Struct(">Bhi")
 _REJECTED: Final = 1
+_KEPT: Final = 4
 
 
 class ParkedCount(NamedTuple):
@@ -51,8 +56,17 @@ class ParkedCount(NamedTuple):
         return _COUNT.pack(0, self.number)
 
 
+class KeptRecord(NamedTuple):
+    """A record that outlives the log's start. `batch`: a record batch of format v2 that holds it alone, plain, at its offset."""
+
+    batch: bytes
+
+    def encode(self) -> bytes:
+        return b"\0" + self.batch
+
+
 class ParkedRecord(NamedTuple):
-    """What both keys of a parked record say. `due_ms`: since 1970."""
+    """What both keys of a parked record say. `due_ms`: since 1970. `kept`: it has a KeptRecord."""
 
     offset: int
     lane: int
@@ -60,14 +74,19 @@ class ParkedRecord(NamedTuple):
     delivery_count: int
     leader_epoch: int
     rejected: bool
+    kept: bool = False
+
+    @property
+    def _flags(self) -> int:
+        return (_REJECTED if self.rejected else 0) | (_KEPT if self.kept else 0)
 
     def encode(self) -> bytes:
         """As the value of its kind 1."""
-        return _BY_OFFSET_VALUE.pack(self.rejected, self.lane, self.due_ms, self.delivery_count, self.leader_epoch)
+        return _BY_OFFSET_VALUE.pack(self._flags, self.lane, self.due_ms, self.delivery_count, self.leader_epoch)
 
     def encode_place(self) -> bytes:
         """As the value in its lane."""
-        return _PLACE_VALUE.pack(self.rejected, self.delivery_count, self.leader_epoch)
+        return _PLACE_VALUE.pack(self._flags, self.delivery_count, self.leader_epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +106,8 @@ class ParkedKey:
         prefix = generation_prefix(parked_prefix(self.group_id, self.topic_id, self.partition), self.generation)
         if self.kind == COUNTER:
             return counter_key(prefix)
+        if self.kind == KEPT_RECORD:
+            return kept_key(prefix, self.offset)
         return by_offset_key(prefix, self.offset) if self.kind == BY_OFFSET else place_key(prefix, self.kind, self.due_ms, self.offset)
 
     @classmethod
@@ -97,7 +118,7 @@ class ParkedKey:
         (generation,) = _GENERATION.unpack_from(body, end)
         rest = body[end + _GENERATION.size :]
         name = UUID(bytes=topic_id), partition, group_id, generation, rest[0]
-        if rest[0] == BY_OFFSET:
+        if rest[0] in (BY_OFFSET, KEPT_RECORD):
             return cls(*name, offset=_BY_OFFSET_KEY.unpack(rest)[1])
         if rest[0] in LANES:
             _, due_ms, offset = _PLACE_KEY.unpack(rest)
@@ -108,9 +129,11 @@ class ParkedKey:
             raise IndexError("bytes are left over")
         return cls(*name)
 
-    def decode_value(self, value: bytes) -> ParkedCount | ParkedRecord:
+    def decode_value(self, value: bytes) -> ParkedCount | ParkedRecord | KeptRecord:
         if self.kind == COUNTER:
             return ParkedCount(decode_count(value))
+        if self.kind == KEPT_RECORD:
+            return kept_record(value)
         if self.kind == BY_OFFSET:
             return record_by_offset(self.offset, value)
         return record_in_lane(self.kind, self.due_ms, self.offset, value)
@@ -157,12 +180,16 @@ def generation_prefix(prefix: bytes, generation: int) -> bytes:
 
 
 def counter_key(prefix: bytes) -> bytes:
-    """This and the next two: `prefix` is a `generation_prefix`."""
+    """This and the next three: `prefix` is a `generation_prefix`."""
     return prefix + b"\0"
 
 
 def by_offset_key(prefix: bytes, offset: int) -> bytes:
     return prefix + _BY_OFFSET_KEY.pack(BY_OFFSET, offset)
+
+
+def kept_key(prefix: bytes, offset: int) -> bytes:
+    return prefix + _BY_OFFSET_KEY.pack(KEPT_RECORD, offset)
 
 
 def place_key(prefix: bytes, lane: int, due_ms: int, offset: int) -> bytes:
@@ -175,7 +202,7 @@ def end_of(prefix: bytes) -> bytes:
     return stem[:-1] + bytes((stem[-1] + 1,))
 
 
-def read_parked_entries(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[ParkedKey, ParkedCount | ParkedRecord]]:
+def read_parked_entries(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[ParkedKey, ParkedCount | ParkedRecord | KeptRecord]]:
     """Decode what a scan of them gave, leaving out kinds that only a later format knows. Raises ValueError."""
     for key, value in entries:
         try:
@@ -190,7 +217,7 @@ def read_parked_entries(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[tupl
 
 
 def decode_count(value: bytes) -> int:
-    """Raises ValueError, as the next two do."""
+    """Raises ValueError, as the next three do."""
     flags, count = _unpack(_COUNT, value)
     if flags or count < 0:
         raise ValueError(f"not a number of parked records: {value.hex()}")
@@ -201,12 +228,23 @@ def record_by_offset(offset: int, value: bytes) -> ParkedRecord:
     flags, lane, due_ms, delivery_count, leader_epoch = _unpack(_BY_OFFSET_VALUE, value)
     if lane not in LANES:
         raise ValueError(f"a parked record in a lane that is not known: {value.hex()}")
-    return ParkedRecord(offset, lane, due_ms, delivery_count, leader_epoch, _is_rejected(flags, value))
+    return ParkedRecord(offset, lane, due_ms, delivery_count, leader_epoch, *_known(flags, value))
 
 
 def record_in_lane(lane: int, due_ms: int, offset: int, value: bytes) -> ParkedRecord:
     flags, delivery_count, leader_epoch = _unpack(_PLACE_VALUE, value)
-    return ParkedRecord(offset, lane, due_ms, delivery_count, leader_epoch, _is_rejected(flags, value))
+    return ParkedRecord(offset, lane, due_ms, delivery_count, leader_epoch, *_known(flags, value))
+
+
+def kept_record(value: bytes) -> KeptRecord:
+    if len(value) < 2 or value[0]:
+        raise ValueError(f"not a record that waits, or of a later version: {value[:16].hex()}")
+    return KeptRecord(value[1:])
+
+
+def is_kept(value: bytes) -> bool:
+    """Of a value of kind 1 or of a lane."""
+    return bool(value[0] & _KEPT)
 
 
 def place_of_key(key: bytes) -> tuple[int, int]:
@@ -216,7 +254,7 @@ def place_of_key(key: bytes) -> tuple[int, int]:
 
 
 def offset_of_key(key: bytes) -> int:
-    """Of a key of kind 1."""
+    """Of a key of kind 1 or 5."""
     return int.from_bytes(key[-8:], "big")
 
 
@@ -227,7 +265,8 @@ def _unpack(form: struct.Struct, value: bytes) -> tuple[int, ...]:
         raise ValueError(f"not the value of a parked record, or of a later version: {value.hex()}") from error
 
 
-def _is_rejected(flags: int, value: bytes) -> bool:
-    if flags & ~_REJECTED:
+def _known(flags: int, value: bytes) -> tuple[bool, bool]:
+    """Whether it is rejected, and kept."""
+    if flags & ~(_REJECTED | _KEPT):
         raise ValueError(f"a parked record of a later version: {value.hex()}")
-    return bool(flags)
+    return bool(flags & _REJECTED), bool(flags & _KEPT)

@@ -39,7 +39,8 @@ class Place(NamedTuple):
 class Parked(NamedTuple):
     """A parked record as it is stored. `due_ms`: since 1970. `delivery_count`: deliveries that are over.
     `rejected`: of the lane ARCHIVING, the cause; else the delivery limit was reached. `leader_epoch`:
-    of the broker life that parked it, which tells whether a power cut took the record from the log."""
+    of the broker life that parked it, which tells whether a power cut took the record from the log.
+    `kept`: the record itself lies beside it, and the log may go."""
 
     offset: int
     lane: Lane
@@ -47,6 +48,7 @@ class Parked(NamedTuple):
     delivery_count: int
     leader_epoch: int
     rejected: bool = False
+    kept: bool = False
 
     @property
     def place(self) -> Place:
@@ -55,8 +57,10 @@ class Parked(NamedTuple):
 
 class ParkingChange(NamedTuple):
     """A record is parked, parked elsewhere, or (`parked` None) parked no more. `stale`: the places where
-    it may stand in the store, which are removed if they are not its place now."""
+    it may stand in the store, which are removed if they are not its place now. `record`: what is kept of
+    it from now on, as a batch of its own; b"": nothing any more; None: as before."""
 
     offset: int
     stale: Sequence[Place]
     parked: Parked | None
+    record: bytes | None = None

@@ -11,17 +11,19 @@ that is lost.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from random import Random
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.share.effects import AckBatch, AcquiredRange, Persist, ShareSettings, StateBatch
+from kbroker.share.effects import AckBatch, AcquiredRange, Persist, ShareSettings
 from kbroker.share.held import HeldRecords
-from kbroker.share.parked import Lane, Parked, Place
+from kbroker.share.parked import Lane, Parked
+from kbroker.share.parked_keeping import Look
+from kbroker.share.parked_memory import NOWHERE
 from kbroker.share.parking import Parking
 from kbroker.share.redelivery import Redelivery
 from kbroker.share.share_partition import AcquireMode, SharePartition
-from kbroker.share.state_batches import combine
+from tests.share.parked_store import READ_AT_ONCE, Store, record_of
 from tests.share.queue_driver import ACCEPT, GAP, REJECT, RELEASE, RENEW
 
 MEMBERS = ("a", "b", "c")
@@ -29,51 +31,6 @@ LOCK_MS = 100
 PARK_FROM_MS = 50
 LIFE_AHEAD_MS = 1_000_000
 """How far the broker's time since 1970 is ahead of the engine's clock."""
-READ_AT_ONCE = 3
-_FINAL = (2, 4)
-
-
-@dataclass
-class Store:
-    """What is on disk."""
-
-    start: int
-    batches: tuple[StateBatch, ...] = ()
-    places: dict[Place, Parked] = field(default_factory=dict)
-    offsets: dict[int, Place] = field(default_factory=dict)
-    waiting: int = 0
-
-    def keep_parked(self, persist: Persist) -> None:
-        for offset, stale, parked in persist.parking:
-            for place in stale:
-                assert place.offset == offset
-                self.places.pop(place, None)
-            if parked is None:
-                self.offsets.pop(offset, None)
-            else:
-                assert parked.offset == offset
-                self.places[parked.place] = parked
-                self.offsets[offset] = parked.place
-        if persist.parking:
-            self.waiting = persist.waiting
-
-    def keep_state(self, persist: Persist) -> None:
-        self.start = max(self.start, persist.start_offset)
-        self.batches = combine(self.batches, persist.batches, self.start)
-
-    def is_final(self, offset: int) -> bool:
-        return offset < self.start or any(b.first_offset <= offset <= b.last_offset and b.state in _FINAL for b in self.batches)
-
-    def load(self) -> None:
-        """What a persister of two stores does: a parked record counts only once its place in the window is final."""
-        for offset, place in list(self.offsets.items()):
-            if not self.is_final(offset):
-                del self.offsets[offset], self.places[place]
-        self.waiting = len(self.offsets)
-
-    def read(self, lane: Lane, after: tuple[int, int]) -> list[Parked]:
-        found = [parked for place, parked in self.places.items() if place.lane == lane and (place.due_ms, place.offset) > after]
-        return sorted(found, key=lambda parked: parked.place)[:READ_AT_ONCE]
 
 
 @dataclass
@@ -89,6 +46,12 @@ class Job:
     done: bool = False
     given_up: bool = False
     gone: bool = False
+    may_be_kept: bool = False
+    """`gone`, unless the write under way then has kept it."""
+    may_be_over: bool = False
+    """A write that ends it has failed, as far as anybody was told."""
+    was_moved: bool = False
+    """Parked as a record that somebody had: its schedule counts no more."""
     scheduled_ms: int = 0
     """On the wall clock."""
 
@@ -118,7 +81,9 @@ class World:
         self.writes: list[tuple[Persist, dict[int, int], str | None]] = []
         self.dead_letters: dict[int, int] = {}
         self.reads: list[tuple[Lane, list[Parked] | None, tuple[int, int]]] = []
-        self.parked_ever = self.parked_delivered = 0
+        self.sweeps: list[tuple[list[Parked], Look]] = []
+        self.keeping: tuple[list[Parked], Look] | None = None
+        self.parked_ever = self.parked_delivered = self.moved_ever = self.kept_delivered = 0
         self.append()
         self._load()
 
@@ -126,7 +91,9 @@ class World:
         if self.two_stores:
             self.store.load()
         assert self.store.waiting == len(self.store.offsets) == len(self.store.places)
-        self.writes, self.reads = [], []
+        self.writes, self.reads, self.sweeps, self.keeping = [], [], [], None
+        for offset, job in self.jobs.items():
+            job.gone = job.gone and not self.store.keeps(offset)  # A write that failed may have kept it.
         self.sp = SharePartition.load(
             self.settings, start_offset=self.store.start, state_batches=self.store.batches, state_epoch=0, leader_epoch=self.life
         )
@@ -134,6 +101,7 @@ class World:
         for order in self.parking._orders.values():
             if order.lane is not Lane.ARCHIVING:
                 order.few, order.many = 2, 5
+        self.parking.kept_from = min((offset for offset in self.store.offsets if self.store.keeps(offset)), default=NOWHERE)
         self.sp.parking = self.parking
         self.held = HeldRecords()
         self.sp.count_held(self.held)
@@ -200,25 +168,40 @@ class World:
     def fetch_parked(self, member: str | None = None) -> None:
         self._move_log_start()
         member = member or self.rnd.choice(MEMBERS)
+        self._drop_lost()
         turn = self.parking.in_turn(self.rnd.choice((1, 2, 5)))
         ready = self.sp.parked_ready
         ranges = self.sp.acquire_parked(member, turn, now_ms=self.now_ms)
         assert bool(ranges) == (bool(turn) and ready > 0)
         assert not ranges or ranges[0].first_offset <= turn[0] or len(turn) > 1
         self.parked_delivered += sum(last - first + 1 for first, last, _ in ranges)
+        for first, last, _ in ranges:
+            for offset in range(first, min(last + 1, self.log_start)):
+                assert self.store.keeps(offset), f"{offset} is in the log no more"
+                assert self.store.records[offset] == record_of(offset)
+                self.kept_delivered += 1
         self._delivered(member, ranges)
+
+    def _drop_lost(self) -> None:
+        """What was accepted by a write that failed may be kept no more, although the member was told otherwise."""
+        lost = [each for each in self.parking._ready if each < self.log_start and each not in self.store.records]
+        for offset in lost:
+            assert self.jobs[offset].may_be_over, f"{offset} is kept nowhere"
+            self.jobs[offset].gone = True
+        self._began(self.sp.parked_lost(lost), {}, None)
 
     def _delivered(self, member: str, ranges: list[AcquiredRange]) -> None:
         for first, last, count in ranges:
             for offset in range(first, last + 1):
                 job = self.jobs[offset]
                 assert not job.done, f"{offset} again after a confirmed accept"
-                assert not job.gone, f"{offset} is below the log's start"
+                assert not job.gone or job.may_be_kept, f"{offset} is below the log's start"
+                job.gone = False
                 assert not job.given_up, f"{offset} is a dead letter"
                 assert job.member is None, f"{offset} is held by {job.member}"
                 assert job.due_ms <= self.now_ms, f"{offset} before its time"
                 assert count <= self.settings.delivery_count_limit
-                assert count > 1 or self._was_due(job), f"{offset} before it is due"
+                assert count > 1 or job.was_moved or self._was_due(job), f"{offset} before it is due"
                 assert job.least_count < count <= job.count + 1, f"{offset}: delivery {count} after {job.count}"
                 job.count = job.least_count = count
                 job.member, job.deadline_ms = member, self.now_ms + LOCK_MS
@@ -242,7 +225,10 @@ class World:
                 batches[-1] = AckBatch(before.first_offset, offset, (*before.types, ack_type))
             else:
                 batches.append(AckBatch(offset, offset, (ack_type,)))
-        strange = [offset for offset in types if self.jobs[offset].member != member and not self.jobs[offset].gone]
+        others = [offset for offset in types if self.jobs[offset].member != member]
+        strange = [
+            each for each in others if not self.jobs[each].gone and (each >= self.log_start or self.store.keeps(each))
+        ]
         try:
             persist = self.sp.acknowledge(member, batches, now_ms=self.now_ms)
         except KafkaError as error:
@@ -250,7 +236,9 @@ class World:
         else:
             refused = ErrorCode.none
         if refused is not ErrorCode.none:
-            assert strange, "a member may acknowledge what it holds"
+            assert others, "a member may acknowledge what it holds"
+            is_known = any(self.jobs[each].may_be_kept for each in others) or max(others) >= self.parking.kept_from
+            assert strange or is_known, "what is below the log's start is skipped"
             return
         assert not strange, "nobody is told that a record is done with that somebody else has, or gets"
         said = {}
@@ -316,7 +304,7 @@ class World:
                 continue
             job.member = None
             self._waits(job)
-        assert prolonged == 0
+        assert 0 <= prolonged <= sum(job.may_be_kept for job in self.jobs.values())
         self._began(persist, {}, None)
         self.sp.end_waits(self.now_ms, self.wall_ms)
 
@@ -337,25 +325,82 @@ class World:
         return held + [(entry.offset, str(entry.member_id)) for entry in self.parking.entries.values() if entry.code.name == "HELD"]
 
     def trim(self) -> None:
+        """Retention takes what nobody has kept."""
         if self.rnd.random() < 0.3:
             self.log_start = self.rnd.randint(self.log_start, min(self.log_start + 6, self.log_end))
+
+    def purge(self) -> None:
+        """Somebody deletes records."""
+        if self.rnd.random() < 0.2:
+            self.trim()
+            self._move_log_start()
+            self._began(self.sp.purge_parked(self.log_start), {}, None)
+            for offset in range(self.log_start):
+                self.jobs[offset].gone, self.jobs[offset].member = True, None
+
+    def retain(self) -> None:
+        """The log's start moves up to what is saved as unfinished, and is not kept."""
+        while self.log_start < self.log_end and self.store.is_final(self.log_start):
+            if self.log_start in self.store.offsets and not self.store.keeps(self.log_start):
+                break
+            self.log_start += 1
+        if self.rnd.random() < 0.5:
+            self._move_log_start()
+
+    def leave(self) -> None:
+        """Records of the window are parked and kept; some of them have changed since that was decided."""
+        end_offset = self.rnd.randint(self.log_start, self.log_end)
+        found, stuck_at = self.sp.leavers(end_offset, self.rnd.choice((1, 4, 40)))
+        assert stuck_at <= end_offset
+        assert all(offset < stuck_at for offset in found)
+        offsets = {offset for offset in (*found, self.rnd.randrange(self.log_end)) if offset >= self.log_start}
+        before = self.parking.waiting
+        persist = self.sp.leave_log({offset: record_of(offset) for offset in sorted(offsets)}, now_ms=self.now_ms)
+        assert (persist is None) == (self.parking.waiting == before)
+        assert self.parking.waiting - before >= len(offsets.intersection(found))
+        self.moved_ever += self.parking.waiting - before
+        for offset in offsets.intersection(self.parking.entries):
+            self.jobs[offset].was_moved = True
+        self._began(persist, {}, None)
+
+    def keep(self) -> None:
+        """Begin to keep parked records, or end that: the store was read in between."""
+        if self.keeping is None:
+            look = self.sp.begin_look()
+            self.keeping = [self.store.places[place] for place in self.store.offsets.values()], look
+        else:
+            found, look = self.keeping
+            found = [each for each in found if each.offset >= self.log_start and self.rnd.random() < 0.7]
+            self._began(self.sp.keep_parked(found, {each.offset: record_of(each.offset) for each in found}, look), {}, None)
+            self.parking.end_look(look)
+            self.keeping = None
 
     def _move_log_start(self) -> None:
         """What a fetch does before all else."""
         if self.sp.start_offset < self.log_start:
             self._began(self.sp.log_start_moved(self.log_start), {}, None)
-        self._began(self.sp.parked_below(self.log_start), {}, None)
-        for offset, job in self.jobs.items():
-            if offset < self.log_start:
+        for offset in range(self.log_start):
+            entry, job = self.parking.entries.get(offset), self.jobs[offset]
+            is_kept = self.store.keeps(offset) and offset not in self.parking._ghosts and (entry is None or entry.kept)
+            is_over = self.store.is_final(offset) and offset not in self.store.offsets
+            is_over = is_over and (entry is None or not job.may_be_over)
+            if not (is_kept or is_over or job.gone):
                 job.gone, job.member = True, None
+                job.may_be_kept = entry is not None and entry.code.name == "PENDING" and entry.record is not None
+        self._began(self.sp.parked_below(self.log_start), {}, None)
 
     def sweep(self) -> None:
+        """Read parked records below the log's start, and drop them some time later."""
+        if self.sweeps and self.rnd.random() < 0.7:
+            found, look = self.sweeps.pop()
+            self._began(self.sp.sweep_parked(found, look), {}, None)
+            self.parking.end_look(look)
         if not self.parking.needs_sweep:
             return
         self.parking.needs_sweep = False
         at = 0
         while found := [self.store.places[self.store.offsets[o]] for o in sorted(self.store.offsets) if o >= at][:READ_AT_ONCE]:
-            self._began(self.sp.sweep_parked(found), {}, None)
+            self.sweeps.append((found, self.sp.begin_look()))
             at = found[-1].offset + 1
             if at > self.parking.floor:
                 break
@@ -400,6 +445,7 @@ class World:
             self.sp.persist_failed(persist.token, now_ms=self.now_ms)
             for offset, ack_type in said.items():
                 job = self.jobs[offset]
+                job.may_be_over = job.may_be_over or ack_type != RELEASE
                 if job.gone:
                     job.member = None
                 elif job.deadline_ms > self.now_ms:
@@ -499,7 +545,7 @@ class World:
         holders: dict[int, str] = dict(self._holdings())
         assert len(holders) == len(self._holdings()), "held twice"
         for offset, job in self.jobs.items():
-            if job.member in (*MEMBERS, "drain") and offset >= self.log_start:
+            if job.member in (*MEMBERS, "drain") and not job.gone and self._is_seen(offset):
                 assert holders.get(offset) == job.member, (offset, job)
         counted: dict[str, int] = {}
         for member in holders.values():
@@ -510,11 +556,18 @@ class World:
         assert self.held.counts() == counted
         assert len(self.parking.entries) <= 2 * 5 + 30 + sum(len(write[1]) for write in self.writes) + 8
 
+    def _is_seen(self, offset: int) -> bool:
+        """The engine knows that the log's start has not passed it."""
+        return offset >= self.log_start or offset in self.parking.entries
+
     def _check_store(self) -> None:
         """With nothing under way."""
         store = self.store
         assert store.waiting == len(store.offsets) == len(store.places) == self.parking.waiting
         assert sorted(store.offsets.values()) == sorted(store.places)
+        kept = {offset for offset in store.offsets if store.keeps(offset)}
+        assert kept.issuperset(store.records)
+        assert all(self.jobs[offset].may_be_over for offset in kept.difference(store.records))
 
     def drain(self) -> None:
         """Somebody goes on fetching and accepting: everything ends, and nothing was lost."""
@@ -538,6 +591,7 @@ class World:
                 self.settle()
             self.bury()
             self.sweep()
+            self.sweep()
             if self.is_empty():
                 break
         while self.writes:
@@ -549,6 +603,7 @@ class World:
         assert self.sp.is_settled
         self._check_store()
         assert not self.store.offsets
+        assert not self.store.records
         assert self.parking.waiting == 0
 
     def is_empty(self) -> bool:

@@ -1,0 +1,68 @@
+"""What parked_world.py has on disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kbroker.share.effects import Persist, StateBatch
+from kbroker.share.parked import Lane, Parked, Place
+from kbroker.share.state_batches import combine
+
+READ_AT_ONCE = 3
+_FINAL = (2, 4)
+
+
+def record_of(offset: int) -> bytes:
+    return b"%d" % offset
+
+
+@dataclass
+class Store:
+    """`records`: what is kept of parked records."""
+
+    start: int
+    batches: tuple[StateBatch, ...] = ()
+    places: dict[Place, Parked] = field(default_factory=dict)
+    offsets: dict[int, Place] = field(default_factory=dict)
+    waiting: int = 0
+    records: dict[int, bytes] = field(default_factory=dict)
+
+    def keep_parked(self, persist: Persist) -> None:
+        for offset, stale, parked, record in persist.parking:
+            if record:
+                self.records[offset] = record
+            elif record is not None:
+                self.records.pop(offset, None)
+            for place in stale:
+                assert place.offset == offset
+                self.places.pop(place, None)
+            if parked is None:
+                self.offsets.pop(offset, None)
+            else:
+                assert parked.offset == offset
+                self.places[parked.place] = parked
+                self.offsets[offset] = parked.place
+        if persist.parking:
+            self.waiting = persist.waiting
+
+    def keep_state(self, persist: Persist) -> None:
+        self.start = max(self.start, persist.start_offset)
+        self.batches = combine(self.batches, persist.batches, self.start)
+
+    def keeps(self, offset: int) -> bool:
+        return offset in self.offsets and self.places[self.offsets[offset]].kept
+
+    def is_final(self, offset: int) -> bool:
+        return offset < self.start or any(b.first_offset <= offset <= b.last_offset and b.state in _FINAL for b in self.batches)
+
+    def load(self) -> None:
+        """What a persister of two stores does: a parked record counts only once its place in the window is final."""
+        for offset, place in list(self.offsets.items()):
+            if not self.is_final(offset):
+                del self.offsets[offset], self.places[place]
+                self.records.pop(offset, None)
+        self.waiting = len(self.offsets)
+
+    def read(self, lane: Lane, after: tuple[int, int]) -> list[Parked]:
+        found = [parked for place, parked in self.places.items() if place.lane == lane and (place.due_ms, place.offset) > after]
+        return sorted(found, key=lambda parked: parked.place)[:READ_AT_ONCE]
