@@ -2,12 +2,13 @@
 
 Parked records that are due lie anywhere in the log, and many of them in the same batch where a service
 failed for a while. So the one that has been due for longest leads, and all that are due in its batch
-come along; then the next one leads. A batch is read, and decompressed, once for all of them.
+come along; then the next one leads. A batch is read, and decompressed, once for all of them. A record that
+is kept, and that the log has no more, is a batch of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -31,9 +32,16 @@ class ParkedPlan(NamedTuple):
 
 
 async def plan_parked(
-    partition: Partition, engine: SharePartition, opener: BatchOpener, room: int, max_bytes: int
+    partition: Partition,
+    engine: SharePartition,
+    opener: BatchOpener,
+    room: int,
+    max_bytes: int,
+    record_of: Callable[[int], Awaitable[bytes | None]],
 ) -> ParkedPlan:
-    """At least one batch, and then as many as `max_bytes` allow and as can be cut without waiting. Reading may wait: others may have
+    """`record_of(offset)`: what is kept of a record that the log has no more, as a batch of its own.
+
+    At least one batch, and then as many as `max_bytes` allow and as can be cut without waiting. Reading may wait: others may have
     acquired some of the records on return. Raises KafkaError for a log that cannot be read."""
     assert engine.parking is not None
     parking = engine.parking
@@ -47,6 +55,8 @@ async def plan_parked(
         if leader in taken:
             continue
         batch = await _batch_of(partition, leader)
+        if batch is None and parking.may_be_kept(leader):
+            batch = _walked(leader, await record_of(leader))
         if batch is None:
             lost.append(leader)
             continue
@@ -74,6 +84,10 @@ async def _batch_of(partition: Partition, offset: int) -> Walked | None:
     if not batches or batches[0][0] > offset or batches[0][2]:
         return None
     return batches[0]
+
+
+def _walked(offset: int, record: bytes | None) -> Walked | None:
+    return None if record is None else (offset, offset, False, memoryview(record), 0, len(record))
 
 
 async def _can_be_cut(stored: memoryview, opener: BatchOpener, *, may_wait: bool) -> bool:

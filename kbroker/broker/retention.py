@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import trio
 
 from kbroker.broker.held_logs import HeldLogs, has_removable, queue_log_start
+from kbroker.broker.kept_records import KeptRecords
 from kbroker.broker.partition import Partition
 from kbroker.broker.topics import Topic, Topics
 from kbroker.clock import wall_clock_ms
@@ -49,7 +50,11 @@ def new_log_start(segments: Sequence[SegmentInfo], *, retention_ms: int, retenti
 
 
 async def apply_retention(
-    topics: Topics, partition: Partition, config: TopicConfig, held_logs: HeldLogs | None = None
+    topics: Topics,
+    partition: Partition,
+    config: TopicConfig,
+    held_logs: HeldLogs | None = None,
+    kept: KeptRecords | None = None,
 ) -> bool:
     """Move one partition's log start as its topic's configs say. True if it moved. What the broker itself keeps in the log is no reason
     to move it: that would be written anew behind it, again and again. Raises KafkaError where nobody can say what share groups hold:
@@ -66,6 +71,9 @@ async def apply_retention(
     )
     mode = config[QUEUE_RETENTION]
     if mode != "time" and held_logs is not None and (start > partition.log_start_offset or has_removable(segments)):
+        if kept is not None:
+            asked = None if mode == "workqueue" else start
+            await kept.make_way(partition, segments, asked)
         held_from = min((await held_logs.holders(partition)).values(), default=None)
         visible = None if held_from is None else min(held_from, partition.high_watermark)
         start = queue_log_start(segments, start, visible, removes_finished=mode == "workqueue")
@@ -82,7 +90,9 @@ def _least_start(segments: Sequence[SegmentInfo], max_bytes: int, visible_end: i
     return new_log_start(segments, retention_ms=-1, retention_bytes=max_bytes, now_ms=0, visible_end=visible_end)
 
 
-async def run_retention(topics: Topics, check_interval_ms: int, held_logs: HeldLogs | None = None) -> None:
+async def run_retention(
+    topics: Topics, check_interval_ms: int, held_logs: HeldLogs | None = None, kept: KeptRecords | None = None
+) -> None:
     """The broker's retention task (log.retention.check.interval.ms). Work queues are looked at more often: what is finished there
     goes soon."""
     next_check = trio.current_time() + check_interval_ms / 1000
@@ -94,15 +104,15 @@ async def run_retention(topics: Topics, check_interval_ms: int, held_logs: HeldL
             await _catch_up(topics)
         for topic in topics:
             if is_check or topic.config[QUEUE_RETENTION] == "workqueue":
-                await _apply_to(topics, topic, held_logs)
+                await _apply_to(topics, topic, held_logs, kept)
 
 
-async def _apply_to(topics: Topics, topic: Topic, held_logs: HeldLogs | None) -> None:
+async def _apply_to(topics: Topics, topic: Topic, held_logs: HeldLogs | None, kept: KeptRecords | None) -> None:
     for partition in topic.partitions:
         if partition.deleted:
             continue
         try:
-            await apply_retention(topics, partition, topic.config, held_logs)
+            await apply_retention(topics, partition, topic.config, held_logs, kept)
         except (KafkaError, NoSpace, StoreFailed) as error:
             logger.warning("retention of %s-%d has to wait: %s", topic.name, partition.log.partition, error)
 

@@ -115,8 +115,8 @@ def parked_of(record: ParkedRecord) -> Parked:
 
 
 def stored_left(reader: StateReader, group_id: str, partition: TopicPartition, generation: int, log_start_offset: int) -> ParkedLeft:
-    """What a store holds, of the records that the log still has or that are kept: for readers without a broker. Costs a look at each record below
-    `log_start_offset`. Raises ValueError for what cannot be read."""
+    """What a store holds, of the records that the log still has or that are kept: for readers without a broker. Costs a look at each
+    record below `log_start_offset`. Raises ValueError for what cannot be read."""
     keys = keys_on_disk_of(reader)
     if generation == NO_GENERATION or keys is None:
         return NOTHING_PARKED

@@ -237,7 +237,7 @@ class World:
             refused = ErrorCode.none
         if refused is not ErrorCode.none:
             assert others, "a member may acknowledge what it holds"
-            is_known = any(self.jobs[each].may_be_kept for each in others) or max(others) >= self.parking.kept_from
+            is_known = any(self.jobs[each].may_be_kept for each in others) or max(others) >= min(self.parking.kept_from, self.parking.floor)
             assert strange or is_known, "what is below the log's start is skipped"
             return
         assert not strange, "nobody is told that a record is done with that somebody else has, or gets"
@@ -381,10 +381,13 @@ class World:
             self._began(self.sp.log_start_moved(self.log_start), {}, None)
         for offset in range(self.log_start):
             entry, job = self.parking.entries.get(offset), self.jobs[offset]
-            is_kept = self.store.keeps(offset) and offset not in self.parking._ghosts and (entry is None or entry.kept)
-            is_over = self.store.is_final(offset) and offset not in self.store.offsets
-            is_over = is_over and (entry is None or not job.may_be_over)
-            if not (is_kept or is_over or job.gone):
+            if entry is None:
+                is_parked = offset in self.store.offsets
+                stays = self.store.keeps(offset) if is_parked else self.store.is_final(offset)
+                stays = stays and offset not in self.parking._ghosts
+            else:
+                stays = entry.kept
+            if not (stays or job.gone):
                 job.gone, job.member = True, None
                 job.may_be_kept = entry is not None and entry.code.name == "PENDING" and entry.record is not None
         self._began(self.sp.parked_below(self.log_start), {}, None)
