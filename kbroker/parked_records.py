@@ -238,7 +238,7 @@ def record_in_lane(lane: int, due_ms: int, offset: int, value: bytes) -> ParkedR
 
 def kept_record(value: bytes) -> KeptRecord:
     if len(value) < 2 or value[0]:
-        raise ValueError(f"not a record that waits, or of a later version: {value[:16].hex()}")
+        raise ValueError(f"not what is kept of a parked record, or of a later version: {value[:16].hex()}")
     return KeptRecord(value[1:])
 
 

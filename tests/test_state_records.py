@@ -20,6 +20,7 @@ from kbroker.coordinator_records import (
     ShareUpdate,
 )
 from kbroker.parked_records import (
+    KeptRecord,
     ParkedCount,
     ParkedKey,
     ParkedRecord,
@@ -96,6 +97,7 @@ KEYS_AND_BYTES = [
     (ParkedKey(TOPIC, 3, "g1", 258, 0), PARKED + b"\x00"),
     (ParkedKey(TOPIC, 3, "g1", 258, 1, offset=77), PARKED + bytes.fromhex("01 000000000000004d")),
     (ParkedKey(TOPIC, 3, "g1", 258, 2, offset=77, due_ms=1_000), PARKED + bytes.fromhex("02 00000000000003e8 000000000000004d")),
+    (ParkedKey(TOPIC, 3, "g1", 258, 5, offset=77), PARKED + bytes.fromhex("05 000000000000004d")),
     (ParkedKey(TOPIC, 3, "g1", 258, 4, offset=77), PARKED + bytes.fromhex("04 0000000000000000 000000000000004d")),
 ]
 
@@ -151,11 +153,14 @@ PARKED_VALUES = [
     (ParkedKey(TOPIC, 3, "g", 1, 1, offset=77), ParkedRecord(77, 4, 0, 5, 258, True), "01 04 0000000000000000 0005 00000102"),
     (ParkedKey(TOPIC, 3, "g", 1, 3, offset=77, due_ms=9), ParkedRecord(77, 3, 9, 0, 0, False), "00 0000 00000000"),
     (ParkedKey(TOPIC, 3, "g", 1, 4, offset=77), ParkedRecord(77, 4, 0, 5, 258, True), "01 0005 00000102"),
+    (ParkedKey(TOPIC, 3, "g", 1, 1, offset=77), ParkedRecord(77, 2, 9, 5, 258, False, True), "04 02 0000000000000009 0005 00000102"),
+    (ParkedKey(TOPIC, 3, "g", 1, 4, offset=77), ParkedRecord(77, 4, 0, 5, 258, True, True), "05 0005 00000102"),
+    (ParkedKey(TOPIC, 3, "g", 1, 5, offset=77), KeptRecord(b"a batch"), "00 61206261746368"),
 ]
 
 
 @pytest.mark.parametrize(("key", "value", "encoded"), PARKED_VALUES)
-def test_parked_values_as_bytes(key: ParkedKey, value: ParkedCount | ParkedRecord, encoded: str) -> None:
+def test_parked_values_as_bytes(key: ParkedKey, value: ParkedCount | ParkedRecord | KeptRecord, encoded: str) -> None:
     """These were written: every later version has to read them."""
     stored = bytes.fromhex(encoded)
     assert key.decode_value(stored) == value
@@ -168,6 +173,7 @@ def test_parked_values_as_bytes(key: ParkedKey, value: ParkedCount | ParkedRecor
         (0, ""), (0, "00 00000000000001"), (0, "01 0000000000000001"), (0, "00 ffffffffffffffff"),
         (1, "00 02 00000000000003e8 0005"), (1, "00 05 00000000000003e8 0005 00000102"), (1, "02 02 00000000000003e8 0005 00000102"),
         (2, "00 0005 00000102 00"), (2, "80 0005 00000102"),
+        (5, ""), (5, "00"), (5, "01 61"),
     ],
 )  # fmt: skip
 def test_a_parked_value_that_is_broken_or_of_a_later_version_is_a_value_error(kind: int, value: str) -> None:

@@ -7,9 +7,9 @@ A topic says with `kbroker.queue.retention` whether they count:
     workqueue    likewise; and what every share group has finished goes soon, whatever its age
 
 A group holds a log from its lowest record on that it is not done with, by what is saved of it: its start
-offset, or a parked record below that. A parked record that is kept (kept_records.py) holds nothing. A group whose start is not decided yet holds all of it, unless it
-begins at the end (share.auto.offset.reset=latest). A group that is gone holds nothing. Consumer groups
-hold nothing either.
+offset, or a parked record below that. A parked record that is kept (kept_records.py) holds nothing. A group
+whose start is not decided yet holds all of it, unless it begins at the end (share.auto.offset.reset=latest).
+A group that is gone holds nothing. Consumer groups hold nothing either.
 """
 
 from __future__ import annotations
