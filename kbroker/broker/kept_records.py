@@ -8,8 +8,8 @@ Before the log start of a topic with `kbroker.queue.retention` moves, what the g
 are, those of a window are parked first (share/leaving.py). Only when that is saved, and synced, the log start moves. So a segment goes
 where few records in it are not finished; where there are many, or they are about all that is in it, the log stays as it is.
 
-A work queue is looked at every few seconds. Segments that were not closed at the last look stay out of it: what workers have at this
-moment is mostly finished at the next.
+A work queue is looked at every few seconds. The last closed segment stays out of it if it was not closed at the last look: what workers
+have at this moment is mostly finished at the next.
 
 An operator's DeleteRecords takes what is kept as well.
 """
@@ -100,7 +100,8 @@ class KeptRecords:
         ends = [segment.end_offset for segment in segments[:-1] if segment.end_offset <= partition.high_watermark]
         closed_to = self._closed_to.get(partition, -1)
         self._closed_to[partition] = ends[-1] if ends else -1
-        ends = [end for end in ends if end <= (closed_to if asked is None else asked)]
+        limit = max([closed_to, *ends[:-1]]) if asked is None else asked
+        ends = [end for end in ends if end <= limit]
         if not ends:
             return
         holds = {group_id: hold for group_id, hold in (await self._held_logs.holds(partition)).items() if hold.offset < ends[-1]}
