@@ -14,8 +14,9 @@ A group that is gone holds nothing. Consumer groups hold nothing either.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from kbroker.broker.group_commit import GroupCommit
 from kbroker.broker.parked_left import first_holding, parks_of
@@ -37,6 +38,16 @@ class Hold(NamedTuple):
     window_from: int | None
 
 
+class Holdings(NamedTuple):
+    """Who holds a log: by group from which offset on, and how many bytes would go soon if not for that group alone."""
+
+    holders: Mapping[str, int]
+    held_bytes: Mapping[str, int]
+
+
+NOTHING_HELD: Final = Holdings({}, {})
+
+
 class HeldLogs:
     """`stores`: where the persister may keep its state. `groups_of(partition)`: the groups that have share
     state of it. `reset_policy(group_id)`: where one begins."""
@@ -52,11 +63,19 @@ class HeldLogs:
         self._stores = stores
         self.groups_of = groups_of
         self._reset_policy = reset_policy
+        self._known: WeakKeyDictionary[Partition, Holdings] = WeakKeyDictionary()
 
     async def holders(self, partition: Partition) -> dict[str, int]:
         """By group, from which offset on it holds the log; saved, and synced. Raises KafkaError for state that cannot be read, NoSpace
         and StoreFailed."""
         return {group_id: hold.offset for group_id, hold in (await self.holds(partition)).items()}
+
+    def known(self, partition: Partition) -> Holdings:
+        """At the last look of retention; nothing where it looks at no holder."""
+        return self._known.get(partition, NOTHING_HELD)
+
+    def note(self, partition: Partition, holdings: Holdings) -> None:
+        self._known[partition] = holdings
 
     async def holds(self, partition: Partition) -> dict[str, Hold]:
         """As holders()."""
@@ -99,6 +118,22 @@ class HeldLogs:
 def has_removable(segments: Sequence[SegmentInfo]) -> bool:
     """Whether something could go if all of it were finished."""
     return len(segments) > 1 or segments[0].size_bytes >= _ROLL_FROM_BYTES
+
+
+def holdings_of(
+    segments: Sequence[SegmentInfo], start: int, holders: Mapping[str, int], visible_end: int, *, removes_finished: bool
+) -> Holdings:
+    """As queue_log_start(). Only the group that holds the log from further in front than all others keeps bytes alone."""
+    in_order = sorted(holders, key=lambda group_id: holders[group_id])
+    if not in_order:
+        return NOTHING_HELD
+    others = holders[in_order[1]] if len(in_order) > 1 else visible_end
+    begins, would_begin = (
+        queue_log_start(segments, start, min(each, visible_end), removes_finished=removes_finished)
+        for each in (holders[in_order[0]], others)
+    )
+    size_bytes = sum(segment.size_bytes for segment in segments if begins <= segment.base_offset < would_begin)
+    return Holdings(dict(holders), dict.fromkeys(in_order, 0) | {in_order[0]: size_bytes})
 
 
 def queue_log_start(segments: Sequence[SegmentInfo], start: int, held_from: int | None, *, removes_finished: bool) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import trio
 
-from kbroker.broker.held_logs import HeldLogs, has_removable, queue_log_start
+from kbroker.broker.held_logs import NOTHING_HELD, HeldLogs, has_removable, holdings_of, queue_log_start
 from kbroker.broker.kept_records import KeptRecords
 from kbroker.broker.partition import Partition
 from kbroker.broker.topics import Topic, Topics
@@ -70,14 +70,18 @@ async def apply_retention(
         visible_end=partition.high_watermark,
     )
     mode = config[QUEUE_RETENTION]
+    holdings, removes_finished = NOTHING_HELD, mode == "workqueue"
     if mode != "time" and held_logs is not None and (start > partition.log_start_offset or has_removable(segments)):
         if kept is not None:
-            asked = None if mode == "workqueue" else start
-            await kept.make_way(partition, segments, asked)
-        held_from = min((await held_logs.holders(partition)).values(), default=None)
-        visible = None if held_from is None else min(held_from, partition.high_watermark)
-        start = queue_log_start(segments, start, visible, removes_finished=mode == "workqueue")
+            await kept.make_way(partition, segments, None if removes_finished else start)
+        holders = await held_logs.holders(partition)
+        visible_end = partition.high_watermark
+        holdings = holdings_of(segments, start, holders, visible_end, removes_finished=removes_finished)
+        held_from = min((visible_end, *holders.values())) if holders else None
+        start = queue_log_start(segments, start, held_from, removes_finished=removes_finished)
         start = max(start, _least_start(segments, config[QUEUE_RETENTION_MAX_BYTES], partition.high_watermark))
+    if held_logs is not None:
+        held_logs.note(partition, holdings)
     if start <= partition.log_start_offset:
         return False
     logger.info("retention: %s-%d now starts at %d", partition.topic_name, partition.log.partition, start)

@@ -109,7 +109,6 @@ class TestScheduled:
             await fill(client, first=5)
             member = Member(client, "m1")
             assert len(await take(member, key)) == 5 * BATCHES + 4
-            assert await look(client, 1) == 0, "segments that were just closed"
             start = await look(client)
             assert start > 100
             assert (kept(client, key), await lag(client)) == ([job], 1)
@@ -162,7 +161,6 @@ class TestHeld:
             head, count = await one(worker, key)
             assert count == 1
             assert len(await take(others, key)) == 5 * BATCHES - 1
-            assert await look(client, 1) <= head
             start = await look(client)
             assert start > 100
             assert (kept(client, key), await lag(client), removed(client)) == ([head], 1, 0)
@@ -306,6 +304,37 @@ class TestOperator:
             assert not list(store.scan_range(ParkedKey.namespace, end_of(ParkedKey.namespace)))
 
 
+class TestLooks:
+    async def test_what_was_just_closed_is_looked_at_the_next_time(self, connect: Connect) -> None:
+        async with connect("segment", LONG_LOCKS) as client:
+            key = await begin(client, {})
+            await fill(client)
+            closed = client.partition("orders").segments()[-2]
+            worker, others = Member(client, "m1"), Member(client.another(2), "m2")
+            while (taken := await one(worker, key))[0] < closed.base_offset:
+                await worker.acknowledge({key: [(taken[0], taken[0], [ACCEPT])]})
+            await take(others, key)
+            assert await look(client, 1) == closed.base_offset
+            assert await keeps(client, key) == 0
+            assert await look(client, 1) == closed.end_offset
+            assert kept(client, key) == [closed.base_offset]
+
+    async def test_who_holds_a_log_is_told(self, connect: Connect) -> None:
+        async with connect("segment", LONG_LOCKS) as client:
+            key = await begin(client, {})
+            await set_up_group(client, {"share.auto.offset.reset": "earliest"}, "slow")
+            await heartbeat_of(client, "slow")
+            await fill(client)
+            assert len(await take(Member(client, "m1"), key)) == 5 * BATCHES
+            await look(client)
+            partition = client.partition("orders")
+            closed_bytes = sum(each.size_bytes for each in partition.segments()[:-1])
+            assert client.broker.held_logs.known(partition) == ({GROUP: 5 * BATCHES, "slow": 0}, {GROUP: 0, "slow": closed_bytes})
+            await take(Member(client.another(5), "s1", "slow"), key)
+            assert await look(client) > 100
+            assert client.broker.held_logs.known(partition).held_bytes == {GROUP: 0, "slow": 0}
+
+
 class TestFailures:
     async def test_the_log_stays_while_the_state_cannot_be_saved(
         self, connect: Connect, monkeypatch: pytest.MonkeyPatch
@@ -316,7 +345,6 @@ class TestFailures:
             worker, others = Member(client, "m1"), Member(client.another(2), "m2")
             await one(worker, key)
             await take(others, key)
-            await look(client, 1)
             write = client.broker.persister.write
 
             async def fail(group_id: str, requests: Sequence[WriteRequest]) -> list[Result]:
@@ -343,7 +371,6 @@ class TestFailures:
             worker, others = Member(client, "m1"), Member(client.another(2), "m2")
             await one(worker, key)
             await take(others, key)
-            await look(client, 1)
             engine = engine_of(client, key)
             leave, began = engine.leave_log, trio.Event()
 

@@ -1,4 +1,4 @@
-"""A work queue that is drained takes little disk, whatever is parked in it and whatever somebody holds: a real broker, gigabytes of jobs."""
+"""A work queue that is drained takes little disk, whatever waits in it or is held: a real broker, gigabytes of jobs."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Traffic:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        def run(work: Any, *arguments: object) -> None:  # noqa: ANN401
+        def run(work: Any, *arguments: object) -> None:
             try:
                 work(*arguments)
             except BaseException as error:
@@ -188,7 +188,6 @@ def drain(broker: RunningBroker, total_bytes: int) -> tuple[int, int]:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(3600)
 def test_a_drained_queue_takes_less_than_three_segments() -> None:
     """With a job that is parked for a month and one that a worker holds, both from the first batch on, and two groups: none of the
     others waits, comes twice, or is lost."""
