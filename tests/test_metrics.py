@@ -225,7 +225,8 @@ async def a_held_log(world: World) -> None:
     for _ in range(20):
         await client.append("held", *[1] * 10)
     await set_up_group(client, {"share.auto.offset.reset": "earliest"}, "held")
-    await initialize(client, topic.topic_id, 1, "held")
+    heartbeat = {"group_id": "held", "member_id": "H1", "member_epoch": 0, "rack_id": None, "subscribed_topic_names": ["held"]}
+    assert (await client.call("share_group_heartbeat", 1, **heartbeat)).error_code == 0
     member, key = Member(client.another(1005), "H1", "held"), (topic.topic_id, 0)
     await member.fetch([key], wait_ms=5000)
     await member.acknowledge({key: [(1, 199, [ACCEPT])]})
