@@ -140,7 +140,9 @@ ENGINE_COUNTERS = (
     "failed_writes",
     "rejected",
     "exhausted",
+    "expired",
     "dead_lettered",
+    "look_ahead_stops",
 )
 """Counters in the statistics of a share-partition, which go with it when it leaves the memory."""
 
@@ -148,15 +150,20 @@ _read_counters = attrgetter(*ENGINE_COUNTERS)
 _NOTHING = (0,) * len(ENGINE_COUNTERS)
 
 
+ODDITIES = ("malformed", "too_far")
+"""What may be wrong with the headers of a scheduled record (scheduled_records.py)."""
+
+
 class ShareGroupMetrics:
     """One share group, from its first share-partition in memory or first lost record, until it is deleted.
 
     `acknowledged`: records by acknowledge type, gaps too. `removed_records`: records that retention or
-    DeleteRecords took before the group was done with them. `unloaded`: the counts of share-partitions that
+    DeleteRecords took before the group was done with them. `odd_schedules`: records whose headers schedule
+    them as nobody can, by what is wrong. `unloaded`: the counts of share-partitions that
     have left the memory since, in the order of ENGINE_COUNTERS."""
 
     __slots__ = (
-        "acknowledged", "acquired_ranges", "fetch_ratio", "load_seconds", "removed_records", "unloaded",
+        "acknowledged", "acquired_ranges", "fetch_ratio", "load_seconds", "odd_schedules", "removed_records", "unloaded",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -165,6 +172,7 @@ class ShareGroupMetrics:
         self.fetch_ratio = Histogram(PERCENT)
         self.load_seconds = Histogram(SECONDS)
         self.removed_records = 0
+        self.odd_schedules = dict.fromkeys(ODDITIES, 0)
         self.unloaded: dict[tuple[UUID, int], tuple[int, ...]] = {}
 
     def count_acknowledged(self, batches: Sequence[tuple[int, int, Sequence[int]]]) -> None:

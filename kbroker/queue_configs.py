@@ -29,6 +29,8 @@ ASSIGNMENT: Final = "kbroker.queue.assignment"
 IN_FLIGHT_LIMIT: Final = "kbroker.share.in.flight.limit"
 SCHEDULING: Final = "kbroker.queue.scheduling"
 SCHEDULING_MAX_DELAY: Final = "kbroker.queue.scheduling.max.delay.ms"
+TTL: Final = "kbroker.queue.ttl.ms"
+ORDERING: Final = "kbroker.queue.ordering"
 PAUSED: Final = "kbroker.queue.paused"
 QUEUE_RETENTION: Final = "kbroker.queue.retention"
 QUEUE_RETENTION_MAX_BYTES: Final = "kbroker.queue.retention.max.bytes"
@@ -141,6 +143,23 @@ QUEUE_CONFIGS: Final = (
         minimum=1000,
         maximum=10 * 365 * _DAY_MS,
         doc="How far ahead a record may be scheduled. What is scheduled for later is delivered then.",
+    ),
+    ConfigDef(
+        name=TTL,
+        type=ConfigType.LONG,
+        default="0",
+        minimum=0,
+        maximum=10 * 365 * _DAY_MS,
+        doc="How long after its timestamp, or after it was due if it was scheduled, a record may still be delivered. An older one "
+        "becomes a dead letter, or is archived where the group has none. 0: at any age.",
+    ),
+    ConfigDef(
+        name=ORDERING,
+        type=_STRING,
+        default="none",
+        choices=("none", "key"),
+        doc="key: of records with the same key in the same partition, members have one at a time, in offset order; a record that "
+        "waits for its redelivery keeps its key waiting. Records without a key are not ordered.",
     ),
     ConfigDef(
         name=PAUSED,

@@ -16,6 +16,8 @@ from kbroker.records import NO_TIMESTAMP, Record
 
 DELIVER_AT: Final = "kbroker-deliver-at"
 DELAY_MS: Final = "kbroker-delay-ms"
+DEAD_LETTER_PREFIX: Final = "__dlq.errors."
+"""Of the headers of a dead letter (share/dead_letter.py). It may have kept those that scheduled its record: they count no more."""
 MARK: Final = b"kbroker-de"
 """A payload without these bytes has neither header."""
 _DIGITS_AT_MOST: Final = 18
@@ -40,18 +42,25 @@ _AT_ONCE = Schedule(None)
 
 def schedule_of(record: Record, now_ms: int, max_delay_ms: int) -> Schedule:
     """`now_ms`: the wall clock. What cannot be read is delivered at once; what is too far away is brought as near as is allowed."""
+    due_ms, oddity = due_of(record, now_ms)
+    if due_ms is None:
+        return Schedule(None, oddity)
+    if due_ms > now_ms + max_delay_ms:
+        return Schedule(now_ms + max_delay_ms, Oddity.TOO_FAR)
+    return Schedule(due_ms) if due_ms > now_ms else _AT_ONCE
+
+
+def due_of(record: Record, now_ms: int) -> Schedule:
+    """What its headers ask for, whether that has passed or is too far away. `now_ms`: the time of a record without a timestamp."""
     found: dict[str, bytes | None] = {name: value for name, value in record.headers if name in (DELIVER_AT, DELAY_MS)}
-    if not found:
+    if not found or any(name.startswith(DEAD_LETTER_PREFIX) for name, _ in record.headers):
         return _AT_ONCE
     is_absolute = DELIVER_AT in found
     number = _number(found[DELIVER_AT if is_absolute else DELAY_MS])
     if number is None:
         return Schedule(None, Oddity.MALFORMED)
     sent_ms = now_ms if record.timestamp_ms == NO_TIMESTAMP else record.timestamp_ms
-    due_ms = number if is_absolute else sent_ms + number
-    if due_ms > now_ms + max_delay_ms:
-        return Schedule(now_ms + max_delay_ms, Oddity.TOO_FAR)
-    return Schedule(due_ms) if due_ms > now_ms else _AT_ONCE
+    return Schedule(number if is_absolute else sent_ms + number)
 
 
 def _number(value: bytes | None) -> int | None:

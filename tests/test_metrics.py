@@ -16,7 +16,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kbroker.broker.retention import apply_retention
 from kbroker.clock import wall_clock_ms
-from kbroker.compression import Codec
 from kbroker.errors import NoSpace, StoreFailed
 from kbroker.metrics import SECONDS, Histogram, ShareGroupMetrics
 from kbroker.metrics_export import scrape as scrape_module
@@ -29,7 +28,7 @@ from tests.api.conftest import Client
 from tests.api.share_consumers import ACCEPT, FAST, GAP, GROUP, REJECT, RELEASE, RENEW, Member, acquired, initialize, prepare, set_up_group
 from tests.checks.metrics_doc import METRICS_DOC, render
 from tests.metrics_world import Samples, World, blocked, opened, parse, refusing, scrape_text, total
-from tests.odd_batches import odd_batch
+from tests.queue_metrics import jobs_of_one_key, jobs_that_wait, parts_of_compressed_batches
 
 CONSTANT = {"kbroker_info"}
 ROW = re.compile(r"^\| `(kbroker_\w+)` \| (\w+) \| ([\w, ]*) \|", re.MULTILINE)
@@ -197,27 +196,6 @@ async def long_jobs(world: World) -> None:
     await member.fetch(epoch=-1)
 
 
-async def jobs_that_wait(world: World) -> None:
-    """A record that is released, and parked for a second."""
-    topic = await world.client.create_topic("later")
-    await world.client.append("later", 1)
-    configs = {"share.auto.offset.reset": "earliest", "kbroker.queue.redelivery.delay.ms": "1100"}
-    await set_up_group(world.client, configs, "later")
-    await initialize(world.client, topic.topic_id, 1, "later")
-    member = Member(world.client.another(1004), "L2", "later")
-    key = (topic.topic_id, 0)
-    assert acquired(await member.fetch([key], wait_ms=5000)) == [(0, 0, 1)]
-    await member.acknowledge({key: [(0, 0, [RELEASE])]})
-    samples = await world.scrape()
-    labels = (("group", "later"), ("partition", "0"), ("topic", "later"))
-    assert samples["kbroker_share_partition_records"][(*labels[:2], ("state", "parked"), labels[2])] == 1
-    assert 0 < samples["kbroker_share_partition_next_due_seconds"][labels] <= 1.3
-    assert samples["kbroker_share_partition_lag"][labels] == 1
-    assert acquired(await member.fetch(wait_ms=10_000)) == [(0, 0, 2)]
-    assert (await world.scrape())["kbroker_share_partition_delayed_deliveries_total"][labels] == 1
-    await member.fetch(acks={key: [(0, 0, [ACCEPT])]}, epoch=-1)
-
-
 async def a_held_log(world: World) -> None:
     """A record that a worker has holds a log, and is kept then."""
     client = world.client
@@ -242,24 +220,6 @@ async def a_held_log(world: World) -> None:
     age = samples["kbroker_share_partition_oldest_unprocessed_seconds"][(("group", "held"), ("partition", "0"), ("topic", "held"))]
     assert age > 1e9, "that of the kept record, whose timestamp is of 1970"
     await member.fetch(acks={key: [(0, 0, [ACCEPT])]}, epoch=-1)
-
-
-async def parts_of_compressed_batches(world: World) -> None:
-    """Two of one, then one of another that nobody can open."""
-    client = world.client
-    topic = await client.create_topic("parts")
-    await client.append_raw("parts", build_batch([Record(0, 1, None, b"x", ())] * 3, codec=Codec.LZ4))
-    await client.append_raw("parts", odd_batch("no lz4"))
-    await set_up_group(client, {"share.auto.offset.reset": "earliest"}, "parts")
-    await initialize(client, topic.topic_id, 1, "parts")
-    member = Member(client, "M1", "parts")
-    for offset in range(4):
-        answer = await member.fetch([(topic.topic_id, 0)], max_records=1, wait_ms=5000, share_acquire_mode=1)
-        assert acquired(answer) == [(offset, offset, 1)]
-    samples = await world.scrape()
-    assert [total(samples, f"kbroker_queue_cache_{kind}_total") for kind in ("hits", "misses")] == [2, 2]
-    assert samples["kbroker_queue_uncut_batches_total"][(("reason", "payload"),)] == 1
-    await member.acknowledge({}, epoch=-1)
 
 
 async def ordinary_groups(world: World) -> None:
@@ -320,6 +280,7 @@ async def test_every_metric_is_there_and_moves(tmp_path: Path, monkeypatch: pyte
         await world.scrape()
         for step in STEPS:
             await step(world)
+        await jobs_of_one_key(world, monkeypatch)
         monkeypatch.setattr(world.broker.group_coordinator._persister, "read_summary", never)
         monkeypatch.setattr(share_numbers, "PATIENCE_S", 0)
         world.broker.share_groups.forget_group(GROUP)

@@ -20,6 +20,7 @@ from kbroker.coordinator_records import (
     ShareUpdate,
 )
 from kbroker.parked_records import (
+    BlockedKey,
     KeptRecord,
     ParkedCount,
     ParkedKey,
@@ -153,14 +154,21 @@ PARKED_VALUES = [
     (ParkedKey(TOPIC, 3, "g", 1, 1, offset=77), ParkedRecord(77, 4, 0, 5, 258, True), "01 04 0000000000000000 0005 00000102"),
     (ParkedKey(TOPIC, 3, "g", 1, 3, offset=77, due_ms=9), ParkedRecord(77, 3, 9, 0, 0, False), "00 0000 00000000"),
     (ParkedKey(TOPIC, 3, "g", 1, 4, offset=77), ParkedRecord(77, 4, 0, 5, 258, True), "01 0005 00000102"),
-    (ParkedKey(TOPIC, 3, "g", 1, 1, offset=77), ParkedRecord(77, 2, 9, 5, 258, False, True), "04 02 0000000000000009 0005 00000102"),
-    (ParkedKey(TOPIC, 3, "g", 1, 4, offset=77), ParkedRecord(77, 4, 0, 5, 258, True, True), "05 0005 00000102"),
+    (ParkedKey(TOPIC, 3, "g", 1, 1, offset=77), ParkedRecord(77, 2, 1000, 5, 258, False, key_hash=0xFEDCBA9876543210),
+     "02 02 00000000000003e8 0005 00000102 fedcba9876543210"),
+    (ParkedKey(TOPIC, 3, "g", 1, 4, offset=77), ParkedRecord(77, 4, 0, 5, 258, True, key_hash=1), "03 0005 00000102 0000000000000001"),
+    (ParkedKey(TOPIC, 3, "g", 1, 1, offset=77), ParkedRecord(77, 4, 0, 0, 258, False, True), "04 04 0000000000000000 0000 00000102"),
+    (ParkedKey(TOPIC, 3, "g", 1, 4, offset=77), ParkedRecord(77, 4, 0, 0, 258, False, True, 1), "06 0000 00000102 0000000000000001"),
+    (ParkedKey(TOPIC, 3, "g", 1, 6, offset=77, key_hash=258), BlockedKey(258, 77), "00"),
+    (ParkedKey(TOPIC, 3, "g", 1, 1, offset=77), ParkedRecord(77, 2, 9, 5, 258, False, kept=True), "08 02 0000000000000009 0005 00000102"),
+    (ParkedKey(TOPIC, 3, "g", 1, 4, offset=77), ParkedRecord(77, 4, 0, 5, 258, True, False, 1, True),
+     "0b 0005 00000102 0000000000000001"),
     (ParkedKey(TOPIC, 3, "g", 1, 5, offset=77), KeptRecord(b"a batch"), "00 61206261746368"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("key", "value", "encoded"), PARKED_VALUES)
-def test_parked_values_as_bytes(key: ParkedKey, value: ParkedCount | ParkedRecord | KeptRecord, encoded: str) -> None:
+def test_parked_values_as_bytes(key: ParkedKey, value: ParkedCount | ParkedRecord | KeptRecord | BlockedKey, encoded: str) -> None:
     """These were written: every later version has to read them."""
     stored = bytes.fromhex(encoded)
     assert key.decode_value(stored) == value
@@ -172,12 +180,13 @@ def test_parked_values_as_bytes(key: ParkedKey, value: ParkedCount | ParkedRecor
     [
         (0, ""), (0, "00 00000000000001"), (0, "01 0000000000000001"), (0, "00 ffffffffffffffff"),
         (1, "00 02 00000000000003e8 0005"), (1, "00 05 00000000000003e8 0005 00000102"), (1, "02 02 00000000000003e8 0005 00000102"),
+        (1, "08 02 00000000000003e8 0005 00000102"), (2, "02 0005 00000102 00000000000000"), (6, "01"),
         (2, "00 0005 00000102 00"), (2, "80 0005 00000102"),
         (5, ""), (5, "00"), (5, "01 61"),
     ],
 )  # fmt: skip
 def test_a_parked_value_that_is_broken_or_of_a_later_version_is_a_value_error(kind: int, value: str) -> None:
-    with pytest.raises(ValueError, match="parked record"):
+    with pytest.raises(ValueError, match=r"parked record|key that waits"):
         ParkedKey(TOPIC, 3, "g", 1, kind).decode_value(bytes.fromhex(value))
 
 

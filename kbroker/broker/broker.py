@@ -136,6 +136,7 @@ class Broker:
         self.state_housekeeping, self.parked_cleaner = self._house_keepers()
         self.share_groups = self._share_groups(persister)
         self.configs.parks_records = self.share_groups.parked.is_possible
+        self.configs.finds_keys = self.share_groups.scanner.finds_keys
         self.opened_batches = OpenedBatches(self.config["kbroker.queue.cache.bytes"])
         writer = DeadLetterWriter(self.topics, self.config)
         self.append_queues = AppendQueues()

@@ -24,6 +24,7 @@ from kbroker.queue_configs import (
     ASSIGNMENT,
     IN_FLIGHT_LIMIT,
     LOCK_MAX,
+    ORDERING,
     PARK_FROM_MS,
     PAUSED,
     PREFETCH,
@@ -34,6 +35,7 @@ from kbroker.queue_configs import (
     REDELIVERY_MULTIPLIER,
     SCHEDULING,
     SCHEDULING_MAX_DELAY,
+    TTL,
     parse_priorities,
 )
 from kbroker.share.dead_letter import Contents, DeadLetterQueue
@@ -45,8 +47,14 @@ from kbroker.storage.spi import Change, StateStore
 logger = logging.getLogger(__name__)
 
 NOT_WITHOUT_PARKING = (
-    f"{SCHEDULING} needs a persister and a state storage engine that keep parked records, and one of these does not: "
-    "choose others at start (kbroker.persister, --state-storage), or leave it false (`kbroker queues create --scheduling false`)"
+    "{setting} needs a persister and a state storage engine that keep parked records, and one of these does not: "
+    "choose others at start (kbroker.persister, --state-storage), or leave it {off} (`kbroker queues create --{option} {off}`)"
+)
+_NEED_PARKING = ((SCHEDULING, "false", "scheduling"), (TTL, "0", "ttl"))
+"""Settings, what they are where they are off, and their options."""
+NO_ORDER_WITHOUT_PARKING = (
+    f"{ORDERING} needs a persister and a state storage engine that keep parked records and find them by key, and one of these does "
+    "not: choose others at start (kbroker.persister, --state-storage), or leave it none (`kbroker queues create --ordering none`)"
 )
 OUT_OF_BOUNDS = "group %s: %s=%s is out of the broker's bounds, %s holds"
 TOO_SHORT = "group %s: members are taken for gone between two heartbeats: %s"
@@ -77,6 +85,8 @@ class Configs:
         self.altering = trio.Lock()
         self.parks_records = False
         """Whether the persister, and the store below it, keep parked records."""
+        self.finds_keys = False
+        """Whether they find them by their keys as well."""
         self.on_group_changed: Callable[[str | None], None] = lambda _: None
 
     def statistics(self) -> ConfigsStatistics:
@@ -133,8 +143,12 @@ class Configs:
 
     def check_group(self, entries: Mapping[str, str]) -> None:
         """Raises KafkaError for what this broker's stores cannot do."""
-        if entries.get(SCHEDULING) == "true" and not self.parks_records:
-            raise KafkaError(ErrorCode.invalid_config, NOT_WITHOUT_PARKING)
+        for setting, off, option in _NEED_PARKING if not self.parks_records else ():
+            if entries.get(setting, off) != off:
+                message = NOT_WITHOUT_PARKING.format(setting=setting, off=off, option=option)
+                raise KafkaError(ErrorCode.invalid_config, message)
+        if entries.get(ORDERING) == "key" and not (self.parks_records and self.finds_keys):
+            raise KafkaError(ErrorCode.invalid_config, NO_ORDER_WITHOUT_PARKING)
 
     async def set_group(self, group_id: str, entries: Mapping[str, str]) -> None:
         """Replace what is set for a group (checked by the caller); durable and in force on return. Raises NoSpace, StoreFailed, and
@@ -179,6 +193,7 @@ class Configs:
         config = self.group(group_id)
         if (known := self._share_settings.get(config)) is not None:
             return known
+        is_ordered = config[ORDERING] == "key" and self.parks_records and self.finds_keys
         self._share_settings[config] = settings = ShareSettings(
             delivery_count_limit=config["share.delivery.count.limit"],
             lock_duration_ms=config["share.record.lock.duration.ms"],
@@ -190,10 +205,13 @@ class Configs:
             lock_max_ms=config[LOCK_MAX],
             park_from_ms=PARK_FROM_MS,
             limits_undecided=config[IN_FLIGHT_LIMIT] == "undecided",
-            scans=config[SCHEDULING] and self.parks_records,
+            scans=((config[SCHEDULING] or config[TTL] > 0) and self.parks_records) or is_ordered,
+            schedules=config[SCHEDULING],
             max_delay_ms=config[SCHEDULING_MAX_DELAY],
             paused=config[PAUSED],
+            ttl_ms=config[TTL] if self.parks_records else 0,
             priorities=tuple(parse_priorities(config[PRIORITIES]).items()),
+            ordered=is_ordered,
         )
         return settings
 

@@ -25,13 +25,13 @@ from typing import NamedTuple
 import trio
 
 from kbroker.broker.group_commit import GroupCommit
-from kbroker.broker.parked_reader import PIECE, ParkedReader
+from kbroker.broker.parked_reader import PIECE, ParkedReader, blocks
 from kbroker.broker.waiting import OnDone
-from kbroker.coordinator.parked_state import changes_of, counter, prefix_of, stored_count
+from kbroker.coordinator.parked_state import changes_of, counter, keys_of, prefix_of, stored_count
 from kbroker.coordinator.share_state import ShareStateCoordinator
 from kbroker.coordinator.share_state_housekeeping import SharePartitionKey
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
-from kbroker.parked_records import BY_OFFSET, NO_GENERATION, ParkedRecord, by_offset_key, kept_key, place_key
+from kbroker.parked_records import BY_OFFSET, NO_GENERATION, ParkedRecord, by_key_key, by_offset_key, kept_key, place_key
 from kbroker.share.parked import Lane, Parked, ParkingChange
 from kbroker.share.persister import TopicPartition, WriteRequest
 from kbroker.storage.spi import Change, StateReader
@@ -207,8 +207,7 @@ class ControlParking:
                 removals: list[Change] = []
                 for parked in found:
                     if parked.offset in both:
-                        place = place_key(prefix, parked.lane, parked.due_ms, parked.offset)
-                        removals += [(place, None), (by_offset_key(prefix, parked.offset), None)]
+                        removals += [(key, None) for key in keys_of(prefix, parked)]
                         removals += [(kept_key(prefix, parked.offset), None)] if parked.kept else []
                 if removals:
                     dropped += len(both)
@@ -242,6 +241,8 @@ class ControlParking:
             found += [each for each in piece if named[each.offset] == _value(each)]
             if old:
                 removals = [(place_key(prefix, each.lane, each.due_ms, each.offset), None) for each in old]
+                blocked = [each for each in old if each.key_hash is not None and not blocks(named[each.offset], each.key_hash)]
+                removals += [(by_key_key(prefix, each.key_hash or 0, each.offset), None) for each in blocked]
                 self._state.submit(removals, _report)
         return found
 

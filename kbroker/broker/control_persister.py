@@ -367,6 +367,10 @@ class ControlRecordsPersister:
         await self._prepared(group_id, partition)
         return await self._parked.from_offset(group_id, partition, offset, limit)
 
+    async def parked_of_keys(self, group_id: str, partition: TopicPartition, key_hashes: Iterable[int]) -> dict[int, list[int]]:
+        await self._prepared(group_id, partition)
+        return await self._parked.of_keys(group_id, partition, key_hashes)
+
     async def count_parked(self, group_id: str, partition: TopicPartition, first: int, end: int | None) -> int:
         await self._prepared(group_id, partition)
         return await self._parked.count(group_id, partition, first, end, self._coordinator.waiting(group_id, partition))

@@ -6,7 +6,7 @@ What it answers with code none counts as far as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from time import perf_counter
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -117,6 +117,9 @@ class LocalPersister:
 
     async def parked_from(self, group_id: str, partition: TopicPartition, offset: int, limit: int) -> list[Parked]:
         return [] if self._parked is None else await self._parked.from_offset(group_id, partition, offset, limit)
+
+    async def parked_of_keys(self, group_id: str, partition: TopicPartition, key_hashes: Iterable[int]) -> dict[int, list[int]]:
+        return {} if self._parked is None else await self._parked.of_keys(group_id, partition, key_hashes)
 
     async def count_parked(self, group_id: str, partition: TopicPartition, first: int, end: int | None) -> int:
         if self._parked is None:

@@ -82,12 +82,17 @@ class LockReports:
                 )  # fmt: skip
             if (records := found.records - found.at_lock_max) > 0:
                 logger.warning(
-                    "group %s: the locks of %d records ran out in the last %d s: %s; "
-                    "if its consumers are at work they need %sfewer records a poll (max.poll.records)",
-                    group_id, records, since_s, _outcome(found), _longer(group_id, settings.lock_duration_ms, self._longest_ms()),
+                    "group %s: the locks of %d records ran out in the last %d s: %s; %s",
+                    group_id, records, since_s, _outcome(found), self._advice(group_id, settings),
                 )  # fmt: skip
         self._groups.clear()
         self._something = trio.Event()
+
+    def _advice(self, group_id: str, settings: ShareSettings) -> str:
+        if settings.lock_max_ms:
+            return f"their consumers are gone or frozen: of those that live the broker prolongs the locks ({LOCK_MAX})"
+        longer = _longer(group_id, settings.lock_duration_ms, self._longest_ms())
+        return f"if its consumers are at work they need {longer}fewer records a poll (max.poll.records)"
 
 
 def _outcome(found: _RanOut) -> str:

@@ -16,6 +16,7 @@ from kbroker.broker.opened_batches import BatchOpener, Refusal
 from kbroker.broker.partition import Partition
 from kbroker.broker.share_records import Walked, walk
 from kbroker.records import CODEC_AT, CODEC_MASK, read_header
+from kbroker.share.parking import Parking
 from kbroker.share.share_partition import SharePartition
 
 _BATCHES_AT_MOST = 64
@@ -54,9 +55,7 @@ async def plan_parked(
             break
         if leader in taken:
             continue
-        batch = await _batch_of(partition, leader)
-        if batch is None and parking.may_be_kept(leader):
-            batch = _walked(leader, await record_of(leader))
+        batch = await parked_batch(partition, parking, leader, record_of)
         if batch is None:
             lost.append(leader)
             continue
@@ -75,7 +74,7 @@ async def plan_parked(
     return ParkedPlan(offsets, sorted(batches, key=lambda each: each[0]), lost)
 
 
-async def _batch_of(partition: Partition, offset: int) -> Walked | None:
+async def batch_of(partition: Partition, offset: int) -> Walked | None:
     """The record batch with that offset; None where the log has none."""
     if not partition.log_start_offset <= offset < partition.high_watermark:
         return None
@@ -84,6 +83,16 @@ async def _batch_of(partition: Partition, offset: int) -> Walked | None:
     if not batches or batches[0][0] > offset or batches[0][2]:
         return None
     return batches[0]
+
+
+async def parked_batch(
+    partition: Partition, parking: Parking, offset: int, record_of: Callable[[int], Awaitable[bytes | None]]
+) -> Walked | None:
+    """As batch_of(); where the log has none, what is kept of the record."""
+    batch = await batch_of(partition, offset)
+    if batch is None and parking.may_be_kept(offset):
+        batch = _walked(offset, await record_of(offset))
+    return batch
 
 
 def _walked(offset: int, record: bytes | None) -> Walked | None:

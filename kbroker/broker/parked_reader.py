@@ -6,7 +6,7 @@ in memory anyway is read on the loop. What is saved is shown, by the generation 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TypeVar
 
@@ -15,8 +15,10 @@ import trio
 from kbroker.coordinator.parked_state import parked_of, prefix_of
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.parked_records import (
+    BLOCKS_KEY,
     BY_OFFSET,
     NO_GENERATION,
+    by_key_key,
     by_offset_key,
     end_of,
     is_kept,
@@ -34,6 +36,7 @@ from kbroker.storage.spi import KeepsKeysOnDisk, StateReader, keys_on_disk_of
 
 PIECE = 1000
 """Entries that are read at once: a millisecond or two, from memory."""
+_MOST = (1 << 63) - 1
 Entries = list[tuple[bytes, bytes]]
 T = TypeVar("T")
 
@@ -42,6 +45,7 @@ class ParkedReader:
     """`generation_of` is the share coordinator's `generation`."""
 
     def __init__(self, store: StateReader, generation_of: Callable[[str, TopicPartition], int]) -> None:
+        self._store = store
         self._keys = keys_on_disk_of(store)
         self._may_block = bool(getattr(store, "may_block", True))
         self._generation_of = generation_of
@@ -114,6 +118,38 @@ class ParkedReader:
             at = entries[-1][0] + b"\0"
         return number
 
+    async def of_keys(self, group_id: str, partition: TopicPartition, key_hashes: Iterable[int]) -> dict[int, list[int]]:
+        """By hash of a key, the offsets of records that wait for their redelivery. An entry that the record itself does not confirm
+        was left by a kill."""
+        prefix, keys, store = self.prefix(group_id, partition), self._keys, self._store
+        wanted = sorted(set(key_hashes))
+        if prefix is None or keys is None or not wanted:
+            return {}
+
+        def look(some: list[int]) -> dict[int, list[int]]:
+            found: dict[int, list[int]] = {}
+            for key_hash in some:
+                ends = by_key_key(prefix, key_hash, 0), by_key_key(prefix, key_hash, _MOST)
+                offsets = [offset_of_key(key) for key, _ in keys.scan_range(*ends)]
+                if blocking := [offset for offset in offsets if blocks(store.get(by_offset_key(prefix, offset)), key_hash)]:
+                    found[key_hash] = blocking
+            return found
+
+        found: dict[int, list[int]] = {}
+        try:
+            for i in range(0, len(wanted), PIECE):
+                piece = wanted[i : i + PIECE]
+                if self._may_block:
+                    found |= await trio.to_thread.run_sync(look, piece)
+                else:
+                    found |= look(piece)
+                    await trio.lowlevel.checkpoint()
+        except StoreFailed as error:
+            raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
+        except ValueError as error:
+            raise KafkaError(ErrorCode.unknown_server_error, f"A parked record cannot be read: {error}") from error
+        return found
+
     def prefix(self, group_id: str, partition: TopicPartition) -> bytes | None:
         """Of the keys of its generation; None: nothing is parked. Raises KafkaError."""
         generation = self._generation_of(group_id, partition)
@@ -144,6 +180,14 @@ class ParkedReader:
 
 def _piece(keys: KeepsKeysOnDisk, first: bytes, end: bytes, limit: int) -> Entries:
     return list(islice(keys.scan_range(first, end), limit))
+
+
+def blocks(value: bytes | None, key_hash: int) -> bool:
+    """Whether the value of a record's kind 1 says that this key waits for it. Raises ValueError."""
+    if value is None:
+        return False
+    record = record_by_offset(0, value)
+    return record.lane == BLOCKS_KEY and record.key_hash == key_hash
 
 
 def _decoded(decode: Callable[[], list[T]]) -> list[T]:

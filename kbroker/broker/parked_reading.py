@@ -57,6 +57,7 @@ class ParkedReading:
                 waiting, leader_epoch=engine.leader_epoch, life_ahead_ms=self._life_ahead_ms, now_ms=now_ms()
             )
             engine.parking.kept_from = kept_from
+        engine.keep_order()
 
     async def record_of(self, loaded: LoadedSharePartition, offset: int) -> bytes | None:
         """What is kept of a parked record. Raises KafkaError."""

@@ -17,6 +17,7 @@ from typing import Protocol, TypeAlias
 import trio
 
 from kbroker.broker.deadlines import Deadlines, now_ms
+from kbroker.broker.expiry import Expiry
 from kbroker.broker.lock_reports import LockReports
 from kbroker.broker.parked_reading import ParkedReading
 from kbroker.broker.partition import Partition
@@ -142,7 +143,8 @@ class ShareGroups:
         self._lock_reports = LockReports(settings, longest_lock_ms)
         self.longest_lock_ms = longest_lock_ms
         self.parked = ParkedReading(persister, self, self._start)
-        self.scanner = Scanner(self, self._start, flush)
+        self.scanner = Scanner(self, persister, self._start, flush)
+        self.expiry = Expiry(self.save_later, self.parked.record_of)
         self._loaded: dict[Key, LoadedSharePartition] = {}
         self._groups: dict[str, dict[TopicPartition, LoadedSharePartition]] = {}
         self._nursery: trio.Nursery | None = None
@@ -423,7 +425,8 @@ class ShareGroups:
         if loaded.waiters:  # Most acknowledgements make room where nothing more lies: who waits there waits for a producer.
             offset, partition = engine.offset_to_acquire(), loaded.partition
             is_behind = engine.start_offset < partition.log_start_offset  # Who fetches next finds that out, and makes room.
-            if is_behind or (offset is not None and offset < partition.high_watermark):
+            is_ready = engine.key_order is not None and engine.parked_ready > 0  # One was freed with its key.
+            if is_behind or is_ready or (offset is not None and offset < partition.high_watermark):
                 loaded.waiters.wake_all()
         if persist.archiving:
             self.dead_letters.wake(loaded)
@@ -472,6 +475,8 @@ class ShareGroups:
             self.dead_letters.wake(loaded)
         if engine.parking is not None and engine.parking.has_unsaved:
             self.save_later(loaded, engine.retry_unsaved())
+        if engine.key_order is not None:
+            self.scanner.see_to(loaded)
         self.schedule(loaded)
 
     def schedule(self, loaded: LoadedSharePartition) -> None:
@@ -495,6 +500,8 @@ class ShareGroups:
         self.save_later(loaded, persist)
         if engine.end_waits(now_ms(), wall_clock_ms()) or persist is not None:
             loaded.waiters.wake_all()
+        if engine.key_order is not None:
+            self.scanner.see_to(loaded)
         self.schedule(loaded)
         self.retire(loaded)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-CAUSES = ("rejected", "exhausted")
+CAUSES = ("rejected", "exhausted", "expired")
 """Those of kbroker.client.dead_letters, which `--help` should not have to import."""
 
 

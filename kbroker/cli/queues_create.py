@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 @click.option(
     "--update", is_flag=True, help="Alter a queue that exists where it differs from what is asked for."
 )
+@click.option("--force", is_flag=True, help="Give a queue more partitions although it keeps the order of keys.")
 @json_option
 @bootstrap_option
 def create(
@@ -55,6 +56,7 @@ def create(
     no_dead_letters: bool,
     file: BinaryIO | None,
     update: bool,
+    force: bool,
     as_json: bool,
     bootstrap: Address,
     **options: str | None,
@@ -88,17 +90,17 @@ def create(
         wishes = [Wish(name or "", partitions, topic, settings)]
     with connect(bootstrap) as connection:
         if file is None:
-            _make(connection, wishes[0], update=update, as_json=as_json)
+            _make(connection, wishes[0], update=update, force=force, as_json=as_json)
         else:
-            _make_all(connection, wishes, update=update, as_json=as_json)
+            _make_all(connection, wishes, update=update, force=force, as_json=as_json)
 
 
-def _make_all(connection: Connection, wishes: list[Wish], *, update: bool, as_json: bool) -> None:
+def _make_all(connection: Connection, wishes: list[Wish], *, update: bool, force: bool, as_json: bool) -> None:
     """Each of them: one that is refused keeps no other from being made."""
     problems = []
     for wish in wishes:
         try:
-            _make(connection, wish, update=update, as_json=as_json)
+            _make(connection, wish, update=update, force=force, as_json=as_json)
         except CommandFailed as error:
             problems.append(str(error))
         except KafkaError as error:
@@ -106,7 +108,7 @@ def _make_all(connection: Connection, wishes: list[Wish], *, update: bool, as_js
     refuse(problems)
 
 
-def _make(connection: Connection, wish: Wish, *, update: bool, as_json: bool) -> None:
+def _make(connection: Connection, wish: Wish, *, update: bool, force: bool, as_json: bool) -> None:
     """Nothing is changed before the broker has said of every step that it can be done."""
     from kbroker.client.queue_plan import QueueRefused, plan
     from kbroker.topic_names import is_legal, why_illegal
@@ -124,6 +126,11 @@ def _make(connection: Connection, wish: Wish, *, update: bool, as_json: bool) ->
             raise CommandFailed(f"queue {wish.name} was left as it is: --update alters it")
         for step in made.steps:
             step.check(connection)
+        if not force and any(each.config == "partitions" for each in made.differences):
+            from kbroker.client.key_orders import ordered_groups, why_not_to_grow
+
+            if ordered := ordered_groups(connection, wish.name):
+                raise CommandFailed(why_not_to_grow(wish.name, ordered))
         for step in made.steps:
             step.run(connection)
             if not as_json:

@@ -22,18 +22,21 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("topic", callback=not_blank)
 @click.option("--partitions", "-p", type=COUNT, required=True, help="How many TOPIC is to have in all; more than it has.")
+@click.option("--force", is_flag=True, help="Although a share group keeps the order of keys on TOPIC.")
 @bootstrap_option
-def alter(topic: str, partitions: int, bootstrap: Address) -> None:
+def alter(topic: str, partitions: int, force: bool, bootstrap: Address) -> None:
     """Give TOPIC more partitions.
 
     Partitions are never taken away. Where producers choose a partition by a record's key, a key may go to another one from now on.
-    Configs of a topic are changed with `kbroker configs set --topic`.
+    So a topic that a share group with kbroker.queue.ordering=key reads is refused without --force. Configs of a topic are changed with
+    `kbroker configs set --topic`.
 
     \b
     Examples:
       kbroker topics alter orders --partitions 6
     """
     from kbroker.client import admin
+    from kbroker.client.key_orders import ordered_groups, why_not_to_grow
 
     with connect(bootstrap) as connection:
         (found,) = admin.topics(connection, [topic])
@@ -43,6 +46,8 @@ def alter(topic: str, partitions: int, bootstrap: Address) -> None:
             if partitions < present:
                 raise CommandFailed(f"{has}, and partitions are never taken away; to have fewer, make a new topic")
             raise CommandFailed(f"{has} already; --partitions is how many it is to have in all")
+        if not force and (ordered := ordered_groups(connection, topic)):
+            raise CommandFailed(why_not_to_grow(topic, ordered))
         admin.grow_topic(connection, topic, partitions)
     click.echo(f"topic {escaped(topic)} has {partitions} partitions now, {partitions - present} more than before")
 

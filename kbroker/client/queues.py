@@ -22,6 +22,7 @@ from kbroker.queue_configs import (
     ASSIGNMENT,
     IN_FLIGHT_LIMIT,
     LOCK_MAX,
+    ORDERING,
     PAUSED,
     PREFETCH,
     QUEUE_RETENTION,
@@ -30,6 +31,7 @@ from kbroker.queue_configs import (
     REDELIVERY_MAX,
     REDELIVERY_MULTIPLIER,
     SCHEDULING,
+    TTL,
 )
 from kbroker.topic_config import TOPIC_CONFIGS
 
@@ -113,6 +115,8 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         ("assignment", _GROUP, ASSIGNMENT, "all", "Partitions of a worker: all, or a share as in Kafka."),
         ("in-flight-limit", _GROUP, IN_FLIGHT_LIMIT, "undecided", "Jobs that the limit of jobs in flight counts."),
         ("scheduling", _GROUP, SCHEDULING, "true", "Whether a job that was sent with a delay waits for it."),
+        ("ttl", _GROUP, TTL, "0", "How long a job is worth doing; 0s: always."),
+        ("ordering", _GROUP, ORDERING, "none", "key: jobs of one key are done one after another, in order."),
         ("retention", Part.TOPIC, QUEUE_RETENTION, "workqueue", "Whether unfinished jobs outlast the topic's retention."),
         ("keep-dead-letters", _LETTERS, "retention.ms", _MONTH_MS, "How long dead letters are kept."),
     )

@@ -15,11 +15,14 @@ from typing import Final, NamedTuple
 from kbroker.coordinator.share_state_load import ShareState
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.parked_records import (
+    BLOCKS_KEY,
     BY_OFFSET,
     NO_GENERATION,
+    BlockedKey,
     KeptRecord,
     ParkedCount,
     ParkedRecord,
+    by_key_key,
     by_offset_key,
     counter_key,
     decode_count,
@@ -39,6 +42,7 @@ from kbroker.share.record_state import MAX_DELIVERY_COUNT, RecordState
 from kbroker.storage.spi import Change, StateReader, keys_on_disk_of
 
 _MOST: Final = (1 << 63) - 1
+_MOST_HASH: Final = (1 << 64) - 1
 _MOST_EPOCH: Final = (1 << 31) - 1
 _LANES: Final = frozenset(Lane)
 
@@ -77,10 +81,16 @@ def check_parking(parking: Sequence[ParkingChange], waiting: int) -> None:
             _check(parked is not None and parked.kept, offset, "the record is given, and nothing says that it is kept")
 
 
+def keys_of(prefix: bytes, parked: Parked) -> list[bytes]:
+    """All keys of a parked record."""
+    return list(changes_of(prefix, [ParkingChange(parked.offset, (), parked)]))
+
+
 def _check_place(offset: int, place: Place) -> None:
     _check(place.offset == offset, offset, f"its place is that of offset {place.offset}")
     _check(place.lane in _LANES, offset, f"there is no lane {place.lane}")
     _check(0 <= place.due_ms <= _MOST, offset, f"due time {place.due_ms}")
+    _check(place.key_hash is None or 0 <= place.key_hash <= _MOST_HASH, offset, f"key hash {place.key_hash}")
 
 
 def _check(is_right: bool, offset: int, wrong: str) -> None:
@@ -94,14 +104,18 @@ def changes_of(prefix: bytes, parking: Sequence[ParkingChange]) -> dict[bytes, b
     for offset, stale, parked, batch in parking:
         if batch is not None:
             changes[kept_key(prefix, offset)] = KeptRecord(batch).encode() if batch else None
-        for lane, due_ms, _ in stale:
+        for lane, due_ms, _, key_hash in stale:
             changes[place_key(prefix, lane, due_ms, offset)] = None
+            if lane == BLOCKS_KEY and key_hash is not None:
+                changes[by_key_key(prefix, key_hash, offset)] = None
         if parked is None:
             changes[by_offset_key(prefix, offset)] = None
         else:
             record = ParkedRecord(*parked)
             changes[place_key(prefix, record.lane, record.due_ms, offset)] = record.encode_place()
             changes[by_offset_key(prefix, offset)] = record.encode()
+            if record.lane == BLOCKS_KEY and record.key_hash is not None:
+                changes[by_key_key(prefix, record.key_hash, offset)] = BlockedKey(record.key_hash, offset).encode()
     return changes
 
 
@@ -110,8 +124,7 @@ def counter(prefix: bytes, waiting: int) -> Change:
 
 
 def parked_of(record: ParkedRecord) -> Parked:
-    offset, lane, due_ms, delivery_count, leader_epoch, rejected, kept = record
-    return Parked(offset, Lane(lane), due_ms, delivery_count, leader_epoch, rejected, kept)
+    return Parked(record.offset, Lane(record.lane), *record[2:])
 
 
 def stored_left(reader: StateReader, group_id: str, partition: TopicPartition, generation: int, log_start_offset: int) -> ParkedLeft:
@@ -158,6 +171,7 @@ __all__ = (
     "changes_of",
     "check_parking",
     "counter",
+    "keys_of",
     "not_final",
     "parked_of",
     "prefix_of",

@@ -48,8 +48,9 @@ _COUNTERS = {
     "delayed_deliveries": "kbroker_share_partition_delayed_deliveries_total",
     "failed_writes": "kbroker_share_partition_failed_saves_total",
     "dead_lettered": "kbroker_share_partition_dead_lettered_total",
+    "look_ahead_stops": "kbroker_share_partition_look_ahead_stops_total",
 }
-_CAUSES = ("rejected", "exhausted")
+_CAUSES = ("rejected", "exhausted", "expired")
 
 _RecordId: TypeAlias = tuple[UUID, int, int]
 """Topic id, partition, offset."""
@@ -62,6 +63,8 @@ async def add_groups(scrape: Scrape, broker: Broker) -> None:
         for name, count in zip(ACK_TYPES, counted.acknowledged, strict=True):
             scrape.add("kbroker_share_group_acknowledged_records_total", count, {**labels, "type": name})
         scrape.add("kbroker_share_group_removed_records_total", counted.removed_records, labels)
+        for reason, count in counted.odd_schedules.items():
+            scrape.add("kbroker_share_group_odd_schedules_total", count, {**labels, "reason": reason})
         scrape.add_histogram("kbroker_share_group_load_seconds", counted.load_seconds, labels)
         scrape.add_histogram("kbroker_share_group_fetch_percent", counted.fetch_ratio, labels)
         scrape.add_histogram("kbroker_share_group_acquired_records", counted.acquired_ranges, labels)
@@ -171,6 +174,8 @@ class _Turn:
         self._add_counters(place, found)
         self._scrape.add("kbroker_share_partition_in_flight", found.in_flight, labels)
         self._scrape.add("kbroker_share_partition_in_flight_batches", found.batches, labels)
+        if engine.key_order is not None:
+            self._scrape.add("kbroker_share_partition_behind_keys", found.behind_keys, labels)
         for state, count in (
             ("available", found.available),
             ("waiting", found.waiting),

@@ -286,6 +286,11 @@ SHARE_GROUPS = Section(
             "share_group_dead_letters_without_copy", "group", "",
             "Dead letters without the copy of key and value that they should have: the record could not be read or was too large.",
         ),
+        _counter(
+            "share_group_odd_schedules", "group reason", "",
+            "Records whose headers kbroker-deliver-at and kbroker-delay-ms cannot be followed, by `reason`: `malformed` (delivered at "
+            "once), `too_far` (delivered when kbroker.queue.scheduling.max.delay.ms allows). A restart counts those that still wait again.",
+        ),
         _gauge("queue_cache_batches", "", "", "Compressed batches that are held decompressed, since share consumers take parts of them."),
         _gauge("queue_cache_bytes", "", "", "Their size; kbroker.queue.cache.bytes is the bound."),
         _counter("queue_cache_hits", "", "", "Compressed batches of which a fetch took a part, and found them decompressed."),
@@ -320,8 +325,12 @@ SHARE_PARTITIONS = Section(
         _gauge(
             "share_partition_records", f"{_PARTITION} state", "",
             "Records among them by `state`: available (came back, or read with a batch of which only a part was handed out), "
-            "waiting (for its redelivery), acquired, saving, archiving (waits for its dead letter), done. Beside them parked: those "
-            "that wait for longer, outside. Parked ones that are acquired count as acquired.",
+            "waiting (for its redelivery, or for another record of its key), acquired, saving, archiving (waits for its dead letter), "
+            "done. Beside them parked: those that wait for longer, outside. Parked ones that are acquired count as acquired.",
+        ),
+        _gauge(
+            "share_partition_behind_keys", _PARTITION, "",
+            "Records that wait for others of their keys, parked ones included. Only in groups with kbroker.queue.ordering=key.",
         ),
         _gauge(
             "share_partition_next_due_seconds", _PARTITION, "",
@@ -340,11 +349,16 @@ SHARE_PARTITIONS = Section(
         _counter("share_partition_delayed_deliveries", _PARTITION, "", "Deliveries of records that were parked until they were due."),
         _counter(
             "share_partition_archived", f"{_PARTITION} cause", "",
-            "Records given up, by `cause`: `rejected` by a consumer, `exhausted` at the delivery limit.",
+            "Records given up, by `cause`: `rejected` by a consumer, `exhausted` at the delivery limit, `expired` (kbroker.queue.ttl.ms).",
         ),
         _counter(
             "share_partition_dead_lettered", _PARTITION, "",
             "Records that went through the dead letter queue and are finished; those refused for the settings included.",
+        ),
+        _counter(
+            "share_partition_look_ahead_stops", _PARTITION, "",
+            "How often the broker stopped looking for records of other keys, because 20 000 were waiting for theirs "
+            "(kbroker.queue.ordering).",
         ),
         _counter("share_partition_failed_saves", _PARTITION, "", "Changes of state that could not be saved; undone, or tried again."),
     ),

@@ -25,6 +25,7 @@ HEADER_NAMES: Final = tuple(HEADER_PREFIX + name for name in ("topic", "partitio
 MESSAGES: Final = {
     DeadLetterCause.REJECTED: "Offset rejected by client.",
     DeadLetterCause.EXHAUSTED: "Offset delivery count exceeded the threshold.",
+    DeadLetterCause.EXPIRED: "Offset expired before it was delivered.",
 }
 
 

@@ -62,10 +62,11 @@ class Persist(NamedTuple):
 
 
 class DeadLetterCause(Enum):
-    """Why a record becomes a dead letter (KIP-1191)."""
+    """Why a record becomes a dead letter (KIP-1191; the last one is kbroker's own)."""
 
     REJECTED = "rejected"
     EXHAUSTED = "exhausted"
+    EXPIRED = "expired"
 
 
 class DeadLetter(NamedTuple):
@@ -85,9 +86,10 @@ class ShareSettings:
     those of a work queue (queue_configs.py), each off where it is 0 or None.
 
     `park_from_ms`: waits that are longer are spent outside the window (parking.py); None: none is. `scans`: nobody is given
-    what was not looked at before (scanning.py). `limits_undecided`:
+    what was not looked at before (scanning.py). `schedules`: what is scheduled for later waits for it. `limits_undecided`:
     `max_record_locks` counts records that are not decided, and not the span from the first of them to the last. `paused`: nobody is
-    given records. `priorities`: of topics by name.
+    given records. `priorities`: of topics by name. `ttl_ms`: records that are older are given up instead of delivered. `ordered`:
+    records of one key are delivered one after another (key_order.py); only with `scans`.
     """
 
     delivery_count_limit: int = 5
@@ -101,6 +103,9 @@ class ShareSettings:
     park_from_ms: float | None = None
     limits_undecided: bool = False
     scans: bool = False
+    schedules: bool = False
     max_delay_ms: int = 0
     paused: bool = False
     priorities: tuple[tuple[str, int], ...] = ()
+    ttl_ms: int = 0
+    ordered: bool = False

@@ -30,6 +30,7 @@ from kbroker.share.effects import AckBatch, StateBatch
 from kbroker.share.lag import Standing
 from kbroker.share.locks import Lock, Locks
 from kbroker.share.record_state import (
+    BEHIND,
     CONTROL,
     COUNT_UP,
     HOLE,
@@ -99,7 +100,7 @@ class InFlightWindow:
     highest_count: int
     """No delivery count is above this one."""
     undelivered: int
-    """How many offsets are AVAILABLE with a count of 0."""
+    """How many offsets are AVAILABLE, or BEHIND, with a count of 0."""
 
     def __init__(self, start_offset: int) -> None:
         self.states = bytearray()
@@ -171,6 +172,13 @@ class InFlightWindow:
         """The first offset that is AVAILABLE."""
         found = self.states.find(AVAILABLE, max(self.available_from, self.start_offset) - self.base) if self.states else -1
         return None if found < 0 else self.base + found
+
+    def available_in(self, first: int, last: int) -> Iterator[int]:
+        """AVAILABLE offsets of first..last."""
+        i, j = max(first, self.start_offset, self.available_from) - self.base, last + 1 - self.base
+        while 0 <= (i := self.states.find(AVAILABLE, i, j)) < j:
+            yield self.base + i
+            i += 1
 
     def next_given_back(self) -> int | None:
         """The first offset that is AVAILABLE and was delivered before."""
@@ -266,6 +274,11 @@ class InFlightWindow:
             available += self.count_of((HOLE,), max(first, self.gap_start), last)
         return available + unread
 
+    def count_available(self, first: int, last: int) -> int:
+        """How many offsets of first..last are AVAILABLE."""
+        first, last = max(first, self.start_offset), min(last, self.end_offset)
+        return self.count_of((AVAILABLE,), first, last) if self.states and first <= last else 0
+
     def stands_from(self, offset: int) -> Standing:
         """What would be done from `offset` > SPSO on if the log began there: as after drop_below() and advance(), which this leaves to
         whoever fetches next. Control batches are neither done nor open."""
@@ -334,6 +347,21 @@ class InFlightWindow:
         self.lock_numbers[i:j] = numbers
         if j < len(self.states) and self.states[j] == HOLE:
             self.marks[j] = 1
+
+    def place_ahead(self, first: int, last: int) -> None:
+        """AVAILABLE records behind the SPEO, before what lies between has been looked at: that is a hole of the gap window."""
+        unread, has_gap = self.unread_from, self.has_gap
+        missing, size = first - unread, last - first + 1
+        if not has_gap:
+            self.gap_start = unread
+        self.states += _HOLE_BYTE * missing + bytes(size)
+        self.counts += bytes(missing + size)
+        self.marks += (b"\1" + bytes(missing - 1) if missing else b"") + b"\1" + bytes(size - 1)
+        self.lock_numbers.frombytes(bytes(4 * (missing + size)))
+        self.undelivered += size
+        self.available_from = min(self.available_from, first)
+        self.end_offset = last
+        self.gap_end = last if missing or has_gap else -1
 
     def pass_over(self, first: int, last: int) -> None:
         """Control batches at first..last: what of it is a hole, or behind the SPEO, is CONTROL. Nothing else is known to be between the
@@ -415,7 +443,7 @@ class InFlightWindow:
 
     def discard_available(self, first: int, last: int) -> list[tuple[int, int]]:
         """AVAILABLE offsets of first..last, waiting or not, become ARCHIVED, because the log no longer has them; the runs that did."""
-        discarded = [(run[0], run[1]) for run in self.runs(first, last) if run.state in (AVAILABLE, WAITING)]
+        discarded = [(run[0], run[1]) for run in self.runs(first, last) if run.state in (AVAILABLE, WAITING, BEHIND)]
         for run_first, run_last in discarded:
             self.undelivered -= self._undelivered_in(run_first, run_last)
             self.set_code(run_first, run_last, RecordState.ARCHIVED)
@@ -523,7 +551,7 @@ class InFlightWindow:
         if not self.undelivered:
             return 0
         columns = zip(self.states[first - self.base : last + 1 - self.base], self.counts_of(first, last), strict=True)
-        return sum(code == AVAILABLE and not count for code, count in columns)
+        return sum(code in (AVAILABLE, BEHIND) and not count for code, count in columns)
 
     def _start_at(self, offset: int) -> None:
         self.start_offset = offset

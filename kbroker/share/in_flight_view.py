@@ -13,13 +13,15 @@ from typing import NamedTuple, TypeAlias
 from kbroker.share.in_flight import ACQUIRED, InFlightWindow
 from kbroker.share.parked_memory import DEAD, Code, Entry
 from kbroker.share.parking import Parking
-from kbroker.share.record_state import CONTROL, HOLE, PENDING, STATE, UNSAVED, WAITING, RecordState
+from kbroker.share.record_state import BEHIND, CONTROL, HOLE, PENDING, STATE, UNSAVED, WAITING, RecordState
 
 STATE_NAMES = {**{int(state): state.name.lower() for state in RecordState}, WAITING: "waiting", HOLE: "gap", CONTROL: "gap"}
-"""`waiting`: for its redelivery. `gap`: nothing is known of the offset. It was not read yet, or the log has no record there,
-or one of the broker's own."""
+"""`waiting`: for its redelivery, or for another record of its key. `gap`: nothing is known of the offset. It was not read yet,
+or the log has no record there, or one of the broker's own."""
 
-_SHOWN = bytes(code & (STATE | WAITING) | (PENDING if code & (PENDING | UNSAVED) else 0) for code in range(256))
+_SHOWN = bytes(
+    WAITING if code == BEHIND else code & (STATE | WAITING) | (PENDING if code & (PENDING | UNSAVED) else 0) for code in range(256)
+)
 """bytes.translate table: flags that say why a record is ARCHIVING, and who has it then, are nobody's business here."""
 
 _Held: TypeAlias = tuple[str | None, float | None]
@@ -103,7 +105,7 @@ def parked_view(parking: Parking, now_ms: float, log_start_offset: int) -> tuple
 
 def _parked(entry: Entry, now_ms: float) -> InFlightRange | None:
     """None: it only waits."""
-    if entry.code == Code.QUEUED:
+    if entry.code in (Code.QUEUED, Code.BEHIND):
         return None
     if entry.code == Code.HELD:
         left = max(0, round(entry.deadline_ms - now_ms))

@@ -38,8 +38,8 @@ class Leavers(NamedTuple):
 
 
 def leavers(window: InFlightWindow, waits: Waits, end_offset: int, limit: int) -> Leavers:
-    """Of what is below `end_offset` and not over; at most `limit` of them. What nobody was given yet stays, and so does what is
-    being saved at this moment."""
+    """Of what is below `end_offset` and not over; at most `limit` of them. What nobody was given yet stays, and so does what waits for
+    another record of its key, and what is being saved at this moment."""
     found: list[int] = []
     if not window.states:
         return Leavers(found, min(end_offset, window.start_offset))
@@ -76,11 +76,14 @@ def leave(
             due_ms = parking.due_at(waits.due_ms(offset) or now_ms)
             waits.end(offset)
         is_held = code == ACQUIRED
-        parked = Parked(offset, lane, due_ms, count - is_held, leader_epoch, bool(code & REJECTED))
+        what = offset, lane, due_ms, count - is_held, leader_epoch, bool(code & REJECTED)
+        parked = Parked(*what, key_hash=None if parking.key_order is None else parking.key_order.hash_of(offset))
         entry = parking.move_in(parked, record)
         if is_held:
             lock = window.locks.by_number[window.lock_numbers[offset - window.base]]
             parking.hold(entry, lock, lock.deadline_ms - lock_duration_ms if lock.since_ms is None else lock.since_ms)
+        if parking.key_order is not None:
+            parking.key_order.park(offset)
         window.set_code(offset, offset, RecordState.ARCHIVED | PENDING)
         number += 1
     return number

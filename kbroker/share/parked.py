@@ -29,18 +29,20 @@ class Lane(IntEnum):
 
 
 class Place(NamedTuple):
-    """Where a parked record stands in the order of its share-partition."""
+    """Where a parked record stands in the order of its share-partition. `key_hash`: as Parked has it."""
 
     lane: Lane
     due_ms: int
     offset: int
+    key_hash: int | None = None
 
 
 class Parked(NamedTuple):
     """A parked record as it is stored. `due_ms`: since 1970. `delivery_count`: deliveries that are over.
-    `rejected`: of the lane ARCHIVING, the cause; else the delivery limit was reached. `leader_epoch`:
-    of the broker life that parked it, which tells whether a power cut took the record from the log.
-    `kept`: the record itself lies beside it, and the log may go."""
+    `rejected` and `expired`: of the lane ARCHIVING, the cause; else the delivery limit was reached.
+    `leader_epoch`: of the broker life that parked it, which tells whether a power cut took the record
+    from the log. `key_hash`: of its key, where the group keeps the order of keys (key_order.py); it
+    never changes. `kept`: the record itself lies beside it, and the log may go."""
 
     offset: int
     lane: Lane
@@ -48,11 +50,13 @@ class Parked(NamedTuple):
     delivery_count: int
     leader_epoch: int
     rejected: bool = False
+    expired: bool = False
+    key_hash: int | None = None
     kept: bool = False
 
     @property
     def place(self) -> Place:
-        return Place(self.lane, self.due_ms, self.offset)
+        return Place(self.lane, self.due_ms, self.offset, self.key_hash)
 
 
 class ParkingChange(NamedTuple):

@@ -62,6 +62,8 @@ class ParkedKeeping(ParkedMemory):
                     continue
                 entry = self.entries[offset] = Entry(parked)
                 self._line_up(entry)
+                if parked.lane is Lane.REDELIVERY:
+                    self._hold_key(entry)
             if entry.code == Code.PENDING or entry.is_kept:
                 continue
             self._keep(entry, record)

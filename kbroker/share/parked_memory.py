@@ -8,13 +8,14 @@ long as its place there is not saved as final; each write that speaks of it says
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from heapq import heappop, heappush
 from itertools import islice
 from math import ceil
 
 from kbroker.share.effects import ShareSettings
+from kbroker.share.key_order import KeyOrder
 from kbroker.share.parked import Lane, Parked, Place
 from kbroker.share.parked_order import READ_AT_ONCE, LaneOrder
 from kbroker.share.redelivery import LOOK_AT_THE_CLOCK_MS
@@ -30,9 +31,12 @@ class Code(IntEnum):
     ARCHIVING = 4
     HANDED_OUT = 5
     UNSAVED_ARCHIVING = 6
+    BEHIND = 7
+    """It is due, and another record of its key goes first, or may do so: the store is being asked."""
 
 
 IN_ORDER = frozenset((Code.QUEUED, Code.READY))
+SETTLED = IN_ORDER | {Code.BEHIND}
 DEAD = frozenset((Code.ARCHIVING, Code.HANDED_OUT, Code.UNSAVED_ARCHIVING))
 NOWHERE = 1 << 63
 
@@ -41,7 +45,8 @@ class Entry:
     """A parked record in memory. `count`: deliveries, that of its holder included. `places`: see the head of this file."""
 
     __slots__ = (
-        "code", "count", "deadline_ms", "due_ms", "kept", "lane", "member_id", "offset", "places", "record", "rejected", "since_ms",
+        "code", "count", "deadline_ms", "due_ms", "expired", "kept", "key_hash", "lane", "member_id", "offset", "places", "record",
+        "rejected", "since_ms",
     )  # fmt: skip
 
     def __init__(self, parked: Parked) -> None:
@@ -51,6 +56,8 @@ class Entry:
         self.lane = parked.lane
         self.due_ms: float = parked.due_ms
         self.rejected = parked.rejected
+        self.expired = parked.expired
+        self.key_hash = parked.key_hash
         self.places = [parked.place]
         self.member_id: str | None = None
         self.deadline_ms = 0.0
@@ -66,8 +73,8 @@ class Entry:
 
     def as_parked(self, leader_epoch: int) -> Parked:
         """A delivery that is not over does not count."""
-        count = self.count - (self.code == Code.HELD)
-        return Parked(self.offset, self.lane, ceil(self.due_ms), count, leader_epoch, self.rejected, self.is_kept)
+        count, causes = self.count - (self.code == Code.HELD), (self.rejected, self.expired)
+        return Parked(self.offset, self.lane, ceil(self.due_ms), count, leader_epoch, *causes, self.key_hash, self.is_kept)
 
 
 class ParkedMemory:
@@ -77,6 +84,9 @@ class ParkedMemory:
         self.waiting = waiting
         self.entries: dict[int, Entry] = {}
         self.held = 0
+        self.key_order: KeyOrder | None = None
+        self._over: set[int] = set()
+        """Of `_ghosts` and what a write under way removes: records that were parked in fact, and are over."""
         self.floor = 0
         """Below is nothing any more but what is kept: the log's start."""
         self.purged = 0
@@ -126,7 +136,12 @@ class ParkedMemory:
     @property
     def wants_read(self) -> bool:
         """begin_read() would say something."""
-        return any(order.wants_read for order in self._orders.values())
+        return any(order.wants_read and not self._has_enough(lane) for lane, order in self._orders.items())
+
+    def _has_enough(self, lane: Lane) -> bool:
+        """Many scheduled records are due, and behind others of their keys."""
+        order = self.key_order
+        return lane is Lane.SCHEDULE and order is not None and (order.is_full or len(order.asked) >= READ_AT_ONCE)
 
     @property
     def knows_archiving(self) -> bool:
@@ -136,7 +151,7 @@ class ParkedMemory:
     def begin_read(self) -> tuple[Lane, tuple[int, int]] | None:
         """Of which lane, and behind what, to read now; then call end_read() or fail_read()."""
         for lane, order in self._orders.items():
-            if (after := order.begin_read()) is not None:
+            if not self._has_enough(lane) and (after := order.begin_read()) is not None:
                 return lane, after
         return None
 
@@ -163,13 +178,20 @@ class ParkedMemory:
             if parked.kept:
                 self._may_be_kept.add(offset)
             if is_lost(parked):
-                self._ghosts[offset] = (parked.place,)
-                self.waiting -= 1
+                self._give_up(parked)
                 continue
             entry = self.entries[offset] = Entry(parked)
             if lane is Lane.REDELIVERY and longest_ms and parked.leader_epoch != self._leader_epoch:
                 entry.due_ms = min(entry.due_ms, self._began_ms + longest_ms)
             self._line_up(entry)
+            if lane is Lane.REDELIVERY:
+                self._hold_key(entry)
+
+    def _give_up(self, parked: Parked) -> None:
+        """One that is in the store alone."""
+        self._ghosts[parked.offset] = (parked.place,)
+        self._over.add(parked.offset)
+        self.waiting -= 1
 
     def _line_up(self, entry: Entry) -> None:
         """It waits for its time, or for somebody to write its dead letter."""
@@ -213,9 +235,71 @@ class ParkedMemory:
 
     def _remove(self, entry: Entry) -> None:
         """It is parked no more; its places go with whatever is written next."""
+        if self.key_order is not None and entry.code == Code.BEHIND:
+            self.key_order.end(entry.offset)
         self._forget(entry)
         self.waiting -= 1
         self._ghosts[entry.offset] = tuple(entry.places)
+        self._over.add(entry.offset)
+
+    # ---- the order of keys (key_order.py) ----------------------------------------------------------------------------
+
+    def order_keys(self, order: KeyOrder | None) -> None:
+        """From now on, or (None) no more. Members keep what they hold."""
+        self.key_order = order
+        if order is None:
+            for entry in [entry for entry in self.entries.values() if entry.code == Code.BEHIND]:
+                self.go(entry)
+            return
+        entries = [entry for _, entry in sorted(self.entries.items()) if entry.key_hash is not None]
+        for entry in entries:
+            if entry.lane is Lane.REDELIVERY or entry.code in (Code.HELD, Code.PENDING, Code.UNSAVED_ARCHIVING):
+                self._hold_key(entry)
+        for entry in entries:
+            if entry.code == Code.READY and not self._may_go(order, entry):
+                self._leave_line(entry)
+                entry.code = Code.BEHIND
+
+    def _hold_key(self, entry: Entry) -> None:
+        if self.key_order is not None and entry.key_hash is not None:
+            self.key_order.hold(entry.offset, entry.key_hash, parked=True)
+
+    @property
+    def knows_redeliveries(self) -> bool:
+        """All that block their keys are in memory: nobody need ask the store."""
+        return self._orders[Lane.REDELIVERY].is_complete
+
+    def _may_go(self, order: KeyOrder, entry: Entry) -> bool:
+        """It is due, and has a key."""
+        assert entry.key_hash is not None
+        may_be_blocked = not (self.knows_redeliveries and order.has_learnt)
+        if entry.lane is Lane.SCHEDULE and may_be_blocked and order.hash_of(entry.offset) is None:
+            order.asked[entry.offset] = entry.key_hash
+            return False
+        return self._admit(order, entry.offset, entry.key_hash)
+
+    def _admit(self, order: KeyOrder, offset: int, key_hash: int) -> bool:
+        order.know(offset, key_hash)
+        may_go = order.admit(offset)
+        order.park(offset)
+        return may_go
+
+    def end_asking(self, offsets: Iterable[int]) -> None:
+        """The store was asked for the keys of these records, which are due."""
+        order = self.key_order
+        for offset in offsets:
+            key_hash = None if order is None else order.asked.pop(offset, None)
+            entry = self.entries.get(offset)
+            if order is None or key_hash is None or entry is None or entry.code != Code.BEHIND:
+                continue
+            if self._admit(order, offset, key_hash):
+                self.go(entry)
+
+    def go(self, entry: Entry) -> None:
+        """It was behind another one of its key, and is not any more."""
+        entry.code = Code.READY
+        self._orders[entry.lane].size += 1
+        self._ready[entry.offset] = entry
 
     # ---- time --------------------------------------------------------------------------------------------------------
 
@@ -231,6 +315,10 @@ class ParkedMemory:
                 if not queue or queue[0][0] > due_ms:
                     break
                 entry = self.entries[heappop(queue)[1]]
+                if self.key_order is not None and entry.key_hash is not None and not self._may_go(self.key_order, entry):
+                    self._orders[lane].size -= 1
+                    entry.code = Code.BEHIND
+                    continue
                 entry.code = Code.READY
                 self._ready[entry.offset] = entry
         return len(self._ready) - before

@@ -31,9 +31,10 @@ from typing import NamedTuple
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share import throttle
 from kbroker.share.effects import AckBatch, AcquiredRange, DeadLetter, DeadLetterCause, ShareSettings
+from kbroker.share.key_order import KeyOrder
 from kbroker.share.parked import Lane, Parked, ParkingChange, Place
 from kbroker.share.parked_keeping import Look, ParkedKeeping
-from kbroker.share.parked_memory import DEAD, IN_ORDER, Code, Entry
+from kbroker.share.parked_memory import DEAD, SETTLED, Code, Entry
 from kbroker.share.record_state import MAX_DELIVERY_COUNT, Event
 
 _offset = attrgetter("offset")
@@ -81,7 +82,7 @@ class Parking(ParkedKeeping):
     def is_settled(self) -> bool:
         """Loaded again it would be the same."""
         return not (self.held or self._unsaved or self._ghosts or self._leaving or self.needs_sweep) and all(
-            entry.code in IN_ORDER for entry in self.entries.values()
+            entry.code in SETTLED for entry in self.entries.values()
         )
 
     @property
@@ -159,23 +160,46 @@ class Parking(ParkedKeeping):
     def _released(self, entry: Entry, settings: ShareSettings, due_ms: float) -> Parked | None:
         """What becomes of a record that comes back; None: it is given up without a dead letter."""
         if entry.count < settings.delivery_count_limit:
-            return Parked(entry.offset, Lane.REDELIVERY, ceil(due_ms), entry.count, self._leader_epoch, kept=entry.is_kept)
+            what = entry.offset, Lane.REDELIVERY, ceil(due_ms), entry.count, self._leader_epoch
+            return Parked(*what, key_hash=entry.key_hash, kept=entry.is_kept)
         self.exhausted += 1
         return self._archiving(entry, rejected=False) if settings.dead_letter_queue else None
 
     def _archiving(self, entry: Entry, *, rejected: bool) -> Parked:
-        return Parked(entry.offset, Lane.ARCHIVING, 0, entry.count, self._leader_epoch, rejected, entry.is_kept)
+        what = entry.offset, Lane.ARCHIVING, 0, entry.count, self._leader_epoch, rejected
+        return Parked(*what, key_hash=entry.key_hash, kept=entry.is_kept)
 
     # ---- members -----------------------------------------------------------------------------------------------------
 
     def park(self, offset: int, due_ms: float, delivery_count: int) -> Parked:
         """A record of the window that is due at that time of the engine's clock."""
         due_ms += self._ahead_ms[Lane.REDELIVERY]
-        return Parked(offset, Lane.REDELIVERY, ceil(due_ms), delivery_count, self._leader_epoch)
+        return Parked(offset, Lane.REDELIVERY, ceil(due_ms), delivery_count, self._leader_epoch, key_hash=self._key_hash(offset))
+
+    def _key_hash(self, offset: int) -> int | None:
+        return None if self.key_order is None else self.key_order.hash_of(offset)
 
     def schedule(self, offset: int, due_ms: int) -> Parked:
         """A record that nobody had yet, and that is due at that time since 1970."""
-        return Parked(offset, Lane.SCHEDULE, due_ms, 0, self._leader_epoch)
+        return Parked(offset, Lane.SCHEDULE, due_ms, 0, self._leader_epoch, key_hash=self._key_hash(offset))
+
+    def expire_new(self, offset: int, delivery_count: int) -> Parked:
+        """A record of the window that nobody has, and that is past its time: a dead letter is to be written."""
+        return Parked(offset, Lane.ARCHIVING, 0, delivery_count, self._leader_epoch, expired=True, key_hash=self._key_hash(offset))
+
+    def expire_ready(self, offsets: Iterable[int], settings: ShareSettings) -> int:
+        """Of these, records that are due and that nobody has are past their time. How many."""
+        entries = [self._ready[offset] for offset in offsets if offset in self._ready]
+        for entry in entries:
+            if not settings.dead_letter_queue:
+                self._remove(entry)
+                continue
+            self._leave_line(entry)
+            entry.lane, entry.due_ms, entry.expired = Lane.ARCHIVING, 0, True
+            self._line_up(entry)
+            entry.code = Code.UNSAVED_ARCHIVING
+            self._unsaved[entry.offset] = None
+        return len(entries)
 
     def acquire(
         self, member_id: str, offsets: Sequence[int], now_ms: float, settings: ShareSettings
@@ -302,8 +326,7 @@ class Parking(ParkedKeeping):
             if offset < look.floor and not is_here and self._is_gone(offset, is_kept=parked.kept):
                 if parked.kept:
                     self._may_be_kept.add(offset)
-                self._ghosts[offset] = (parked.place,)
-                self.waiting -= 1
+                self._give_up(parked)
                 gone += 1
         return gone
 
@@ -325,6 +348,8 @@ class Parking(ParkedKeeping):
         for entry in sorted((each for each in self.entries.values() if each.code == Code.ARCHIVING), key=_offset):
             entry.code = Code.HANDED_OUT
             cause = DeadLetterCause.REJECTED if entry.rejected else DeadLetterCause.EXHAUSTED
+            if entry.expired:
+                cause = DeadLetterCause.EXPIRED
             taken.append(DeadLetter(entry.offset, entry.offset, entry.count, cause))
         return taken
 
@@ -390,12 +415,15 @@ class Parking(ParkedKeeping):
         return b"" if offset in self._may_be_kept else None
 
     def persisted(self, write: ParkingWrite) -> None:
+        if self.key_order is not None:
+            self._park_keys(self.key_order, write)
         self._moving.difference_update(write.moved)
         for entry in write.keeps:
             entry.record, entry.kept = None, True
         for offset, places in write.ghosts.items():
             self._unmark(offset)
             self._removed(places)
+            self._over.discard(offset)
             if offset not in self._ghosts and offset not in self.entries:
                 self._may_be_kept.discard(offset)
         for parked, places in write.new:
@@ -415,6 +443,23 @@ class Parking(ParkedKeeping):
                 self._removed(entry.places)
                 self._let_go(entry)
         self._shrink()
+        if self.key_order is not None:
+            self.key_order.forget_parked(self.entries)
+
+    def _park_keys(self, order: KeyOrder, write: ParkingWrite) -> None:
+        """Records that left the window, and the ends of parked ones."""
+        for parked, _ in write.new:
+            if parked.lane is Lane.SCHEDULE:
+                order.forget(parked.offset)
+            elif parked.lane is Lane.ARCHIVING:
+                order.end(parked.offset)
+            elif parked.key_hash is not None:
+                order.hold(parked.offset, parked.key_hash, parked=True)
+        for offset in [offset for offset in write.ghosts if offset in self._over]:
+            order.end(offset)
+        for entry, target in (*write.decided, *write.pending):
+            if target is None or target.lane is Lane.ARCHIVING:
+                order.end(entry.offset)
 
     def _removed(self, places: Iterable[Place], parked: Parked | None = None) -> None:
         """Nothing stands there in the store any more, but for `parked`."""
@@ -479,6 +524,10 @@ class Parking(ParkedKeeping):
     def scheduled_in(self, write: ParkingWrite) -> dict[int, int]:
         """Records of a write that nobody had yet, with their due times."""
         return {parked.offset: parked.due_ms for parked, _ in write.new if parked.lane is Lane.SCHEDULE}
+
+    def expired_in(self, write: ParkingWrite) -> list[int]:
+        """Records of a write that come from the window since they are past their time."""
+        return [parked.offset for parked, _ in write.new if parked.expired]
 
     def redeliveries_in(self, write: ParkingWrite) -> dict[int, float]:
         """Records of a write that come from the window for their redelivery, with their due times on the engine's clock."""

@@ -7,7 +7,7 @@ refusal; what it raises is a bug or a cancellation. Cancelling a write leaves it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
@@ -161,6 +161,15 @@ class KeepsRecords(Protocol):
 
     async def count_kept(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
         """How many of the offsets `first` to `end` - 1 are parked and kept."""
+
+
+@runtime_checkable
+class FindsParkedKeys(Protocol):
+    """A persister that ParksRecords and finds them by their keys, for groups that keep the order of keys."""
+
+    async def parked_of_keys(self, group_id: str, partition: TopicPartition, key_hashes: Iterable[int]) -> dict[int, list[int]]:
+        """Of these hashes (Parked.key_hash), the offsets of parked records in the lane REDELIVERY, as far as they are saved.
+        Raises KafkaError for state that cannot be read."""
 
 
 @runtime_checkable

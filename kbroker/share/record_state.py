@@ -90,6 +90,9 @@ HANDED_OUT = 64
 WAITING = 128
 """With AVAILABLE: the record came back, and is not delivered before its redelivery is due (redelivery.py)."""
 
+BEHIND = 64
+"""As a whole code, AVAILABLE: another record of the same key goes first (key_order.py)."""
+
 TERMINAL_CODES = bytes(sorted(TERMINAL))
 TERMINAL_OR_PENDING = frozenset(TERMINAL_CODES) | {code | PENDING for code in TERMINAL_CODES}
 

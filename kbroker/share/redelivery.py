@@ -68,6 +68,10 @@ class Waits:
         """Of the records that wait for the wall clock, (offset, due) of those that are due then or later."""
         return [(offset, ceil(until_ms)) for offset, until_ms in self._until.items() if until_ms >= from_ms]
 
+    def is_scheduled(self, offset: int) -> bool:
+        """Whether it waits for the wall clock."""
+        return offset in self._until
+
     def end(self, offset: int) -> None:
         """It waits no more, or elsewhere."""
         self._due.pop(offset, None)

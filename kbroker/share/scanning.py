@@ -4,6 +4,12 @@ Where a group has `scans`, members are given nothing but what was scanned. A sca
 behind the window (and through its holes, after a restart): what it finds is AVAILABLE, and in nobody's
 way, since it counts as in flight only once it was delivered. What is scheduled for later leaves the
 window: a million of those stand before nobody.
+
+Parking takes time. Where a long log is not scanned yet, batches that have something to deliver now are
+therefore placed ahead of the scan. What lies before them is a hole until the scan has filled it:
+
+    SPSO  | scanned | hole hole hole hole | placed ahead | hole hole | placed ahead |  SPEO
+                    scan_from                                                          look ahead from here
 """
 
 from __future__ import annotations
@@ -22,15 +28,29 @@ _ENOUGH = 20_000
 """So many that nobody has had yet: members have enough to do."""
 
 
-def scan_from(window: InFlightWindow) -> int | None:
-    """The first offset that nobody has looked at. None: there is no need to go on now."""
-    if window.undelivered >= _ENOUGH or window.end_offset - window.start_offset + 1 >= MAX_SPAN:
+def scan_from(window: InFlightWindow, behind: int = 0) -> int | None:
+    """The first offset that nobody has looked at. None: there is no need to go on now. `behind`: so many of what nobody has had yet
+    cannot be delivered now."""
+    if window.undelivered - behind >= _ENOUGH:
         return None
     if window.gap_open:
         hole = window.states.find(HOLE, max(window.gap_start, window.start_offset) - window.base)
         if hole >= 0:
             return window.base + hole
-    return window.unread_from
+    return None if window.end_offset - window.start_offset + 1 >= MAX_SPAN else window.unread_from
+
+
+def may_look_ahead(window: InFlightWindow) -> bool:
+    """Members have hardly anything to do, and the window has room."""
+    return window.undelivered < _AT_ONCE and window.end_offset - window.start_offset + 1 < MAX_SPAN
+
+
+def place_ahead(window: InFlightWindow, first: int, last: int) -> bool:
+    """False: the window has it, or does not reach so far."""
+    if first < window.unread_from or last >= window.start_offset + MAX_SPAN:
+        return False
+    window.place_ahead(first, last)
+    return True
 
 
 def place(window: InFlightWindow, offset: int, batches: Batches) -> None:
@@ -45,6 +65,12 @@ def place(window: InFlightWindow, offset: int, batches: Batches) -> None:
             window.place(first, last, first - 1, 0)
     if batches and window.gap_open:
         window.gap_start = max(window.gap_start, min(batches[-1][1], window.end_offset) + 1)
+
+
+def close_gap(window: InFlightWindow) -> None:
+    """The scan has seen all of the gap window: nothing in there holds up the SPSO any more."""
+    if window.gap_open and not window.has_gap:
+        window.gap_end = -1
 
 
 def _fill_holes(window: InFlightWindow, first: int, last: int) -> None:
@@ -64,6 +90,26 @@ def park_again(window: InFlightWindow, parking: Parking, waits: Waits, park_from
             waits.end(offset)
             to_park.append(parking.schedule(offset, due_ms))
     return to_park
+
+
+def give_up(
+    window: InFlightWindow, parking: Parking, offsets: Sequence[int], *, as_dead_letters: bool
+) -> tuple[list[int], list[Parked]]:
+    """Of these, records that can be acquired are past their time: what is ARCHIVED now, and what is to be parked as a dead letter."""
+    archived, to_park = [], []
+    for offset in offsets:
+        i = offset - window.base
+        if not window.states or not window.start_offset <= offset <= window.end_offset or window.states[i] != AVAILABLE:
+            continue
+        count = window.counts[i]
+        window.undelivered -= not count
+        if as_dead_letters:
+            window.set_code(offset, offset, RecordState.ARCHIVED | PENDING)
+            to_park.append(parking.expire_new(offset, count))
+        else:
+            window.set_code(offset, offset, RecordState.ARCHIVED)
+            archived.append(offset)
+    return archived, to_park
 
 
 def put_off(

@@ -29,7 +29,7 @@ from operator import attrgetter
 from random import random
 from typing import NamedTuple
 
-from kbroker.share import acknowledge, archiving, leaving, scanning
+from kbroker.share import acknowledge, archiving, leaving, ordering
 from kbroker.share.acquire import AcquireMode, Acquisition, Batches, runs_of
 from kbroker.share.effects import AckBatch, AcquiredRange, DeadLetter, Persist, ShareSettings, StateBatch
 from kbroker.share.held import HeldHere, HeldRecords
@@ -51,7 +51,8 @@ from kbroker.share.record_state import (
     given_back_pending,
 )
 from kbroker.share.runs import Runs, check_state, joined_runs, size_of
-from kbroker.share.share_writes import ParkedPending, SharePartitionWrites
+from kbroker.share.share_scans import SharePartitionScans
+from kbroker.share.share_writes import ParkedPending
 from kbroker.share.statistics import SharePartitionStatistics, statistics_of
 
 __all__ = ["AcquireMode", "SharePartition", "SharePartitionStatistics"]
@@ -66,7 +67,7 @@ class RanOut(NamedTuple):
     at_lock_max: int
 
 
-class SharePartition(SharePartitionWrites):
+class SharePartition(SharePartitionScans):
     """`settings` may be replaced at any time: the lock duration counts for later locks, the limits at once.
 
     `state_epoch` and `leader_epoch` go with every Persist.
@@ -118,7 +119,9 @@ class SharePartition(SharePartitionWrites):
 
     def acquirable_in(self, first: int, last: int) -> int:
         """How many offsets of first..last a member could be given now, if there were no limits:
-        available ones, holes of the gap window, and those that were not read for a member yet."""
+        available ones; where nothing is scanned before, holes of the gap window, and those that were not read for a member yet."""
+        if self._settings.scans:
+            return self._window.count_available(first, last)
         return self._window.acquirable_in(first, last)
 
     def stands_from(self, offset: int) -> Standing:
@@ -133,6 +136,8 @@ class SharePartition(SharePartitionWrites):
     def offset_to_acquire(self) -> int | None:
         """next_fetch_offset(); None if there is nothing to deliver again and no room under the lock limit: reading would be for nothing."""
         window, settings = self._window, self._settings
+        if self.key_order is not None and not self._has_learnt_keys:
+            return None
         if settings.limits_undecided and window.undecided >= settings.max_record_locks:
             return window.next_given_back()
         if settings.scans:
@@ -145,6 +150,8 @@ class SharePartition(SharePartitionWrites):
     def acquirable(self, end_offset: int) -> int:
         """How many records could be acquired now, of a log that ends there."""
         window = self._window
+        if self.key_order is not None and not self._has_learnt_keys:
+            return 0
         limit, undecided = self._settings.max_record_locks, self._settings.limits_undecided
         has_room = (window.undecided if undecided else window.in_flight) < limit and not self._settings.scans
         new = max(0, end_offset - self.unread_from) if has_room else 0
@@ -154,7 +161,7 @@ class SharePartition(SharePartitionWrites):
     @property
     def parked_ready(self) -> int:
         """How many parked records could be acquired now."""
-        if self.parking is None:
+        if self.parking is None or (self.key_order is not None and not self._has_learnt_keys):
             return 0
         return max(0, min(self.parking.ready, self._settings.max_record_locks - self.parking.held))
 
@@ -217,6 +224,8 @@ class SharePartition(SharePartitionWrites):
 
         `control`: what was read between them of control batches. Nobody gets those: they are not in flight, and next_fetch_offset()
         is never one of them once they are told of."""
+        if self.key_order is not None and not self._has_learnt_keys:
+            return []
         deadline_ms = now_ms + self._settings.lock_duration_ms
         ranges: list[AcquiredRange] = []
         room = max_records
@@ -231,6 +240,7 @@ class SharePartition(SharePartitionWrites):
             turn.run(fetch_offset)
             if turn.discarded:
                 self._unsaved = joined_runs(self._unsaved + turn.discarded)
+                self._lose_keys(turn.discarded)
             ranges += turn.ranges
             room -= turn.taken
             self._counters.redeliveries += turn.redelivered
@@ -265,7 +275,7 @@ class SharePartition(SharePartitionWrites):
     def acquire_parked(self, member_id: str, offsets: Sequence[int], *, now_ms: float) -> list[AcquiredRange]:
         """Lock parked records that are ready for the member. `offsets`: the one whose turn it is comes first."""
         parking = self.parking
-        ranges = [] if parking is None else parking.acquire(member_id, offsets, now_ms, self._settings)
+        ranges = [] if parking is None or not self._has_learnt_keys else parking.acquire(member_id, offsets, now_ms, self._settings)
         taken = sum(last - first + 1 for first, last, _ in ranges)
         self._counters.redeliveries += sum(last - first + 1 for first, last, count in ranges if count > 1)
         self._counters.acquired_records += taken
@@ -311,6 +321,8 @@ class SharePartition(SharePartitionWrites):
                 self._held.add(lock.member_id, -size_of(held))
             runs += held
         to_park = self._begin_waits(runs, now_ms)
+        if self.key_order is not None:
+            ordering.gate(window, self.key_order, runs)
         if self.parking is not None and self._expire_parked(self.parking, now_ms, alive_ms):
             return self._persist_best_effort(runs, to_park)
         return self._persist_best_effort(runs, to_park) if runs else None
@@ -344,49 +356,10 @@ class SharePartition(SharePartitionWrites):
         """Records whose redelivery is due can be acquired from now on. How many there are of those that are saved as returned; the
         others can be as soon as they are. `wall_ms`: the wall clock, which scheduled records go by."""
         ready = 0 if self.parking is None else self.parking.make_ready(now_ms, wall_ms)
-        return ready + sum(map(self._window.end_wait, self._waits.take_due(now_ms, wall_ms)))
-
-    # ---- scanning (scanning.py) --------------------------------------------------------------------------------------
-
-    def scan_from(self) -> int | None:
-        """Where to read for the next scanned(). None: nowhere, for now."""
-        window, settings = self._window, self._settings
-        offset = scanning.scan_from(window)
-        is_full = not settings.limits_undecided and window.in_flight >= settings.max_record_locks
-        return None if offset is None or (is_full and offset >= window.unread_from) else offset
-
-    def park_again(self, wall_ms: float) -> Persist | None:
-        """What scanned() said was not saved: once more. None: nothing is left to be parked."""
-        if self.parking is None:
-            return None
-        to_park = scanning.park_again(self._window, self.parking, self._waits, wall_ms + (self._settings.park_from_ms or 0))
-        return self._persist_best_effort([], to_park) if to_park else None
-
-    def scanned(
-        self,
-        offset: int,
-        batches: Batches,
-        control: Sequence[tuple[int, int]],
-        scheduled: Sequence[tuple[int, int]],
-        *,
-        now_ms: float,
-        wall_ms: float,
-    ) -> Persist | None:
-        """A read at `offset` gave these batches, with `control` batches between them. `scheduled`: offsets of records that are due
-        later, and when, on the wall clock. The others can be acquired now. None: nothing to save."""
-        assert self.parking is not None
-        window = self._window
-        for run, is_control in runs_of(batches, control):
-            if is_control:
-                for first, last in joined_runs([(batch[0], batch[1]) for batch in run]):
-                    window.pass_over(first, last)
-            else:
-                scanning.place(window, offset, run)
-        to_park, soon = scanning.put_off(window, self.parking, scheduled, wall_ms + (self._settings.park_from_ms or 0))
-        for due in soon:
-            self._waits.begin_until(*due, now_ms=now_ms, wall_ms=wall_ms)
-        self._advance()
-        return self._persist_best_effort([], to_park) if to_park else None
+        due, order = self._waits.take_due(now_ms, wall_ms), self.key_order
+        if order is None:
+            return ready + sum(map(self._window.end_wait, due))
+        return ready + sum(self._window.end_wait(offset) and ordering.admit(self._window, order, offset) for offset in due)
 
     def log_start_moved(self, new_start_offset: int) -> Persist | None:
         """The log begins later now (retention, DeleteRecords): what is below is done with, without a dead letter.
@@ -404,6 +377,7 @@ class SharePartition(SharePartitionWrites):
                 self._held.add(lock.member_id, -size_of(gone))
         self._window.drop_below(new_start_offset)
         self._waits.forget_below(new_start_offset)
+        self._lose_keys([(start_offset, new_start_offset - 1)])
         return self._persist_best_effort([(start_offset, new_start_offset - 1)])
 
     def parked_below(self, log_start_offset: int) -> Persist | None:
@@ -440,7 +414,10 @@ class SharePartition(SharePartitionWrites):
     # ---- kept where the log goes (parked_keeping.py, leaving.py) ---------------------------------------------------
 
     def leavers(self, end_offset: int, limit: int) -> Leavers:
-        """What of the window below `end_offset` is not over, and could be parked and kept."""
+        """What of the window below `end_offset` is not over, and could be parked and kept. Nothing while the order of keys is not known
+        yet: a parked record has its key with it."""
+        if not self._has_learnt_keys:
+            return Leavers((), min(end_offset, self.start_offset))
         return leaving.leavers(self._window, self._waits, end_offset, limit)
 
     def leave_log(self, records: Mapping[int, bytes], *, now_ms: float) -> Persist | None:
@@ -540,7 +517,7 @@ class SharePartition(SharePartitionWrites):
         return in_flight_view(self._window, self._settings.max_record_locks, now_ms, log_start_offset)
 
     def statistics(self) -> SharePartitionStatistics:
-        return statistics_of(self._window, self.parking, self._counters, len(self._writes))
+        return statistics_of(self._window, self.parking, self.key_order, self._counters, len(self._writes))
 
     @property
     def _exhausted(self) -> int:

@@ -5,19 +5,21 @@ SharePartition (share_partition.py) is the only one that is made; its commands e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import partial
 from random import random
 from typing import TypeAlias
 
+from kbroker.share import ordering
 from kbroker.share.effects import Persist, ShareSettings, StateBatch
 from kbroker.share.held import HeldHere
 from kbroker.share.in_flight import InFlightWindow
+from kbroker.share.key_order import KeyOrder
 from kbroker.share.parked import Parked, ParkingChange
-from kbroker.share.parked_memory import Entry
+from kbroker.share.parked_memory import Code, Entry
 from kbroker.share.parking import Parking, ParkingWrite
 from kbroker.share.record_state import HOLE, PENDING, PENDING_CODES, STATE, WAITING, RecordState, given_back
-from kbroker.share.redelivery import Waits
+from kbroker.share.redelivery import LOOK_AT_THE_CLOCK_MS, Waits
 from kbroker.share.runs import Runs, joined_runs, size_of
 from kbroker.share.statistics import Counters
 
@@ -48,6 +50,8 @@ class SharePartitionWrites:
         self._waits = Waits()
         self.parking: Parking | None = None
         """Where long waits are spent. Set once, before anything else is asked."""
+        self.key_order: KeyOrder | None = None
+        """Of a group that keeps the order of keys; see keep_order()."""
         self._held: HeldHere | None = None
         self._counters = Counters()
 
@@ -84,7 +88,7 @@ class SharePartitionWrites:
 
     def persisted(self, token: int) -> None:
         """The Persist with this token is saved: what it said is final, and the SPSO may move."""
-        pending, decided, _, member_id, parked = self._writes.pop(token)
+        pending, decided, passed, member_id, parked = self._writes.pop(token)
         for first, last in pending:
             self._window.settle(first, last)
         if parked is not None and self.parking is not None:
@@ -96,7 +100,21 @@ class SharePartitionWrites:
         for batch in decided:
             if batch.state == RecordState.ARCHIVING:
                 self._window.settle(batch.first_offset, batch.last_offset)
+        if self.key_order is not None:
+            final = [(batch.first_offset, batch.last_offset) for batch in decided if batch.state != RecordState.AVAILABLE]
+            ordering.end_saved(self._window, self.key_order, [*pending, *final, *passed])
+            self._free_keys(self.key_order)
         self._advance()
+
+    def _free_keys(self, order: KeyOrder) -> None:
+        """The next records of keys that are free can be acquired."""
+        while order.freed:
+            offset = order.freed.pop()
+            entry = None if self.parking is None else self.parking.entries.get(offset)
+            if entry is not None and entry.code == Code.BEHIND and self.parking is not None:
+                self.parking.go(entry)
+            elif not ordering.go(self._window, offset):
+                order.end(offset)
 
     def persist_failed(self, token: int, *, now_ms: float) -> None:
         """The Persist with this token is not saved. Records go back to their holder, or to everybody where the lock has run out."""
@@ -111,6 +129,7 @@ class SharePartitionWrites:
         if parked is not None and self.parking is not None:
             pending = self._put_off_again(pending, self.parking.scheduled_in(parked), now_ms)
             due = self.parking.redeliveries_in(parked)
+            pending = self._come_back_soon(pending, self.parking.expired_in(parked), now_ms)
         for first, last in pending:
             returned = self._window.roll_back(first, last, by_count, now_ms)
             self._begin_waits(returned, now_ms, parks=False)
@@ -121,6 +140,8 @@ class SharePartitionWrites:
             still += sum(self._window.count_of((RecordState.ACQUIRED,), *run) for run in self._from_start(pending))
             self._held.add(member_id, still - size_of(pending))
         self._unsaved = joined_runs(unsaved)
+        if self.key_order is not None:
+            ordering.gate(self._window, self.key_order, pending)
         self._advance()
 
     def _wait_here(self, returned: Runs, due: Mapping[int, float]) -> None:
@@ -135,7 +156,15 @@ class SharePartitionWrites:
         for offset, due_ms in due.items():
             if self._window.put_off_again(offset):
                 self._waits.begin_until(offset, due_ms, now_ms=now_ms, wall_ms=now_ms)
-        return pending if not due else joined_runs([(o, o) for run in pending for o in range(run[0], run[1] + 1) if o not in due])
+        return _without(pending, due.keys()) if due else pending
+
+    def _come_back_soon(self, pending: Runs, expired: Sequence[int], now_ms: float) -> Runs:
+        """Records that are past their time, and could not be parked as dead letters, wait a while until that is tried again. The other
+        pending runs."""
+        for offset in expired:
+            if self._window.put_off_again(offset):
+                self._waits.begin_until(offset, now_ms + LOOK_AT_THE_CLOCK_MS, now_ms=now_ms, wall_ms=now_ms)
+        return _without(pending, frozenset(expired)) if expired else pending
 
     def _persist_best_effort(self, runs: Runs, to_park: Sequence[Parked] = ()) -> Persist:
         """Save what these are already, and are whether that succeeds or not; but for those that are parked if it does."""
@@ -163,7 +192,7 @@ class SharePartitionWrites:
         changes: tuple[ParkingChange, ...] = ()
         parking, write, waiting = self.parking, None, 0
         if parking is not None and (parked or to_park or parking.has_unsaved):
-            (changes, write), waiting = parking.write(parked, to_park), parking.waiting
+            (changes, write), waiting = parking.write(parked, to_park), max(0, parking.waiting)
             if write.moved:
                 places = self._from_start([(offset, offset) for offset in write.moved])
                 batches = sorted([*batches, *(batch for place in places for batch in window.runs(*place, STATE))])
@@ -193,3 +222,7 @@ class SharePartitionWrites:
 
     def _has(self, *codes: int) -> bool:
         return self._window.has(codes, self._window.start_offset, self._window.end_offset)
+
+
+def _without(runs: Runs, offsets: Container[int]) -> Runs:
+    return joined_runs([(offset, offset) for first, last in runs for offset in range(first, last + 1) if offset not in offsets])

@@ -6,17 +6,18 @@ from dataclasses import dataclass
 
 from kbroker.share.in_flight import InFlightWindow
 from kbroker.share.in_flight_view import batch_count
+from kbroker.share.key_order import KeyOrder
 from kbroker.share.parking import Parking
-from kbroker.share.record_state import ARCHIVING_CODES, PENDING_CODES, WAITING, RecordState
+from kbroker.share.record_state import ARCHIVING_CODES, BEHIND, PENDING_CODES, WAITING, RecordState
 
 
 @dataclass(frozen=True, slots=True)
 class SharePartitionStatistics:
     """`in_flight` counts offsets from SPSO to SPEO, in cached `batches`; the seven after it count records by state (`waiting`: for
-    their redelivery; `pending`: being persisted, not counted elsewhere). `parked` wait outside the window, `parked_held` of them are
-    acquired. From `acquired_records` on they count since the share-partition was loaded: `rejected` by clients and `exhausted`, the
-    delivery limit reached, when that happens, even if saving it fails and it happens again; `dead_lettered` what dead_lettered() has
-    ended."""
+    their redelivery, or for others of their keys; `pending`: being persisted, not counted elsewhere). `parked` wait outside the window,
+    `parked_held` of them are acquired. `behind_keys` wait for others of their keys, in the window or parked. From `acquired_records` on
+    they count since the share-partition was loaded: `rejected` by clients, `exhausted`, the delivery limit reached, and `expired`, when
+    that happens, even if saving it fails and it happens again; `dead_lettered` what dead_lettered() has ended."""
 
     start_offset: int
     end_offset: int
@@ -32,6 +33,7 @@ class SharePartitionStatistics:
     delivery_complete_count: int
     parked: int
     parked_held: int
+    behind_keys: int
     locks: int
     writes_under_way: int
     acquired_records: int
@@ -42,7 +44,9 @@ class SharePartitionStatistics:
     failed_writes: int
     rejected: int
     exhausted: int
+    expired: int
     dead_lettered: int
+    look_ahead_stops: int
 
 
 @dataclass(slots=True)
@@ -55,11 +59,13 @@ class Counters:
     prolonged_locks: int = 0
     delayed_deliveries: int = 0
     failed_writes: int = 0
+    expired: int = 0
     dead_lettered: int = 0
+    look_ahead_stops: int = 0
 
 
 def statistics_of(
-    window: InFlightWindow, parking: Parking | None, counters: Counters, writes_under_way: int
+    window: InFlightWindow, parking: Parking | None, keys: KeyOrder | None, counters: Counters, writes_under_way: int
 ) -> SharePartitionStatistics:
     first, last = window.start_offset, window.end_offset
 
@@ -72,7 +78,7 @@ def statistics_of(
         in_flight=window.in_flight,
         batches=batch_count(window),
         available=count(RecordState.AVAILABLE),
-        waiting=count(WAITING),
+        waiting=count(WAITING, BEHIND),
         acquired=count(RecordState.ACQUIRED),
         pending=count(*PENDING_CODES),
         acknowledged=count(RecordState.ACKNOWLEDGED),
@@ -81,6 +87,7 @@ def statistics_of(
         delivery_complete_count=window.complete,
         parked=0 if parking is None else parking.waiting,
         parked_held=0 if parking is None else parking.held,
+        behind_keys=0 if keys is None else keys.waiting,
         locks=len(window.locks),
         writes_under_way=writes_under_way,
         acquired_records=counters.acquired_records,
@@ -91,5 +98,7 @@ def statistics_of(
         failed_writes=counters.failed_writes,
         rejected=window.rejected + (0 if parking is None else parking.rejected),
         exhausted=window.exhausted + (0 if parking is None else parking.exhausted),
+        expired=counters.expired,
         dead_lettered=counters.dead_lettered,
+        look_ahead_stops=counters.look_ahead_stops + (0 if keys is None else keys.stops),
     )

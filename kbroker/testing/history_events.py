@@ -70,6 +70,7 @@ class Sent:
 
     `is_old`: its timestamp lies so far back that retention by time may remove it at once.
     `due_ns`: its headers say not to deliver it before that time of CLOCK_MONOTONIC; 0: they say nothing.
+    `key`: the record's; "": it has none.
     """
 
     at_ns: int
@@ -78,6 +79,7 @@ class Sent:
     idempotent: bool = False
     is_old: bool = False
     due_ns: int = 0
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ What history.py asks of every share group, and:
     unfinished     every other record of the log may have been accepted, or has a dead letter
     dead letters   there is at most one for a record, none for one that was certainly accepted; its cause, count
                    and value are right
+    key order, two of a key   where the group is `ordered`: see key_order_rules.py
     left           at the end the lag is 0, and nothing is parked, nor counted
 
 Only what is certain is called a violation. A lock that ran out, or a session that ended, gives no certain bound.
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kbroker.testing import history, log_rules
+from kbroker.testing import history, key_order_rules, log_rules
 from kbroker.testing.history import GroupSettings
 from kbroker.testing.history_events import AckKind, DeadLetterRead, Event, LeftBehind, PassedOver, Record
 from kbroker.testing.log_rules import Violation, contradiction, duplicated, invented, reordered
@@ -32,12 +33,13 @@ CLOCKS_DIFFER_NS = 20_000_000
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """`multiplier`, `max_ms`: as in the group's redelivery settings, without jitter."""
+    """`multiplier`, `max_ms`: as in the group's redelivery settings, without jitter. `ordered`: with kbroker.queue.ordering=key."""
 
     group: GroupSettings
     delay_ms: int
     multiplier: float
     max_ms: int
+    ordered: bool = False
 
     def wait_ns(self, count: int) -> int:
         """What a record waits that was released by the holder of that delivery."""
@@ -59,6 +61,8 @@ class Statistics:
     rejected: int
     exhausted: int
     passed_over: int
+    keyed: int = 0
+    """Deliveries of records that had an older one of their key in the log, where the group is ordered."""
 
 
 Report: TypeAlias = log_rules.Report[Statistics]
@@ -89,6 +93,14 @@ class QueueIndex(history.Index):
         """Sooner or later."""
         return any(record.offset < each.start for each in self.passes.get(record[:2], ()))
 
+    def by_key(self) -> key_order_rules.Keyed:
+        """Records that have keys, but for those that were passed over; none where the group is not ordered."""
+        if not self.queue.ordered:
+            return {}
+        values = {event.record: event.value for event in self.confirmed}
+        values |= {record: holds[0].delivered.value for record, holds in self.holds.items() if holds}
+        return key_order_rules.by_key(((each, value) for each, value in values.items() if not self.is_passed_over(each)), self.sent)
+
 
 def check(events: Iterable[Event], settings: QueueSettings) -> Report:
     """Judge a history. `events` in the order of `at_ns`. AssertionError: as history.check."""
@@ -113,6 +125,7 @@ def _statistics(index: QueueIndex) -> Statistics:
         rejected=sum(letter.is_rejected for letter in letters),
         exhausted=sum(not letter.is_rejected for letter in letters),
         passed_over=sum(index.is_passed_over(event.record) for event in index.confirmed),
+        keyed=sum(len(index.holds.get(record, ())) for records in index.by_key().values() for record, _ in records[1:]),
     )
 
 
@@ -210,6 +223,14 @@ def _left(index: QueueIndex) -> Iterator[Violation]:
             yield Violation("left", f"{left.topic}-{left.partition}: {detail}", None, (left,))
 
 
+def _key_order(index: QueueIndex) -> Iterator[Violation]:
+    yield from key_order_rules.key_order(index.by_key(), index.holds, index.letters)
+
+
+def _two_of_a_key(index: QueueIndex) -> Iterator[Violation]:
+    yield from key_order_rules.two_of_a_key(index.by_key(), index.holds)
+
+
 RULES: dict[str, Callable[[QueueIndex], Iterator[Violation]]] = {
     "incomplete": _incomplete,
     "missing": _missing,
@@ -225,5 +246,7 @@ RULES: dict[str, Callable[[QueueIndex], Iterator[Violation]]] = {
     "passed over": _passed_over,
     "unfinished": _unfinished,
     "dead letters": _dead_letters,
+    "key order": _key_order,
+    "two of a key": _two_of_a_key,
     "left": _left,
 }

@@ -139,7 +139,7 @@ def headers(*values: object) -> list[tuple[str, bytes | None]]:
 
 
 def test_letters_are_parsed(spark: SparkSession) -> None:
-    rejected, exhausted = MESSAGES.values()
+    rejected, exhausted, _ = MESSAGES.values()
     twice = [*headers("t", 1, 8, "g", 5, exhausted), *headers("first", 0, 0, "g", 1, rejected)]
     rows = [
         headers("t", 0, 7, "g", 1, rejected),

@@ -79,10 +79,11 @@ def test_what_waits_is_shown_and_is_lag(tmp_path: Path, engine: str, persister: 
             data.log_start(at.topic_id, 0, log_start)
     rows = table(state_table, tmp_path / "b", view="waiting")
     head = {"group": "g", "topic": "jobs", "topic_id": str(at.topic_id), "partition": 0, "problem": None, "leader_epoch": 4}
+    alive = {"rejected": False, "expired": False}
     assert rows == [
-        head | {"offset": 1, "waits_for": "redelivery", "due": 1000 * DUE_MS, "delivery_count": 3, "rejected": False},
-        head | {"offset": 2, "waits_for": "schedule", "due": 1000 * (DUE_MS - 1), "delivery_count": 0, "rejected": False},
-        head | {"offset": 6, "waits_for": "dead letter", "due": None, "delivery_count": 5, "rejected": True},
+        head | {"offset": 1, "waits_for": "redelivery", "due": 1000 * DUE_MS, "delivery_count": 3, **alive},
+        head | {"offset": 2, "waits_for": "schedule", "due": 1000 * (DUE_MS - 1), "delivery_count": 0, **alive},
+        head | {"offset": 6, "waits_for": "dead letter", "due": None, "delivery_count": 5, "rejected": True, "expired": False},
     ]
     (row,) = table(state_table, tmp_path / "a", view="share-partitions")
     assert (row["waiting_records"], row["next_due"], row["lag"], row["problem"]) == (3, 0, 5 - 1 + 3, None)

@@ -11,8 +11,10 @@ from kbroker.broker.deadlines import now_ms
 from kbroker.clock import wall_clock_ms
 from kbroker.compression import Codec
 from kbroker.errors import ErrorCode
+from kbroker.metrics import ODDITIES
 from kbroker.records import NO_TIMESTAMP, Record, build_batch
-from kbroker.scheduled_records import Oddity, Schedule, schedule_of
+from kbroker.scheduled_records import DEAD_LETTER_PREFIX, Oddity, Schedule, schedule_of
+from kbroker.share.dead_letter import HEADER_PREFIX
 from kbroker.share.in_flight_view import parked_view
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import until
@@ -40,6 +42,7 @@ NOW, DAY = 1_700_000_000_000, 86_400_000
         ((("kbroker-deliver-at", b"7"),), Schedule(None)),
         ((("kbroker-deliver-at", str(NOW + 7).encode()), ("kbroker-delay-ms", b"500")), Schedule(NOW + 7)),
         ((("kbroker-delay-ms", b"500"), ("kbroker-delay-ms", b"600")), Schedule(NOW + 500)),
+        ((("__dlq.errors.topic", b"t"), ("kbroker-delay-ms", b"500")), Schedule(None)),
         ((("kbroker-delay-ms", b"soon"),), Schedule(None, Oddity.MALFORMED)),
         ((("kbroker-delay-ms", b"-5"),), Schedule(None, Oddity.MALFORMED)),
         ((("kbroker-delay-ms", None),), Schedule(None, Oddity.MALFORMED)),
@@ -127,8 +130,54 @@ class TestScheduled:
             await send(client, None)
             member = Member(client, "m1")
             assert await take(member, key, 30_000) == [(9000, 9000, 1)]
-            assert parked(client, key) == 9000
-            assert engine_of(client, key).start_offset == 9001, "nothing holds the window back"
+            await until(lambda: parked(client, key) == 9000)
+            await until(lambda: engine_of(client, key).start_offset == 9001)
+
+    async def test_an_urgent_record_behind_a_burst_comes_first(
+        self, connect: Connect, every_engine: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Alone in its batch, and among others of its batch, before the scan gets there; then all are where they belong."""
+        monkeypatch.setattr(scanner, "AHEAD_FROM", 100)
+        monkeypatch.setattr(scanner, "OFFSETS_A_TURN", 50)
+        async with connect(every_engine, config=FAST) as client:
+            key = await prepare(client)
+            await set_up_group(client, SETTINGS)
+            await heartbeat(client, "m1", 0)
+            for _ in range(6):
+                await send(client, *[3_600_000] * 500, codec=Codec.ZSTD)
+            await send(client, None, codec=Codec.ZSTD)
+            await send(client, *[3_600_000] * 500, codec=Codec.ZSTD)
+            await send(client, 3_600_000, None, 3_600_000, None, codec=Codec.ZSTD)
+            member = Member(client, "m1")
+            assert await take(member, key) == [(3000, 3000, 1), (3502, 3502, 1), (3504, 3504, 1)]
+            assert parked(client, key) < 3502, "the scan is not there yet"
+            await until(lambda: parked(client, key) == 3502)
+            await until(lambda: engine_of(client, key).start_offset == 3505)
+        async with connect(every_engine, config=FAST) as client:
+            assert await take(Member(client, "m2"), key, 50) == []
+            assert (await lag(client), parked(client, key)) == (3502, 3502)
+
+    async def test_what_was_delivered_ahead_is_kept_over_a_restart(
+        self, connect: Connect, every_engine: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The scan has hardly begun when the broker stops: what it has not seen is neither lost nor delivered early."""
+        monkeypatch.setattr(scanner, "AHEAD_FROM", 100)
+        monkeypatch.setattr(scanner, "OFFSETS_A_TURN", 5)
+        async with connect(every_engine, config=FAST) as client:
+            key = await prepare(client)
+            await set_up_group(client, SETTINGS)
+            await heartbeat(client, "m1", 0)
+            for _ in range(10):
+                await send(client, *[3_600_000] * 300)
+            await send(client, None, None)
+            assert await take(Member(client, "m1"), key) == [(3000, 3001, 1)]
+            assert parked(client, key) < 3000
+        monkeypatch.setattr(scanner, "OFFSETS_A_TURN", 1000)
+        async with connect(every_engine, config=FAST) as client:
+            await send(client, None)
+            assert await take(Member(client, "m2"), key) == [(3002, 3002, 1)]
+            await until(lambda: parked(client, key) == 3000)
+            assert await lag(client) == 3000
 
     async def test_a_clock_that_is_set(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
         """A schedule follows the wall clock, one day ahead and back."""
@@ -187,6 +236,13 @@ class TestScheduled:
             await client.append_raw("orders", build_batch([record, record]))
             assert await take(Member(client, "m1"), key) == [(0, 1, 1)]
             assert "2 records for share group g1 have a schedule that is no number" in caplog.text
+            assert client.broker.share_groups.metrics["g1"].odd_schedules == {"malformed": 2, "too_far": 0}
+
+    def test_the_headers_of_dead_letters_are_known(self) -> None:
+        assert DEAD_LETTER_PREFIX == HEADER_PREFIX
+
+    def test_each_oddity_has_a_count(self) -> None:
+        assert tuple(oddity.value for oddity in Oddity) == ODDITIES
 
     async def test_what_does_not_only_wait_is_shown(self, connect: Connect) -> None:
         """Parked records that are due, then held; one that only waits is not among them."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import trio
 
@@ -62,3 +64,18 @@ async def test_one_line_a_minute_for_each_group(
         nursery.cancel_scope.cancel()
     assert len(lines(caplog)) == 4, "what was not reported is, at the end"
     assert "the locks of 100 records" in lines(caplog)[3]
+
+
+async def test_where_the_broker_prolongs_locks_it_does_not_advise_longer_ones(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    reports = LockReports(lambda group_id: replace(settings(group_id), lock_max_ms=60_000), lambda: 60_000)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reports.run)
+        reports.ran_out("a", RanOut(3, 0, 0))
+        await trio.sleep(2)
+        nursery.cancel_scope.cancel()
+    assert lines(caplog) == [
+        "WARNING group a: the locks of 3 records ran out in the last 1 s: they are delivered again; their consumers "
+        "are gone or frozen: of those that live the broker prolongs the locks (kbroker.queue.lock.max.ms)"
+    ]

@@ -87,7 +87,8 @@ def test_every_option(command: Command, broker: RunningBroker, queue: str) -> No
     given = {
         "prefetch": ("5", "5"), "delay": ("2s", "2000"), "multiplier": ("1.5", "1.5"), "max-delay": ("1h30m", "5400000"),
         "jitter": ("0", "0.0"), "deliveries": ("3", "3"), "lock-max": ("0", "0"), "assignment": ("simple", "simple"),
-        "in-flight-limit": ("span", "span"), "scheduling": ("false", "false"), "retention": ("unfinished", "unfinished"),
+        "in-flight-limit": ("span", "span"), "scheduling": ("false", "false"), "ordering": ("key", "key"),
+        "retention": ("unfinished", "unfinished"), "ttl": ("10m", "600000"),
         "keep-dead-letters": ("forever", "-1"),
     }  # fmt: skip
     assert given.keys() == SETTINGS.keys()
@@ -417,3 +418,43 @@ def test_a_queue_is_not_its_own_dead_letter_topic(command: Command, queue: str, 
         f"kbroker: queue {queue} cannot be its own dead letter topic: choose another one\n",
     )
     assert changes.made == []
+
+
+# --- order of keys ---
+
+
+def test_more_partitions_would_break_the_order_of_keys(command: Command, broker: RunningBroker, queue: str) -> None:
+    """Also of a topic that has another name than the share group, and with Kafka's tools it is not known."""
+    assert command("queues", "create", queue, "--ordering", "key").code == OK
+    why = f"share group {queue} keeps the order of keys on topic {queue}, and more partitions break it"
+    for refused in (("queues", "create", queue, "-p", "2", "--update"), ("topics", "alter", queue, "-p", "2")):
+        answer = command(*refused)
+        assert answer.code == REFUSED
+        assert answer.err.startswith(f"kbroker: {why}")
+        assert answer.err.endswith("add --force\n")
+        assert answer.err.count("\n") == 1
+    assert partitions(broker, queue) == 1
+    assert command("topics", "alter", queue, "-p", "2", "--force").code == OK
+    assert command("queues", "create", queue, "-p", "3", "--update", "--force").code == OK
+    assert partitions(broker, queue) == 3
+    assert command("queues", "create", queue, "--ordering", "none", "--update").code == OK
+    assert command("topics", "alter", queue, "-p", "4").code == OK
+
+
+def test_a_group_of_another_name_keeps_order_on_a_topic(command: Command, broker: RunningBroker, queue: str) -> None:
+    other = f"{queue}.other"
+    assert command("topics", "create", other).code == OK
+    assert command("configs", "set", "--group", queue, "kbroker.queue.ordering=key").code == OK
+    assert command("topics", "alter", other, "-p", "2").code == OK
+    with broker.connect() as connection:
+        starts = {group_admin.TopicPartition(other, 0): 0}
+        assert group_admin.alter_share_group_offsets(connection, queue, starts) == {}
+    refused = command("topics", "alter", other, "-p", "3")
+    assert (refused.code, f"share group {queue} keeps" in refused.err) == (REFUSED, True)
+    assert command("topics", "alter", other, "-p", "3", "--force").code == OK
+
+
+def partitions(broker: RunningBroker, topic: str) -> int:
+    with broker.connect() as connection:
+        (found,) = admin.topics(connection, [topic])
+    return len(found.partitions)

@@ -151,12 +151,12 @@ class Torment:
 
     def kill_a_consumer(self) -> None:
         """And start another one in its place."""
-        client = self._random.choice([client for client in self.clients if client.role == "consume"])
+        client = self._random.choice([client for client in self.clients if client.role.startswith("consume")])
         for number in range(CONSUMERS_PER_PROCESS):
             self.write(Closing(time.monotonic_ns(), f"{client.name}.{number}"))
         client.kill()
         self.clients.remove(client)
-        self.start_client("consume")
+        self.start_client(client.role)
 
     def round(self) -> None:
         """Load, kill, start."""

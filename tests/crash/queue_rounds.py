@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import UUID
 
@@ -54,6 +54,9 @@ QUEUE_CONFIG = {
     "kbroker.queue.scheduling": "true",
     "kbroker.share.in.flight.limit": "undecided",
 }
+ORDERED_CONFIG = {**QUEUE_CONFIG, "kbroker.queue.ordering": "key", "kbroker.queue.prefetch": "1"}
+ROLES, ORDERED_ROLES = ("produce", *["consume"] * 2), ("produce-keys", *["consume-keys"] * 4)
+"""Processes; each of those that consume has two workers."""
 PURGED_PARTITION = 0
 PATIENCE_S = 30.0
 
@@ -63,9 +66,15 @@ class QueueTorment:
     torment: Torment
     patience_s: float = PATIENCE_S
     """How long the end may take to leave nothing behind."""
+    ordered: bool = False
+    """Jobs have keys, and the group keeps their order."""
     rounds: int = 0
     purges: int = 0
     _random: random.Random = field(default_factory=random.Random)
+
+    @property
+    def config(self) -> dict[str, str]:
+        return ORDERED_CONFIG if self.ordered else QUEUE_CONFIG
 
     @property
     def broker(self) -> RunningBroker:
@@ -125,7 +134,7 @@ class QueueTorment:
         self._anew(ends)
         for (topic, partition), end in ends.items():
             self.torment.write(PassedOver(time.monotonic_ns(), topic, partition, end))
-        self.broker.set_group_config(GROUP, QUEUE_CONFIG)
+        self.broker.set_group_config(GROUP, self.config)
         self._begin_clients()
 
     def _anew(self, ends: dict[group_admin.TopicPartition, int]) -> None:
@@ -142,13 +151,13 @@ class QueueTorment:
             assert not group_admin.alter_share_group_offsets(connection, GROUP, ends)
 
     def _begin_clients(self) -> None:
-        for role in ("produce", "consume", "consume"):
+        for role in ORDERED_ROLES if self.ordered else ROLES:
             self.torment.start_client(role)
 
     def _end_clients(self) -> None:
         """In good order: what was produced is confirmed."""
         for role in ("produce", "consume"):
-            ended = [client for client in self.torment.clients if client.role == role]
+            ended = [client for client in self.torment.clients if client.role.startswith(role)]
             for client in ended:
                 client.stop()
             for client in ended:
@@ -212,7 +221,7 @@ class QueueTorment:
         return parked, counted
 
     def judge(self) -> Report:
-        return check(self.torment.events(), SETTINGS)
+        return check(self.torment.events(), replace(SETTINGS, ordered=self.ordered))
 
 
 def lags_of(connection: Connection) -> dict[int, int | None]:
@@ -220,15 +229,17 @@ def lags_of(connection: Connection) -> dict[int, int | None]:
 
 
 @contextmanager
-def tormented(broker: RunningBroker, home: Path, seed: int, patience_s: float = PATIENCE_S) -> Iterator[QueueTorment]:
+def tormented(
+    broker: RunningBroker, home: Path, seed: int, patience_s: float = PATIENCE_S, *, ordered: bool = False
+) -> Iterator[QueueTorment]:
     """A running broker with its queue, a process of producers and two of workers; gone afterwards."""
     torment = Torment(broker, home, seed, module="tests.crash.queue_worker")
     torment.start_broker()
     try:
         broker.create_topic(TOPIC, partitions=PARTITIONS, config={"segment.bytes": "1048576"})
         broker.create_topic(DEAD_LETTERS, config={"errors.deadletterqueue.group.enable": "true"})
-        broker.set_group_config(GROUP, QUEUE_CONFIG)
-        queue = QueueTorment(torment, patience_s, _random=random.Random(seed))
+        queue = QueueTorment(torment, patience_s, ordered, _random=random.Random(seed))
+        broker.set_group_config(GROUP, queue.config)
         queue._begin_clients()
         yield queue
     finally:
@@ -249,15 +260,16 @@ def run(
     anew_before: int | None = None,
     command: Sequence[str] | None = None,
     patience_s: float = PATIENCE_S,
+    ordered: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """Torment a broker for some rounds and judge. `home`: an empty directory, which keeps all histories and logs.
     `anew_before`: the round before which the group is deleted and made anew; what was not done by then is excused."""
     progress = progress or silent()
-    progress.begin(f"queues on {row_of(storage, storage, durability, persister)}", "round", rounds)
+    progress.begin(f"{'ordered ' * ordered}queues on {row_of(storage, storage, durability, persister)}", "round", rounds)
     config = {**BROKER_CONFIG, "kbroker.persister": persister}
     broker = RunningBroker(home, storage=storage, config=config, command=command, durability=durability)
-    with tormented(broker, home, seed, patience_s) as queue:
+    with tormented(broker, home, seed, patience_s, ordered=ordered) as queue:
         for number in range(rounds):
             before = queue.torment.kills
             if number == anew_before:

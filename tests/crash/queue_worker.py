@@ -42,6 +42,7 @@ from tests.crash.worker import (
 
 DEAD_LETTERS = "dlq.orders"
 CODECS = ("none", "lz4")
+KEYS = 1000
 SCHEDULED = 0.3
 SHORTEST_MS, LONGEST_MS = 300, 4000
 QUIET_S = 12.0
@@ -51,15 +52,16 @@ LONGEST_DRAIN_S = 45.0
 """A broken broker may deliver the same jobs for ever."""
 
 
-def produce(name: str, bootstrap: str, history: History, seed: int) -> None:
+def produce(name: str, bootstrap: str, history: History, seed: int, *, keys: int = 0) -> None:
+    """`keys`: of so many each job has one, and half of them have the first; 0: none has one."""
     threads = []
     for number, codec in enumerate(CODECS):
-        work = (f"{name}.{number}", bootstrap, history, random.Random(seed + number), codec)
+        work = (f"{name}.{number}", bootstrap, history, random.Random(seed + number), codec, keys)
         threads.append(threading.Thread(target=guarded, args=(produce_one, *work)))
     run_until_stopped(threads)
 
 
-def produce_one(name: str, bootstrap: str, history: History, chooser: random.Random, codec: str) -> None:
+def produce_one(name: str, bootstrap: str, history: History, chooser: random.Random, codec: str, keys: int) -> None:
     """Small bursts, some jobs of several pages; some are scheduled, by either header."""
     config = {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 5, "retry.backoff.ms": 20}
     limits = {"message.timeout.ms": 0, "error_cb": refuse_fatal, "compression.type": codec}
@@ -84,10 +86,11 @@ def produce_one(name: str, bootstrap: str, history: History, chooser: random.Ran
                 due_ns = now_ns + due_ms * 1_000_000 - wall_ns
                 by_delay = ("kbroker-delay-ms", str(delay_ms)), ("kbroker-deliver-at", str(due_ms))
                 headers = [chooser.choice(by_delay)]
-            history.write(Sent(now_ns, name, value, idempotent=True, due_ns=due_ns))
             partition = chooser.randrange(PARTITIONS)
-            data = value.encode() + padding
-            producer.produce(TOPIC, data, partition=partition, timestamp=timestamp_ms, headers=headers, on_delivery=delivered)
+            key = "" if not keys else "k0" if chooser.random() < 0.5 else f"k{chooser.randrange(1, keys)}"
+            history.write(Sent(now_ns, name, value, idempotent=True, due_ns=due_ns, key=key))
+            data, details = value.encode() + padding, {"timestamp": timestamp_ms, "headers": headers, "on_delivery": delivered}
+            producer.produce(TOPIC, data, key=key or None, partition=partition, **details)
         producer.poll(0)
         stopping.wait(chooser.uniform(0.02, 0.1))
     left = producer.flush(60)
@@ -98,18 +101,22 @@ def a_mix(chooser: random.Random) -> AckKind:
     return chooser.choices([AckKind.ACCEPT, AckKind.RELEASE, AckKind.REJECT], [55, 37, 8])[0]
 
 
-def consume(name: str, bootstrap: str, history: History, seed: int) -> None:
+def consume(
+    name: str, bootstrap: str, history: History, seed: int, *, mix: Callable[[random.Random], AckKind] = a_mix
+) -> None:
     threads = []
     for number in range(CONSUMERS_PER_PROCESS):
-        work = (f"{name}.{number}", bootstrap, history, random.Random(seed + number))
+        work = (f"{name}.{number}", bootstrap, history, random.Random(seed + number), mix)
         threads.append(threading.Thread(target=guarded, args=(consume_one, *work)))
     run_until_stopped(threads)
 
 
-def consume_one(name: str, bootstrap: str, history: History, chooser: random.Random) -> None:
+def consume_one(
+    name: str, bootstrap: str, history: History, chooser: random.Random, mix: Callable[[random.Random], AckKind]
+) -> None:
     worker = Worker(name, bootstrap, history, chooser)
     while not stopping.is_set():
-        worker.turn(a_mix)
+        worker.turn(mix)
     worker.close()
 
 
@@ -162,9 +169,16 @@ def read_dead_letters(name: str, bootstrap: str, history: History, seed: int) ->
     consumer.close()
 
 
+def a_mix_of_keys(chooser: random.Random) -> AckKind:
+    """Each release keeps a key waiting for more than a second."""
+    return chooser.choices([AckKind.ACCEPT, AckKind.RELEASE, AckKind.REJECT], [92, 5, 3])[0]
+
+
 ROLES: dict[str, Callable[[str, str, History, int], None]] = {
     "produce": produce,
+    "produce-keys": partial(produce, keys=KEYS),
     "consume": consume,
+    "consume-keys": partial(consume, mix=a_mix_of_keys),
     "drain": drain,
     "read": partial(read, is_purged=True),
     "read-dead-letters": read_dead_letters,

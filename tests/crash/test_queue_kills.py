@@ -52,6 +52,22 @@ def test_a_queue_loses_nothing(engine: str, persister: str, tmp_path: Path, prog
     assert was_busy(report.statistics, 2), report
 
 
+def test_jobs_of_one_key_keep_their_order(tmp_path: Path, progress: Progress) -> None:
+    """Eight workers, a thousand keys, one of which has half of the jobs."""
+    report = run(tmp_path, "segment", rounds=2, seed=4, ordered=True, progress=progress)
+    assert report.ok, str(report)
+    assert report.statistics.keyed > 100, report
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("persister", PERSISTERS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_jobs_of_one_key_keep_their_order_over_many_rounds(engine: str, persister: str, tmp_path: Path, progress: Progress) -> None:
+    report = run(tmp_path, engine, rounds=25, seed=5, persister=persister, ordered=True, progress=progress)
+    assert report.ok, str(report)
+    assert report.statistics.keyed > 1000, report
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("persister", PERSISTERS)
 @pytest.mark.parametrize("engine", ENGINES)

@@ -1,4 +1,4 @@
-"""What parked_world.py has on disk."""
+"""What parked_world.py has on disk, and what its checker knows of a record."""
 
 from __future__ import annotations
 
@@ -66,3 +66,27 @@ class Store:
     def read(self, lane: Lane, after: tuple[int, int]) -> list[Parked]:
         found = [parked for place, parked in self.places.items() if place.lane == lane and (place.due_ms, place.offset) > after]
         return sorted(found, key=lambda parked: parked.place)[:READ_AT_ONCE]
+
+
+@dataclass
+class Job:
+    """What the checker knows of a record: `count` of its last delivery, who has it and until when, from when on it may be delivered again
+    (in this life). `done`: an accept was confirmed. `given_up`: a dead letter is owed. `expired`: it is not delivered in this life."""
+
+    count: int = 0
+    least_count: int = 0
+    member: str | None = None
+    deadline_ms: float = 0
+    due_ms: float = 0
+    done: bool = False
+    given_up: bool = False
+    gone: bool = False
+    may_be_kept: bool = False
+    """`gone`, unless the write under way then has kept it."""
+    may_be_over: bool = False
+    """A write that ends it has failed, as far as anybody was told."""
+    was_moved: bool = False
+    """Parked as a record that somebody had: its schedule counts no more."""
+    expired: bool = False
+    scheduled_ms: int = 0
+    """On the wall clock."""

@@ -11,7 +11,7 @@ that is lost.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 
 from kbroker.errors import ErrorCode, KafkaError
@@ -21,9 +21,11 @@ from kbroker.share.parked import Lane, Parked
 from kbroker.share.parked_keeping import Look
 from kbroker.share.parked_memory import NOWHERE
 from kbroker.share.parking import Parking
+from kbroker.share.record_state import HOLE
 from kbroker.share.redelivery import Redelivery
 from kbroker.share.share_partition import AcquireMode, SharePartition
-from tests.share.parked_store import READ_AT_ONCE, Store, record_of
+from tests.share.log_starts import LogStarts
+from tests.share.parked_store import READ_AT_ONCE, Job, Store, record_of
 from tests.share.queue_driver import ACCEPT, GAP, REJECT, RELEASE, RENEW
 
 MEMBERS = ("a", "b", "c")
@@ -31,47 +33,16 @@ LOCK_MS = 100
 PARK_FROM_MS = 50
 LIFE_AHEAD_MS = 1_000_000
 """How far the broker's time since 1970 is ahead of the engine's clock."""
+_EXPIRED = -1
+"""Beside the acknowledge types: of what a write says."""
 
 
-@dataclass
-class Job:
-    """What the checker knows of a record: `count` of its last delivery, who has it and until when, from when on it may be delivered again
-    (in this life). `done`: an accept was confirmed. `given_up`: a dead letter is owed."""
-
-    count: int = 0
-    least_count: int = 0
-    member: str | None = None
-    deadline_ms: float = 0
-    due_ms: float = 0
-    done: bool = False
-    given_up: bool = False
-    gone: bool = False
-    may_be_kept: bool = False
-    """`gone`, unless the write under way then has kept it."""
-    may_be_over: bool = False
-    """A write that ends it has failed, as far as anybody was told."""
-    was_moved: bool = False
-    """Parked as a record that somebody had: its schedule counts no more."""
-    scheduled_ms: int = 0
-    """On the wall clock."""
-
-
-class World:
+class World(LogStarts):
     def __init__(self, rnd: Random) -> None:
         self.rnd = rnd
         self.two_stores = rnd.random() < 0.5
         self.failures = rnd.choice((0.0, 0.1, 0.4))
-        self.settings = ShareSettings(
-            delivery_count_limit=rnd.choice((2, 3, 6)),
-            lock_duration_ms=LOCK_MS,
-            max_record_locks=rnd.choice((6, 30)),
-            dead_letter_queue=rnd.random() < 0.7,
-            redelivery=Redelivery(rnd.choice((30, 60, 300)), 2, 600, 0),
-            lock_max_ms=rnd.choice((0, 250)),
-            park_from_ms=PARK_FROM_MS,
-            scans=rnd.random() < 0.5,
-            limits_undecided=rnd.random() < 0.5,
-        )
+        self.settings = self.first_settings(rnd)
         self.wall_ahead_ms = LIFE_AHEAD_MS
         self.latest_wall_ms: float = 0
         self.now_ms = 0.0
@@ -83,9 +54,23 @@ class World:
         self.reads: list[tuple[Lane, list[Parked] | None, tuple[int, int]]] = []
         self.sweeps: list[tuple[list[Parked], Look]] = []
         self.keeping: tuple[list[Parked], Look] | None = None
-        self.parked_ever = self.parked_delivered = self.moved_ever = self.kept_delivered = 0
+        self.revived: set[int] = set()
+        self.parked_ever = self.parked_delivered = self.expired_ever = self.moved_ever = self.kept_delivered = 0
         self.append()
         self._load()
+
+    def first_settings(self, rnd: Random) -> ShareSettings:
+        return ShareSettings(
+            delivery_count_limit=rnd.choice((2, 3, 6)),
+            lock_duration_ms=LOCK_MS,
+            max_record_locks=rnd.choice((6, 30)),
+            dead_letter_queue=rnd.random() < 0.7,
+            redelivery=Redelivery(rnd.choice((30, 60, 300)), 2, 600, 0),
+            lock_max_ms=rnd.choice((0, 250)),
+            park_from_ms=PARK_FROM_MS,
+            scans=rnd.random() < 0.5,
+            limits_undecided=rnd.random() < 0.5,
+        )
 
     def _load(self) -> None:
         if self.two_stores:
@@ -93,7 +78,9 @@ class World:
         assert self.store.waiting == len(self.store.offsets) == len(self.store.places)
         self.writes, self.reads, self.sweeps, self.keeping = [], [], [], None
         for offset, job in self.jobs.items():
-            job.gone = job.gone and not self.store.keeps(offset)  # A write that failed may have kept it.
+            if job.gone and self.store.keeps(offset):  # A write that failed has kept it, or not removed it.
+                job.gone = False
+                self.revived.add(offset)
         self.sp = SharePartition.load(
             self.settings, start_offset=self.store.start, state_batches=self.store.batches, state_epoch=0, leader_epoch=self.life
         )
@@ -148,6 +135,17 @@ class World:
         assert self.sp.scan_from() != offset
         self._began(persist, {}, None)
 
+    def scan_ahead(self) -> None:
+        """A batch that is not next is found to have records that are due."""
+        offset = self.sp.scan_from() if self.settings.scans and self.sp.may_look_ahead() else None
+        if offset is None or offset >= self.log_end:
+            return
+        first = self.rnd.randrange(offset, self.log_end)
+        last = min(first + self.rnd.choice((0, 2)), self.log_end - 1)
+        due = [(each, self.jobs[each].scheduled_ms) for each in range(first, last + 1)]
+        scheduled = [each for each in due if each[1] > self.wall_ms]
+        self._began(self.sp.scanned_ahead(first, last, scheduled, now_ms=self.now_ms, wall_ms=self.wall_ms), {}, None)
+
     def fetch(self, member: str | None = None) -> None:
         self._move_log_start()
         member = member or self.rnd.choice(MEMBERS)
@@ -198,6 +196,7 @@ class World:
                 assert not job.gone or job.may_be_kept, f"{offset} is below the log's start"
                 job.gone = False
                 assert not job.given_up, f"{offset} is a dead letter"
+                assert not job.expired, f"{offset} is past its time"
                 assert job.member is None, f"{offset} is held by {job.member}"
                 assert job.due_ms <= self.now_ms, f"{offset} before its time"
                 assert count <= self.settings.delivery_count_limit
@@ -227,7 +226,9 @@ class World:
                 batches.append(AckBatch(offset, offset, (ack_type,)))
         others = [offset for offset in types if self.jobs[offset].member != member]
         strange = [
-            each for each in others if not self.jobs[each].gone and (each >= self.log_start or self.store.keeps(each))
+            each
+            for each in others
+            if not (self.jobs[each].gone or self._is_hole(each)) and (each >= self.log_start or self.store.keeps(each))
         ]
         try:
             persist = self.sp.acknowledge(member, batches, now_ms=self.now_ms)
@@ -254,6 +255,28 @@ class World:
                 if ack_type == RELEASE:
                     self._waits(job)
         self._began(persist, said, member)
+
+    def give_up(self) -> None:
+        """Records are past their time: those that nobody has, and that do not wait, are not delivered any more."""
+        self._move_log_start()
+        chosen = [offset for offset in range(self.log_start, self.log_end) if self.rnd.random() < 0.2]
+        free = {*self.sp.available_in(self.log_start, self.log_end), *self.parking.in_turn(1 << 30)} & set(chosen)
+        in_window = {offset for offset in free if not self.parking.is_ready(offset)}
+        before = self.sp.statistics().expired
+        persist = self.sp.expire_records(chosen)
+        assert self.sp.statistics().expired - before == len(free)
+        assert (persist is None) == (not free)
+        for offset in free:
+            assert self.jobs[offset].member is None
+            self.jobs[offset].expired = True
+            self.expired_ever += 1
+        has_queue = self.settings.dead_letter_queue
+        self._began(persist, dict.fromkeys(in_window, _EXPIRED) if has_queue else {}, None)
+
+    def _is_hole(self, offset: int) -> bool:
+        """Nobody has looked at it yet, and at others behind it: acknowledgements of it are skipped, as those of holes in the log."""
+        window = self.sp._window
+        return bool(window.states) and window.start_offset <= offset <= window.end_offset and window.states[offset - window.base] == HOLE
 
     def _waits(self, job: Job) -> None:
         redelivery = self.settings.redelivery
@@ -324,90 +347,6 @@ class World:
         ]
         return held + [(entry.offset, str(entry.member_id)) for entry in self.parking.entries.values() if entry.code.name == "HELD"]
 
-    def trim(self) -> None:
-        """Retention takes what nobody has kept."""
-        if self.rnd.random() < 0.3:
-            self.log_start = self.rnd.randint(self.log_start, min(self.log_start + 6, self.log_end))
-
-    def purge(self) -> None:
-        """Somebody deletes records."""
-        if self.rnd.random() < 0.2:
-            self.trim()
-            self._move_log_start()
-            self._began(self.sp.purge_parked(self.log_start), {}, None)
-            for offset in range(self.log_start):
-                self.jobs[offset].gone, self.jobs[offset].member = True, None
-
-    def retain(self) -> None:
-        """The log's start moves up to what is saved as unfinished, and is not kept."""
-        while self.log_start < self.log_end and self.store.is_final(self.log_start):
-            if self.log_start in self.store.offsets and not self.store.keeps(self.log_start):
-                break
-            self.log_start += 1
-        if self.rnd.random() < 0.5:
-            self._move_log_start()
-
-    def leave(self) -> None:
-        """Records of the window are parked and kept; some of them have changed since that was decided."""
-        end_offset = self.rnd.randint(self.log_start, self.log_end)
-        found, stuck_at = self.sp.leavers(end_offset, self.rnd.choice((1, 4, 40)))
-        assert stuck_at <= end_offset
-        assert all(offset < stuck_at for offset in found)
-        offsets = {offset for offset in (*found, self.rnd.randrange(self.log_end)) if offset >= self.log_start}
-        before = self.parking.waiting
-        persist = self.sp.leave_log({offset: record_of(offset) for offset in sorted(offsets)}, now_ms=self.now_ms)
-        assert (persist is None) == (self.parking.waiting == before)
-        assert self.parking.waiting - before >= len(offsets.intersection(found))
-        self.moved_ever += self.parking.waiting - before
-        for offset in offsets.intersection(self.parking.entries):
-            self.jobs[offset].was_moved = True
-        self._began(persist, {}, None)
-
-    def keep(self) -> None:
-        """Begin to keep parked records, or end that: the store was read in between."""
-        if self.keeping is None:
-            look = self.sp.begin_look()
-            self.keeping = [self.store.places[place] for place in self.store.offsets.values()], look
-        else:
-            found, look = self.keeping
-            found = [each for each in found if each.offset >= self.log_start and self.rnd.random() < 0.7]
-            self._began(self.sp.keep_parked(found, {each.offset: record_of(each.offset) for each in found}, look), {}, None)
-            self.parking.end_look(look)
-            self.keeping = None
-
-    def _move_log_start(self) -> None:
-        """What a fetch does before all else."""
-        if self.sp.start_offset < self.log_start:
-            self._began(self.sp.log_start_moved(self.log_start), {}, None)
-        for offset in range(self.log_start):
-            entry, job = self.parking.entries.get(offset), self.jobs[offset]
-            if entry is None:
-                is_parked = offset in self.store.offsets
-                stays = self.store.keeps(offset) if is_parked else self.store.is_final(offset)
-                stays = stays and offset not in self.parking._ghosts
-            else:
-                stays = entry.kept
-            if not (stays or job.gone):
-                job.gone, job.member = True, None
-                job.may_be_kept = entry is not None and entry.code.name == "PENDING" and entry.record is not None
-        self._began(self.sp.parked_below(self.log_start), {}, None)
-
-    def sweep(self) -> None:
-        """Read parked records below the log's start, and drop them some time later."""
-        if self.sweeps and self.rnd.random() < 0.7:
-            found, look = self.sweeps.pop()
-            self._began(self.sp.sweep_parked(found, look), {}, None)
-            self.parking.end_look(look)
-        if not self.parking.needs_sweep:
-            return
-        self.parking.needs_sweep = False
-        at = 0
-        while found := [self.store.places[self.store.offsets[o]] for o in sorted(self.store.offsets) if o >= at][:READ_AT_ONCE]:
-            self.sweeps.append((found, self.sp.begin_look()))
-            at = found[-1].offset + 1
-            if at > self.parking.floor:
-                break
-
     def read(self) -> None:
         """Begin a read of parked records, or end one that was begun; it shows the store at one of these moments."""
         if self.reads and self.rnd.random() < 0.7:
@@ -451,6 +390,8 @@ class World:
                 job.may_be_over = job.may_be_over or ack_type != RELEASE
                 if job.gone:
                     job.member = None
+                elif ack_type == _EXPIRED:
+                    job.expired = False
                 elif job.deadline_ms > self.now_ms:
                     job.member, job.due_ms = holder, 0
                 else:
@@ -477,7 +418,9 @@ class World:
         for offset, ack_type in said.items():
             job = self.jobs[offset]
             job.member = None
-            if ack_type in (ACCEPT, GAP) or (ack_type == REJECT and not self.settings.dead_letter_queue):
+            if ack_type == _EXPIRED:
+                job.given_up = True
+            elif ack_type in (ACCEPT, GAP) or (ack_type == REJECT and not self.settings.dead_letter_queue):
                 job.done = True
             elif ack_type == REJECT or (job.count >= self.settings.delivery_count_limit and self.settings.dead_letter_queue):
                 job.given_up = True
@@ -502,7 +445,7 @@ class World:
         self.life += 1
         self.latest_wall_ms = self.wall_ms
         for job in self.jobs.values():
-            job.member, job.due_ms, job.least_count = None, 0, 0
+            job.member, job.due_ms, job.least_count, job.expired = None, 0, 0, False
 
     def _take_writes_anyway(self) -> None:
         """A write that failed may be in the store: the record may have ended by it."""
@@ -600,10 +543,11 @@ class World:
         while self.writes:
             self.settle()
         for offset, job in self.jobs.items():
-            is_over = job.done or job.given_up or job.gone or offset in self.dead_letters
+            is_over = job.done or job.given_up or job.gone or job.expired or offset in self.dead_letters
             assert is_over or job.count >= self.settings.delivery_count_limit, f"{offset} is lost"
             assert not job.given_up or job.gone or offset in self.dead_letters, f"the dead letter of {offset} is lost"
         assert self.sp.is_settled
+        assert not self.settings.scans or self.sp.start_offset == self.log_end, "something holds up the start offset"
         self._check_store()
         assert not self.store.offsets
         assert not self.store.records

@@ -11,6 +11,7 @@ from tests.share.parked_world import World
 COMMANDS = {
     World.append: 3,
     World.scan: 5,
+    World.scan_ahead: 2,
     World.step_clock: 1,
     World.configure: 1,
     World.fetch: 6,
@@ -21,6 +22,7 @@ COMMANDS = {
     World.read: 4,
     World.settle: 10,
     World.bury: 2,
+    World.give_up: 1,
     World.trim: 1,
     World.sweep: 2,
     World.purge: 1,

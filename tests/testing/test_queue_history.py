@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kbroker.testing.history import GroupSettings
@@ -182,3 +184,44 @@ def test_something_left_behind(left: tuple[int | None, int, int], story: Story) 
     story.deliver(20, "A")
     story.ack(30, "A")
     assert rules(judged(story, left=LeftBehind(END, "orders", 0, *left))) == {"left"}
+
+
+ORDERED = QueueSettings(SETTINGS.group, 0, 1, 0, ordered=True)
+NEXT = R._replace(offset=R.offset + 1)
+
+
+@pytest.mark.parametrize(
+    ("second_at", "keys", "due_ms", "kind", "found"),
+    [
+        (25, "kk", 0, AckKind.ACCEPT, {"key order", "two of a key"}),
+        (35, "kk", 0, AckKind.ACCEPT, set()),
+        (35, "kk", 0, AckKind.REJECT, set()),
+        (35, "kk", 0, AckKind.RELEASE, {"key order"}),
+        (25, "kl", 0, AckKind.ACCEPT, set()),
+        (25, "", 0, AckKind.ACCEPT, set()),
+        (25, "kk", 12, AckKind.ACCEPT, {"two of a key"}),
+        (35, "kk", 12, AckKind.RELEASE, set()),
+    ],
+)
+def test_two_records_of_a_key(second_at: int, keys: str, due_ms: int, kind: AckKind, found: set[str]) -> None:
+    """The first is delivered at 20 and answered at 30. A scheduled one does not hold the other up, but is not beside it."""
+    story = Story()
+    for at, value, record in ((10, "a", R), (11, "b", NEXT)):
+        story.send(at, value, record)
+    sent = [event for event in story.events if isinstance(event, Sent)]
+    for number, event in enumerate(sent):
+        key = keys[number : number + 1]
+        due_ns = due_ms * MS if number == 0 else 0
+        story.events[story.events.index(event)] = replace(event, key=key, due_ns=due_ns)
+    story.deliver(20, "A")
+    story.ack(30, "A", kind)
+    story.deliver(second_at, "B", NEXT, value="b")
+    story.ack(50, "B", record=NEXT)
+    if kind is AckKind.RELEASE:
+        story.deliver(60, "A", count=2)
+        story.ack(70, "A")
+    letters = [letter(1, is_rejected=True)] if kind is AckKind.REJECT else []
+    final: list[Event] = [LogRead(END, R, "a"), LogRead(END, NEXT, "b"), LogReadDone(END, "orders", 0), Drained(END), DONE]
+    report = check(merge([story.events, letters, final]), ORDERED)
+    assert rules(report) == found
+    assert report.statistics.keyed == (1 if keys == "kk" else 0)

@@ -5,7 +5,7 @@
     source_topic, source_partition,       the record it stands for
     source_offset
     group, delivery_count, message        who gave it up, after how many deliveries, in the broker's words
-    cause                                 rejected, exhausted, or other
+    cause                                 rejected, exhausted, expired, or other
     key, value                            the copy, where the group makes one; else null
 
 This module must not know how records are read, nor what becomes of the letters.

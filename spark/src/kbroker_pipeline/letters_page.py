@@ -25,7 +25,7 @@ from kbroker_pipeline.report import (
 )
 
 _MOST_BARS = 25
-_COLOURS = {"rejected": "@pink", "exhausted": "@orange", "other": "@grey"}
+_COLOURS = {"rejected": "@pink", "exhausted": "@orange", "expired": "@violet", "other": "@grey"}
 _TONES: dict[str, Tone] = {"same": "good", "gone": "neutral", "differs": "bad", "there, not copied": "neutral"}
 
 

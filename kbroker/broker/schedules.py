@@ -1,0 +1,76 @@
+"""What the headers of stored batches say of when their records are due (scheduled_records.py).
+
+    schedules_of   each record of a batch that is due later
+    due_now        which of many batches have something to deliver now, without a look at each record
+                   of the others
+    looked_at      all that a group wants to know of a batch before members get its records
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kbroker.broker.share_records import Walked
+from kbroker.compression import CorruptPayload, TooLarge
+from kbroker.record_keys import BatchKeys, keys_of
+from kbroker.records import read_header, records_payload, stored_records
+from kbroker.scheduled_records import MARK, Oddity, schedule_of
+from kbroker.share.effects import ShareSettings
+
+
+class Schedules(NamedTuple):
+    """Of one batch: offsets of records that are due later, and when; how many were odd; and the keys, where they matter."""
+
+    due: list[tuple[int, int]]
+    odd: Counter[Oddity]
+    keys: BatchKeys | None = None
+
+
+class DueNow(NamedTuple):
+    """A batch that has records to deliver now; `later`: its others, with their due times."""
+
+    first: int
+    last: int
+    later: list[tuple[int, int]]
+
+
+def schedules_of(stored: memoryview, wall_ms: int, max_delay_ms: int) -> Schedules:
+    """None of them where the batch cannot be read: that is found out when it is delivered."""
+    due: list[tuple[int, int]] = []
+    odd: Counter[Oddity] = Counter()
+    try:
+        if MARK in bytes(records_payload(stored, read_header(stored))):
+            for record in stored_records(stored):
+                due_ms, oddity = schedule_of(record, wall_ms, max_delay_ms)
+                if due_ms is not None:
+                    due.append((record.offset, due_ms))
+                if oddity is not None:
+                    odd[oddity] += 1
+    except (CorruptPayload, TooLarge):
+        return Schedules([], odd)
+    return Schedules(due, odd)
+
+
+def looked_at(stored: memoryview, wall_ms: int, settings: ShareSettings) -> Schedules:
+    found = schedules_of(stored, wall_ms, settings.max_delay_ms) if settings.schedules else Schedules([], Counter())
+    return found._replace(keys=keys_of(stored)) if settings.ordered else found
+
+
+def due_now(batches: Sequence[Walked], wall_ms: int, max_delay_ms: int) -> list[DueNow]:
+    """Batches in which each record may be scheduled are left out: to look at each would take as long as to park them."""
+    found = []
+    for base_offset, last_offset, is_control, view, start, end in batches:
+        stored = view[start:end]
+        header = read_header(stored)
+        try:
+            marks = bytes(records_payload(stored, header)).count(MARK)
+        except (CorruptPayload, TooLarge):
+            continue
+        if is_control or marks >= header.record_count:
+            continue
+        later = schedules_of(stored, wall_ms, max_delay_ms).due if marks else []
+        if len(later) < header.record_count:
+            found.append(DueNow(base_offset, last_offset, later))
+    return found

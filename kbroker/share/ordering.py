@@ -1,0 +1,155 @@
+"""The order of keys in an in-flight window: key_order.py says who goes first, here that becomes codes of the columns. Pure.
+
+    offset    12 A   13 C   14 -   15 A     16 B     17 C
+    states    H      .      .      BEHIND   BEHIND   BEHIND        9 B is parked
+
+What is BEHIND cannot be acquired, so members go past it at no cost. What was in the window when this
+began (after a load, or since the setting was altered) is learnt first, in the order of offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from kbroker.share.in_flight import AVAILABLE, InFlightWindow
+from kbroker.share.key_order import KeyOrder
+from kbroker.share.record_state import (
+    BEHIND,
+    CONTROL,
+    DEAD_LETTER_CODES,
+    HANDED_OUT_CODES,
+    HOLE,
+    TERMINAL_CODES,
+    WAITING,
+)
+from kbroker.share.redelivery import Waits
+
+_OVER = frozenset((*TERMINAL_CODES, *DEAD_LETTER_CODES, *HANDED_OUT_CODES))
+_NO_RECORD = frozenset((HOLE, CONTROL))
+_PASSED = TERMINAL_CODES + bytes((CONTROL,))
+_PASSED_CLOSED = _PASSED + bytes((HOLE,))
+_PIECE = 512
+_TO_AVAILABLE = bytes(AVAILABLE if code == BEHIND else code for code in range(256))
+
+
+class Keys(NamedTuple):
+    """What a scan found up to that offset: hashes of keys by offset (none of a null key), and by hash the parked records of the store
+    that wait for their redelivery."""
+
+    hashes: Mapping[int, int]
+    parked: Mapping[int, Sequence[int]]
+    up_to: int
+
+
+def begin(window: InFlightWindow) -> KeyOrder:
+    return KeyOrder(window.start_offset, window.end_offset if window.states else window.start_offset - 1)
+
+
+def end(window: InFlightWindow) -> None:
+    """Nothing is behind anything any more."""
+    window.states[:] = window.states.translate(_TO_AVAILABLE)
+    window.available_from = window.start_offset
+
+
+def learn_at(window: InFlightWindow, order: KeyOrder) -> int | None:
+    """The next offset whose key is not known yet. None: all are."""
+    if order.has_learnt:
+        return None
+    offset, passed = max(order.learn_from, window.start_offset), _PASSED if window.gap_open else _PASSED_CLOSED
+    while offset <= min(order.learn_to, window.end_offset) and window.states:
+        piece = window.states[offset - window.base : offset - window.base + _PIECE]
+        left = len(piece.lstrip(passed))
+        offset += len(piece) - left
+        if left:
+            break
+    else:
+        offset = order.learn_to + 1
+    order.learn_from = offset
+    return None if order.has_learnt else offset
+
+
+def know(window: InFlightWindow, order: KeyOrder, hashes: Mapping[int, int]) -> list[int]:
+    """Note the hashes of records in the window. Those whose hashes were not known."""
+    known = []
+    for offset, key_hash in hashes.items():
+        if window.start_offset <= offset <= window.end_offset and window.states and order.hash_of(offset) is None:
+            code = window.states[offset - window.base]
+            if code == AVAILABLE or not (code in _OVER or code in _NO_RECORD or order.has_learnt):
+                order.know(offset, key_hash)
+                known.append(offset)
+    return known
+
+
+def join(window: InFlightWindow, order: KeyOrder, waits: Waits, offsets: Iterable[int], put_off: Container[int]) -> None:
+    """Records that were just found, in order; `put_off`: those that are due later."""
+    for offset in offsets:
+        code = window.states[offset - window.base]
+        if code == AVAILABLE and not (window.counts[offset - window.base] and _goes_before_new_ones(window, order, offset)):
+            admit(window, order, offset)
+        elif offset not in put_off and not (code == WAITING and waits.is_scheduled(offset)):
+            _hold(window, order, offset)
+
+
+def _goes_before_new_ones(window: InFlightWindow, order: KeyOrder, offset: int) -> bool:
+    """It came back, and all that is active of its key was delivered to nobody yet: records with a lower offset that were scheduled."""
+    others = order.active_beside(offset)
+    return bool(others) and all(_code(window, other) == AVAILABLE and not window.counts[other - window.base] for other in others)
+
+
+def _hold(window: InFlightWindow, order: KeyOrder, offset: int) -> None:
+    """A member has it, or it comes back: those that were found before it go behind."""
+    key_hash = order.hash_of(offset)
+    assert key_hash is not None
+    order.hold(offset, key_hash)
+    for other in order.active_beside(offset):
+        if _code(window, other) == AVAILABLE:
+            admit(window, order, other)
+
+
+def admit(window: InFlightWindow, order: KeyOrder, offset: int) -> bool:
+    """It is AVAILABLE. Whether it stays so."""
+    if order.admit(offset):
+        return True
+    window.states[offset - window.base] = BEHIND
+    return False
+
+
+def gate(window: InFlightWindow, order: KeyOrder, runs: Iterable[tuple[int, int]]) -> None:
+    """Of these, records that came back go behind others that members have. The first of those that came back together goes first."""
+    for offset in reversed(list(order.known_in(runs))):
+        if _code(window, offset) == AVAILABLE and not order.is_parked(offset):
+            admit(window, order, offset)
+
+
+def go(window: InFlightWindow, offset: int) -> bool:
+    """It was behind another record, and is not any more. False: it is not in the window."""
+    if _code(window, offset) != BEHIND:
+        return False
+    window.states[offset - window.base] = AVAILABLE
+    window.available_from = min(window.available_from, offset)
+    return True
+
+
+def end_saved(window: InFlightWindow, order: KeyOrder, runs: Sequence[tuple[int, int]]) -> None:
+    """What became of these is saved: records that are done with free their keys."""
+    for offset in order.known_in(runs):
+        if not order.is_parked(offset):
+            code = _code(window, offset)
+            if code is None or code in _OVER:
+                order.end(offset)
+    gate(window, order, runs)
+
+
+def end_lost(order: KeyOrder, runs: Iterable[tuple[int, int]]) -> None:
+    """The log does not have these any more."""
+    for offset in order.known_in(runs):
+        if not order.is_parked(offset):
+            order.end(offset)
+
+
+def _code(window: InFlightWindow, offset: int) -> int | None:
+    """None: it is not in the window."""
+    if not window.states or not window.start_offset <= offset <= window.end_offset:
+        return None
+    return window.states[offset - window.base]

@@ -1,0 +1,159 @@
+"""What a share-partition is told of records before members get them: what a scan finds (scanning.py), which keys they have (ordering.py),
+and that they are past their time.
+
+SharePartition (share_partition.py) is the only one that is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from kbroker.share import ordering, scanning
+from kbroker.share.acquire import Batches, runs_of
+from kbroker.share.effects import Persist
+from kbroker.share.ordering import Keys
+from kbroker.share.parked import Parked
+from kbroker.share.parking import Parking
+from kbroker.share.runs import Runs, joined_runs
+from kbroker.share.share_writes import SharePartitionWrites
+
+
+class SharePartitionScans(SharePartitionWrites):
+    """See SharePartition."""
+
+    def scan_from(self) -> int | None:
+        """Where to read for the next scanned(). None: nowhere, for now."""
+        window, settings, order = self._window, self._settings, self.key_order
+        if order is not None:
+            if (offset := ordering.learn_at(window, order)) is not None:
+                return offset
+            if not order.room():
+                return None
+        offset = scanning.scan_from(window, 0 if order is None else order.waiting)
+        is_full = not settings.limits_undecided and window.in_flight >= settings.max_record_locks
+        return None if offset is None or (is_full and offset >= window.unread_from) else offset
+
+    def park_again(self, wall_ms: float) -> Persist | None:
+        """What scanned() said was not saved: once more. None: nothing is left to be parked."""
+        if self.parking is None:
+            return None
+        to_park = scanning.park_again(self._window, self.parking, self._waits, wall_ms + (self._settings.park_from_ms or 0))
+        return self._persist_best_effort([], to_park) if to_park else None
+
+    def scanned(
+        self,
+        offset: int,
+        batches: Batches,
+        control: Sequence[tuple[int, int]],
+        scheduled: Sequence[tuple[int, int]],
+        *,
+        now_ms: float,
+        wall_ms: float,
+        keys: Keys | None = None,
+    ) -> Persist | None:
+        """A read at `offset` gave these batches, with `control` batches between them. `scheduled`: offsets of records that are due
+        later, and when, on the wall clock. The others can be acquired now, or when their keys are free. None: nothing to save."""
+        assert self.parking is not None
+        window, order = self._window, self.key_order
+        learns = order is not None and not order.has_learnt
+        for run, is_control in runs_of(batches, control) if not learns or window.gap_open else ():
+            if is_control:
+                for first, last in joined_runs([(batch[0], batch[1]) for batch in run]):
+                    window.pass_over(first, last)
+            else:
+                scanning.place(window, offset, run)
+        if not learns:
+            scanning.close_gap(window)
+        found = [] if order is None or keys is None else ordering.know(window, order, keys.hashes)
+        to_park, soon = self._put_off(self.parking, scheduled, now_ms, wall_ms)
+        if order is not None and keys is not None:
+            order.found(keys.parked)
+            ordering.join(window, order, self._waits, found, {*(parked.offset for parked in to_park), *(offset for offset, _ in soon)})
+            if learns:
+                order.learn_from = max(order.learn_from, keys.up_to + 1)
+        self._advance()
+        return self._persist_best_effort([], to_park) if to_park else None
+
+    def may_look_ahead(self) -> bool:
+        """Whether scanned_ahead() is of use, if there is a long way between the scan and the log's end. Not where the limit counts the
+        span of the window, nor where the order of keys is kept."""
+        if self.key_order is not None or not self._settings.limits_undecided:
+            return False
+        return scanning.may_look_ahead(self._window)
+
+    def scanned_ahead(
+        self, first: int, last: int, scheduled: Sequence[tuple[int, int]], *, now_ms: float, wall_ms: float
+    ) -> Persist | None:
+        """As scanned(), of one batch that is ahead of the scan; what lies before it will be scanned as before."""
+        assert self.parking is not None
+        if not scanning.place_ahead(self._window, first, last):
+            return None
+        to_park, _ = self._put_off(self.parking, scheduled, now_ms, wall_ms)
+        self._advance()
+        return self._persist_best_effort([], to_park) if to_park else None
+
+    def _put_off(
+        self, parking: Parking, scheduled: Sequence[tuple[int, int]], now_ms: float, wall_ms: float
+    ) -> tuple[list[Parked], list[tuple[int, int]]]:
+        """What is due later: what is to be parked, and what waits in the window."""
+        park_from_ms = wall_ms + (self._settings.park_from_ms or 0)
+        to_park, soon = scanning.put_off(self._window, parking, scheduled, park_from_ms)
+        for due in soon:
+            self._waits.begin_until(*due, now_ms=now_ms, wall_ms=wall_ms)
+        return to_park, soon
+
+    # ---- the order of keys (ordering.py) -----------------------------------------------------------------------------
+
+    def keep_order(self) -> None:
+        """As the settings say. Call it when they were altered, and once `parking` is set: without that no order is kept. What members
+        hold stays theirs. The order begins with the records in the window being scanned: until then nobody is given anything."""
+        order, parking = self.key_order, self.parking
+        if parking is None or self._settings.ordered == (order is not None):
+            return
+        if order is not None:
+            self._counters.look_ahead_stops += order.stops
+            ordering.end(self._window)
+        self.key_order = ordering.begin(self._window) if order is None else None
+        parking.order_keys(self.key_order)
+
+    @property
+    def _has_learnt_keys(self) -> bool:
+        order = self.key_order
+        return order is None or order.has_learnt or ordering.learn_at(self._window, order) is None
+
+    def keys_found(self, asked: Sequence[int], parked: Mapping[int, Sequence[int]]) -> None:
+        """The store was asked for the keys of parked records that are due (`key_order.asked`); `parked` as in Keys."""
+        if self.key_order is not None and self.parking is not None:
+            self.key_order.found(parked)
+            self.parking.end_asking(asked)
+
+    def _lose_keys(self, runs: Runs) -> None:
+        """Of records that the log does not have any more."""
+        if self.key_order is not None:
+            ordering.end_lost(self.key_order, runs)
+            self._free_keys(self.key_order)
+
+    # ---- records that are past their time ----------------------------------------------------------------------------
+
+    def expire_records(self, offsets: Sequence[int]) -> Persist | None:
+        """These records are past their time. Those that could be acquired now are given up: ARCHIVED, or dead letters. None: there
+        are none."""
+        parking = self.parking
+        assert parking is not None
+        has_queue = self._settings.dead_letter_queue
+        archived, to_park = scanning.give_up(self._window, parking, offsets, as_dead_letters=has_queue)
+        expired = len(archived) + len(to_park) + parking.expire_ready(offsets, self._settings)
+        if not expired:
+            return None
+        self._counters.expired += expired
+        persist = self._persist_best_effort(joined_runs([(offset, offset) for offset in archived]), to_park)
+        self._advance()
+        return persist
+
+    def available_in(self, first: int, last: int) -> Iterator[int]:
+        """Offsets of first..last in the window that a member could be given now, if there were no limits."""
+        return self._window.available_in(first, last)
+
+    def next_available(self) -> int | None:
+        """The first such record of the window."""
+        return self._window.next_available()
