@@ -87,6 +87,7 @@ async def _in_flight_pieces(
     if topic is not None:
         loaded = {each.partition.log.partition for each in chosen}
         yield f', "not_loaded": {json.dumps(await _not_loaded(broker, group_id, topic, loaded))}'.encode()
+        yield f', "log_holders": {json.dumps(_log_holders(broker, topic))}'.encode()
     yield b"}\n"
 
 
@@ -103,6 +104,21 @@ async def _not_loaded(broker: Broker, group_id: str, name: str, loaded: Collecti
                 shown = {"topic": name, "partition": number, "parked": parked.number, "first_parked": parked.first_offset}
                 found.append(shown | {"next_due_ms": parked.next_due_ms})
     return found
+
+
+def _log_holders(broker: Broker, name: str) -> list[dict[str, object]]:
+    """Which groups keep retention from the logs of a topic, and from where on; those that keep the most first."""
+    topic = broker.topics.by_name(name)
+    known = [(each.log.partition, broker.held_logs.known(each)) for each in (() if topic is None else topic.partitions)]
+    found = [
+        (-holdings.held_bytes[group_id], number, group_id, offset)
+        for number, holdings in known
+        for group_id, offset in holdings.holders.items()
+    ]
+    return [
+        {"partition": number, "group": group_id, "from_offset": offset, "bytes": -less_bytes}
+        for less_bytes, number, group_id, offset in sorted(found)
+    ]
 
 
 def _share_partition(broker: Broker, loaded: LoadedSharePartition, engine: SharePartition) -> dict[str, object]:

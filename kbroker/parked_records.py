@@ -6,18 +6,20 @@
     0          -                        how many are parked (8)
     1          offset (8)               lane (1), due (8), delivery count (2), leader epoch (4)
     2, 3, 4    due (8), offset (8)      delivery count (2), leader epoch (4)
+    5          offset (8)               the record: a batch of format v2, plain, that holds nothing else
     6          key hash (8), offset (8) -
 
 A parked record has two keys, written together: kind 1, by its offset, and that of its lane, by due
 time. Each has all of it, so that neither order needs a look into the other. Kind 0 counts them.
+One that is `kept` has kind 5 as well: it can be delivered when the log has it no more.
 
 Where a group keeps the order of keys, both values end with the 64-bit hash of the record's key (8).
 While such a record waits for its redelivery (lane 2) it has a third key, kind 6, in the same write.
 
 The generation is the one in the share-partition's snapshot (coordinator_records.ShareSnapshot). What
 lies under another one belongs to nobody, and is removed. Flags: bit 0 is `rejected`, bit 1 says that
-the hash is there, bit 2 is `expired`. A later format sets another bit for each member that it adds
-behind these: a reader that does not know it refuses.
+the hash is there, bit 2 is `expired`, bit 3 is `kept`. A later format sets another bit for each member
+that it adds behind these: a reader that does not know it refuses.
 
 This module must not know what a lane means, nor where a store keeps these.
 """
@@ -36,6 +38,7 @@ NO_GENERATION: Final = 0
 COUNTER: Final = 0
 BY_OFFSET: Final = 1
 LANES: Final = (2, 3, 4)
+KEPT_RECORD: Final = 5
 BY_KEY: Final = 6
 BLOCKS_KEY: Final = 2
 """The lane of records that wait for their redelivery."""
@@ -53,6 +56,7 @@ _NOTHING_MORE: Final = b"\0"
 _REJECTED: Final = 1
 _HAS_HASH: Final = 2
 _EXPIRED: Final = 4
+_KEPT: Final = 8
 
 
 class ParkedCount(NamedTuple):
@@ -64,8 +68,18 @@ class ParkedCount(NamedTuple):
         return _COUNT.pack(0, self.number)
 
 
+class KeptRecord(NamedTuple):
+    """A record that outlives the log's start. `batch`: a record batch of format v2 that holds it alone, plain, at its offset."""
+
+    batch: bytes
+
+    def encode(self) -> bytes:
+        return b"\0" + self.batch
+
+
 class ParkedRecord(NamedTuple):
-    """What both keys of a parked record say. `due_ms`: since 1970. `key_hash`: None where no order of keys is kept, and of a null key."""
+    """What both keys of a parked record say. `due_ms`: since 1970. `key_hash`: None where no order of keys is kept, and of a null key.
+    `kept`: it has a KeptRecord."""
 
     offset: int
     lane: int
@@ -75,6 +89,7 @@ class ParkedRecord(NamedTuple):
     rejected: bool
     expired: bool = False
     key_hash: int | None = None
+    kept: bool = False
 
     def encode(self) -> bytes:
         """As the value of its kind 1."""
@@ -86,7 +101,8 @@ class ParkedRecord(NamedTuple):
 
     @property
     def _flags(self) -> int:
-        return self.rejected * _REJECTED | (self.key_hash is not None) * _HAS_HASH | self.expired * _EXPIRED
+        causes = self.rejected * _REJECTED | self.expired * _EXPIRED
+        return causes | (self.key_hash is not None) * _HAS_HASH | self.kept * _KEPT
 
     @property
     def _hash(self) -> bytes:
@@ -121,6 +137,8 @@ class ParkedKey:
         prefix = generation_prefix(parked_prefix(self.group_id, self.topic_id, self.partition), self.generation)
         if self.kind == COUNTER:
             return counter_key(prefix)
+        if self.kind == KEPT_RECORD:
+            return kept_key(prefix, self.offset)
         if self.kind == BY_KEY:
             return by_key_key(prefix, self.key_hash, self.offset)
         return by_offset_key(prefix, self.offset) if self.kind == BY_OFFSET else place_key(prefix, self.kind, self.due_ms, self.offset)
@@ -133,7 +151,7 @@ class ParkedKey:
         (generation,) = _GENERATION.unpack_from(body, end)
         rest = body[end + _GENERATION.size :]
         name = UUID(bytes=topic_id), partition, group_id, generation, rest[0]
-        if rest[0] == BY_OFFSET:
+        if rest[0] in (BY_OFFSET, KEPT_RECORD):
             return cls(*name, offset=_BY_OFFSET_KEY.unpack(rest)[1])
         if rest[0] in LANES:
             _, due_ms, offset = _PLACE_KEY.unpack(rest)
@@ -147,13 +165,15 @@ class ParkedKey:
             raise IndexError("bytes are left over")
         return cls(*name)
 
-    def decode_value(self, value: bytes) -> ParkedCount | ParkedRecord | BlockedKey:
+    def decode_value(self, value: bytes) -> ParkedCount | ParkedRecord | KeptRecord | BlockedKey:
         if self.kind == BY_KEY:
             if value != _NOTHING_MORE:
                 raise ValueError(f"not the value of a key that waits, or of a later version: {value.hex()}")
             return BlockedKey(self.key_hash, self.offset)
         if self.kind == COUNTER:
             return ParkedCount(decode_count(value))
+        if self.kind == KEPT_RECORD:
+            return kept_record(value)
         if self.kind == BY_OFFSET:
             return record_by_offset(self.offset, value)
         return record_in_lane(self.kind, self.due_ms, self.offset, value)
@@ -200,12 +220,16 @@ def generation_prefix(prefix: bytes, generation: int) -> bytes:
 
 
 def counter_key(prefix: bytes) -> bytes:
-    """This and the next two: `prefix` is a `generation_prefix`."""
+    """This and the next three: `prefix` is a `generation_prefix`."""
     return prefix + b"\0"
 
 
 def by_offset_key(prefix: bytes, offset: int) -> bytes:
     return prefix + _BY_OFFSET_KEY.pack(BY_OFFSET, offset)
+
+
+def kept_key(prefix: bytes, offset: int) -> bytes:
+    return prefix + _BY_OFFSET_KEY.pack(KEPT_RECORD, offset)
 
 
 def place_key(prefix: bytes, lane: int, due_ms: int, offset: int) -> bytes:
@@ -222,7 +246,9 @@ def end_of(prefix: bytes) -> bytes:
     return stem[:-1] + bytes((stem[-1] + 1,))
 
 
-def read_parked_entries(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[ParkedKey, ParkedCount | ParkedRecord | BlockedKey]]:
+def read_parked_entries(
+    entries: Iterable[tuple[bytes, bytes]],
+) -> Iterator[tuple[ParkedKey, ParkedCount | ParkedRecord | KeptRecord | BlockedKey]]:
     """Decode what a scan of them gave, leaving out kinds that only a later format knows. Raises ValueError."""
     for key, value in entries:
         try:
@@ -237,7 +263,7 @@ def read_parked_entries(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[tupl
 
 
 def decode_count(value: bytes) -> int:
-    """Raises ValueError, as the next two do."""
+    """Raises ValueError, as the next three do."""
     flags, count = _unpack(_COUNT, value)
     if flags or count < 0:
         raise ValueError(f"not a number of parked records: {value.hex()}")
@@ -248,12 +274,23 @@ def record_by_offset(offset: int, value: bytes) -> ParkedRecord:
     (flags, lane, due_ms, delivery_count, leader_epoch), key_hash = _parted(_BY_OFFSET_VALUE, value)
     if lane not in LANES:
         raise ValueError(f"a parked record in a lane that is not known: {value.hex()}")
-    return ParkedRecord(offset, lane, due_ms, delivery_count, leader_epoch, *_causes(flags), key_hash)
+    return ParkedRecord(offset, lane, due_ms, delivery_count, leader_epoch, *_causes(flags), key_hash, is_kept(value))
 
 
 def record_in_lane(lane: int, due_ms: int, offset: int, value: bytes) -> ParkedRecord:
     (flags, delivery_count, leader_epoch), key_hash = _parted(_PLACE_VALUE, value)
-    return ParkedRecord(offset, lane, due_ms, delivery_count, leader_epoch, *_causes(flags), key_hash)
+    return ParkedRecord(offset, lane, due_ms, delivery_count, leader_epoch, *_causes(flags), key_hash, is_kept(value))
+
+
+def kept_record(value: bytes) -> KeptRecord:
+    if len(value) < 2 or value[0]:
+        raise ValueError(f"not what is kept of a parked record, or of a later version: {value[:16].hex()}")
+    return KeptRecord(value[1:])
+
+
+def is_kept(value: bytes) -> bool:
+    """Of a value of kind 1 or of a lane."""
+    return bool(value[0] & _KEPT)
 
 
 def place_of_key(key: bytes) -> tuple[int, int]:
@@ -263,7 +300,7 @@ def place_of_key(key: bytes) -> tuple[int, int]:
 
 
 def offset_of_key(key: bytes) -> int:
-    """Of a key of kind 1 or 6."""
+    """Of a key of kind 1, 5 or 6."""
     return int.from_bytes(key[-8:], "big")
 
 
@@ -280,7 +317,7 @@ def _causes(flags: int) -> tuple[bool, bool]:
 
 def _parted(form: struct.Struct, value: bytes) -> tuple[tuple[int, ...], int | None]:
     """The members of a value, flags first, and the hash behind them."""
-    if value[:1] and value[0] & ~(_REJECTED | _HAS_HASH | _EXPIRED):
+    if value[:1] and value[0] & ~(_REJECTED | _HAS_HASH | _EXPIRED | _KEPT):
         raise ValueError(f"a parked record of a later version: {value.hex()}")
     if not value[:1] or not value[0] & _HAS_HASH:
         return _unpack(form, value), None

@@ -52,7 +52,7 @@ from kbroker.coordinator_records import (
     decode_string,
     encode_string,
 )
-from kbroker.parked_records import BlockedKey, ParkedCount, ParkedKey, ParkedRecord
+from kbroker.parked_records import BlockedKey, KeptRecord, ParkedCount, ParkedKey, ParkedRecord
 
 MAX_KEY_BYTES: Final = 511
 MAX_GROUP_ID_BYTES: Final = 255
@@ -542,7 +542,7 @@ StateKey: TypeAlias = (
     | ControlHintKey
     | ParkedKey
 )
-StateValue: TypeAlias = JsonValue | Message | ParkedCount | ParkedRecord | BlockedKey
+StateValue: TypeAlias = JsonValue | Message | ParkedCount | ParkedRecord | KeptRecord | BlockedKey
 
 _PARSERS: Final[dict[bytes, Callable[[bytes], StateKey | None]]] = {
     each.namespace: each.parse

@@ -14,6 +14,7 @@ import trio.testing
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from kbroker.broker.retention import apply_retention
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import NoSpace, StoreFailed
 from kbroker.metrics import SECONDS, Histogram, ShareGroupMetrics
@@ -195,6 +196,32 @@ async def long_jobs(world: World) -> None:
     await member.fetch(epoch=-1)
 
 
+async def a_held_log(world: World) -> None:
+    """A record that a worker has holds a log, and is kept then."""
+    client = world.client
+    topic = await client.create_topic("held", configs={"internal.segment.bytes": "400", "kbroker.queue.retention": "workqueue"})
+    for _ in range(20):
+        await client.append("held", *[1] * 10)
+    await set_up_group(client, {"share.auto.offset.reset": "earliest"}, "held")
+    heartbeat = {"group_id": "held", "member_id": "H1", "member_epoch": 0, "rack_id": None, "subscribed_topic_names": ["held"]}
+    assert (await client.call("share_group_heartbeat", 1, **heartbeat)).error_code == 0
+    member, key = Member(client.another(1005), "H1", "held"), (topic.topic_id, 0)
+    await member.fetch([key], wait_ms=5000)
+    await member.acknowledge({key: [(1, 199, [ACCEPT])]})
+    found, broker = client.broker.topics.by_name("held"), client.broker
+    await apply_retention(broker.topics, found.partitions[0], found.config, broker.held_logs)
+    samples = await world.scrape()
+    held_bytes = samples["kbroker_share_group_held_log_bytes"][(("group", "held"),)]
+    assert held_bytes == sum(each.size_bytes for each in found.partitions[0].segments()[:-1])
+    await apply_retention(broker.topics, found.partitions[0], found.config, broker.held_logs, broker.kept_records)
+    samples = await world.scrape()
+    assert samples["kbroker_share_group_held_log_bytes"][(("group", "held"),)] == 0
+    assert total(samples, "kbroker_kept_records_total") == 1
+    age = samples["kbroker_share_partition_oldest_unprocessed_seconds"][(("group", "held"), ("partition", "0"), ("topic", "held"))]
+    assert age > 1e9, "that of the kept record, whose timestamp is of 1970"
+    await member.fetch(acks={key: [(0, 0, [ACCEPT])]}, epoch=-1)
+
+
 async def ordinary_groups(world: World) -> None:
     """Two members of the classic protocol, one of whom waits for the other; a member of the consumer protocol; offsets that come and go."""
     client = world.client
@@ -238,6 +265,7 @@ STEPS: tuple[Callable[[World], Awaitable[None]], ...] = (
     consuming,
     long_jobs,
     jobs_that_wait,
+    a_held_log,
     housekeeping,
 )
 

@@ -21,6 +21,7 @@ from kbroker.coordinator_records import (
 )
 from kbroker.parked_records import (
     BlockedKey,
+    KeptRecord,
     ParkedCount,
     ParkedKey,
     ParkedRecord,
@@ -97,6 +98,7 @@ KEYS_AND_BYTES = [
     (ParkedKey(TOPIC, 3, "g1", 258, 0), PARKED + b"\x00"),
     (ParkedKey(TOPIC, 3, "g1", 258, 1, offset=77), PARKED + bytes.fromhex("01 000000000000004d")),
     (ParkedKey(TOPIC, 3, "g1", 258, 2, offset=77, due_ms=1_000), PARKED + bytes.fromhex("02 00000000000003e8 000000000000004d")),
+    (ParkedKey(TOPIC, 3, "g1", 258, 5, offset=77), PARKED + bytes.fromhex("05 000000000000004d")),
     (ParkedKey(TOPIC, 3, "g1", 258, 4, offset=77), PARKED + bytes.fromhex("04 0000000000000000 000000000000004d")),
 ]
 
@@ -158,11 +160,15 @@ PARKED_VALUES = [
     (ParkedKey(TOPIC, 3, "g", 1, 1, offset=77), ParkedRecord(77, 4, 0, 0, 258, False, True), "04 04 0000000000000000 0000 00000102"),
     (ParkedKey(TOPIC, 3, "g", 1, 4, offset=77), ParkedRecord(77, 4, 0, 0, 258, False, True, 1), "06 0000 00000102 0000000000000001"),
     (ParkedKey(TOPIC, 3, "g", 1, 6, offset=77, key_hash=258), BlockedKey(258, 77), "00"),
+    (ParkedKey(TOPIC, 3, "g", 1, 1, offset=77), ParkedRecord(77, 2, 9, 5, 258, False, kept=True), "08 02 0000000000000009 0005 00000102"),
+    (ParkedKey(TOPIC, 3, "g", 1, 4, offset=77), ParkedRecord(77, 4, 0, 5, 258, True, False, 1, True),
+     "0b 0005 00000102 0000000000000001"),
+    (ParkedKey(TOPIC, 3, "g", 1, 5, offset=77), KeptRecord(b"a batch"), "00 61206261746368"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("key", "value", "encoded"), PARKED_VALUES)
-def test_parked_values_as_bytes(key: ParkedKey, value: ParkedCount | ParkedRecord | BlockedKey, encoded: str) -> None:
+def test_parked_values_as_bytes(key: ParkedKey, value: ParkedCount | ParkedRecord | KeptRecord | BlockedKey, encoded: str) -> None:
     """These were written: every later version has to read them."""
     stored = bytes.fromhex(encoded)
     assert key.decode_value(stored) == value
@@ -174,8 +180,9 @@ def test_parked_values_as_bytes(key: ParkedKey, value: ParkedCount | ParkedRecor
     [
         (0, ""), (0, "00 00000000000001"), (0, "01 0000000000000001"), (0, "00 ffffffffffffffff"),
         (1, "00 02 00000000000003e8 0005"), (1, "00 05 00000000000003e8 0005 00000102"), (1, "02 02 00000000000003e8 0005 00000102"),
-        (1, "08 02 00000000000003e8 0005 00000102"), (2, "02 0005 00000102 00000000000000"), (6, "01"),
+        (1, "10 02 00000000000003e8 0005 00000102"), (2, "02 0005 00000102 00000000000000"), (6, "01"),
         (2, "00 0005 00000102 00"), (2, "80 0005 00000102"),
+        (5, ""), (5, "00"), (5, "01 61"),
     ],
 )  # fmt: skip
 def test_a_parked_value_that_is_broken_or_of_a_later_version_is_a_value_error(kind: int, value: str) -> None:

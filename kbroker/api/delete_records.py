@@ -2,7 +2,8 @@
 
 -1 means the high watermark. An offset below the log start changes nothing and is answered with the present one; one above the high
 watermark or below -1 is 1. Internal topics are 17. A partition listed twice counts once, with its last offset. Whole segments below
-the new start are removed from the disk.
+the new start are removed from the disk, and so are records below it that share groups keep beside the log (kept_records.py), also where
+the log begins there already.
 
 Not done: the request's timeout.
 """
@@ -55,5 +56,6 @@ async def _delete(request: Request, name: str, index: int, offset: int) -> int:
     if not 0 <= offset <= partition.high_watermark:
         raise KafkaError(ErrorCode.offset_out_of_range)
     await topics.move_log_start(partition, offset)
+    await request.broker.kept_records.purge(partition, offset)
     low_watermark: int = partition.log_start_offset
     return low_watermark

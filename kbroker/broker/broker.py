@@ -35,6 +35,7 @@ from kbroker.broker.deadlines import Deadlines, DeadlinesStatistics, now_ms
 from kbroker.broker.fetch_sessions import FetchSessions, FetchSessionsStatistics
 from kbroker.broker.group_commit import GroupCommit, GroupCommitStatistics
 from kbroker.broker.held_logs import HeldLogs
+from kbroker.broker.kept_records import KeptRecords
 from kbroker.broker.local_persister import CountsShareState, LocalPersister, PersisterContext, parking_store
 from kbroker.broker.missing_topics import MissingTopics, MissingTopicsStatistics
 from kbroker.broker.opened_batches import OpenedBatches, OpenedBatchesStatistics
@@ -154,6 +155,7 @@ class Broker:
         self.held_logs = HeldLogs(
             persister, (self.state, self.logs), share_coordinator.groups_of, self.configs.reset_policy
         )
+        self.kept_records = KeptRecords(persister, self.share_groups, self.held_logs, self.topics, (self.logs,), removed.report)
         self.consumer_groups = self._consumer_groups(clock)
         self.client_telemetry = ClientTelemetry(now_ms)
         self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])
@@ -364,7 +366,7 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
         try:
             async with trio.open_nursery() as workers:
                 interval_ms = broker.config["log.retention.check.interval.ms"]
-                workers.start_soon(run_retention, broker.topics, interval_ms, broker.held_logs)
+                workers.start_soon(run_retention, broker.topics, interval_ms, broker.held_logs, broker.kept_records)
                 workers.start_soon(broker.run_producer_snapshots)
                 workers.start_soon(broker.deadlines.run)
                 workers.start_soon(broker.state_housekeeping.run)

@@ -31,7 +31,7 @@ from kbroker.coordinator.parked_state import changes_of, counter, keys_of, prefi
 from kbroker.coordinator.share_state import ShareStateCoordinator
 from kbroker.coordinator.share_state_housekeeping import SharePartitionKey
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
-from kbroker.parked_records import BY_OFFSET, NO_GENERATION, ParkedRecord, by_key_key, by_offset_key, place_key
+from kbroker.parked_records import BY_OFFSET, NO_GENERATION, ParkedRecord, by_key_key, by_offset_key, kept_key, place_key
 from kbroker.share.parked import Lane, Parked, ParkingChange
 from kbroker.share.persister import TopicPartition, WriteRequest
 from kbroker.storage.spi import Change, StateReader
@@ -208,6 +208,7 @@ class ControlParking:
                 for parked in found:
                     if parked.offset in both:
                         removals += [(key, None) for key in keys_of(prefix, parked)]
+                        removals += [(kept_key(prefix, parked.offset), None)] if parked.kept else []
                 if removals:
                     dropped += len(both)
                     await self._state.commit([*removals, self._counted(prefix, -len(both))])

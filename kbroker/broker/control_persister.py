@@ -375,6 +375,14 @@ class ControlRecordsPersister:
         await self._prepared(group_id, partition)
         return await self._parked.count(group_id, partition, first, end, self._coordinator.waiting(group_id, partition))
 
+    async def kept_record(self, group_id: str, partition: TopicPartition, offset: int) -> bytes | None:
+        await self._prepared(group_id, partition)
+        return await self._parked.kept_record(group_id, partition, offset)
+
+    async def count_kept(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
+        await self._prepared(group_id, partition)
+        return await self._parked.count_kept(group_id, partition, first, end)
+
     async def parked_generations(self, group_id: str, partition: TopicPartition) -> set[int]:
         if self._partition(partition) is None:
             return set()
@@ -462,7 +470,9 @@ class ControlRecordsPersister:
 
     async def count_unfinished(self, group_id: str, key: TopicPartition, first: int, end: int) -> int:
         await self._prepared(group_id, key)
-        return await self.count_parked(group_id, key, first, end) + await self._count_in_window(group_id, key, first, end)
+        parked = await self.count_parked(group_id, key, first, end)
+        parked -= await self.count_kept(group_id, key, first, end) if parked else 0
+        return parked + await self._count_in_window(group_id, key, first, end)
 
     async def _count_in_window(self, group_id: str, key: TopicPartition, first: int, end: int) -> int:
         if not self._coordinator.unfinished(group_id, key, first, end):

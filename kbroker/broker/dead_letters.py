@@ -36,6 +36,7 @@ from kbroker.broker.share_groups import Key, LoadedSharePartition, ShareGroups
 from kbroker.broker.topics import Topics
 from kbroker.broker.waiting import Decision
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
+from kbroker.records import iter_records
 from kbroker.share.dead_letter import MESSAGES, Origin, runs_of
 from kbroker.share.effects import DeadLetter
 from kbroker.share.persister import Persister, ReadRequest, TopicPartition
@@ -368,12 +369,25 @@ class DeadLetters:
         portion = Portion(max(causes), {})
         if any(queue.contents):
             portion = await read_records(loaded.partition, list(causes))
+            portion = await self._with_kept(loaded, list(causes), portion)
         if loaded.gone:
             return set(), None
         origins = [_origin(work.key, loaded.partition, offset, causes[offset]) for offset in causes if offset <= portion.last_offset]
         written = await self._writer.append(target, origins, portion.records, queue.contents)
         self._count(work, written, target)
         return written.offsets | written.too_large, written.error
+
+    async def _with_kept(self, loaded: LoadedSharePartition, offsets: Sequence[int], portion: Portion) -> Portion:
+        """Records that the log has no more, and that are kept, come along. Raises KafkaError."""
+        parking = None if loaded.engine is None else loaded.engine.parking
+        if parking is None:
+            return portion
+        records = dict(portion.records)
+        for offset in offsets:
+            if offset <= portion.last_offset and offset not in records and parking.may_be_kept(offset):
+                batch = await self._share_groups.parked.record_of(loaded, offset)
+                records.update({record.offset: record for record in iter_records(batch)} if batch else {})
+        return portion._replace(records=records)
 
     async def _archive(self, work: _Work, loaded: LoadedSharePartition, engine: SharePartition, offsets: set[int]) -> None:
         """These are ARCHIVED, at once in memory. Raises KafkaError if that is not saved."""

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import trio
 
-from kbroker.broker.parked_fetching import batch_of
+from kbroker.broker.parked_fetching import parked_batch
 from kbroker.broker.partition import Partition
 from kbroker.broker.share_records import Walked, walk
 from kbroker.clock import wall_clock_ms
@@ -101,10 +102,15 @@ def _times_of(stored: memoryview, header: BatchHeader, *, schedules: bool) -> Ba
 
 
 class Expiry:
-    """`save_later(loaded, persist)`: as ShareGroups has it."""
+    """`save_later(loaded, persist)`: as ShareGroups has it. `record_of(loaded, offset)`: as ParkedReading has it."""
 
-    def __init__(self, save_later: Callable[[LoadedSharePartition, Persist | None], None]) -> None:
+    def __init__(
+        self,
+        save_later: Callable[[LoadedSharePartition, Persist | None], None],
+        record_of: Callable[[LoadedSharePartition, int], Awaitable[bytes | None]],
+    ) -> None:
         self._save_later = save_later
+        self._record_of = record_of
         self._known: dict[_Key, BatchTimes] = {}
         self._numbers = 0
 
@@ -177,7 +183,7 @@ class Expiry:
         for offset in sorted(engine.parking.in_turn(_PARKED_AT_ONCE)):
             if offset <= last:
                 continue
-            batch = await batch_of(loaded.partition, offset)
+            batch = await parked_batch(loaded.partition, engine.parking, offset, partial(self._record_of, loaded))
             if batch is None or loaded.gone:
                 continue  # The fetch whose turn it is finds it lost.
             last = batch[1]

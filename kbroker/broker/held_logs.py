@@ -7,18 +7,19 @@ A topic says with `kbroker.queue.retention` whether they count:
     workqueue    likewise; and what every share group has finished goes soon, whatever its age
 
 A group holds a log from its lowest record on that it is not done with, by what is saved of it: its start
-offset, or a parked record below that. A group whose start is not decided yet holds all of it, unless it
-begins at the end (share.auto.offset.reset=latest). A group that is gone holds nothing. Consumer groups
-hold nothing either.
+offset, or a parked record below that. A parked record that is kept (kept_records.py) holds nothing. A group
+whose start is not decided yet holds all of it, unless it begins at the end (share.auto.offset.reset=latest).
+A group that is gone holds nothing. Consumer groups hold nothing either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from kbroker.broker.group_commit import GroupCommit
-from kbroker.broker.parked_left import parks_of
+from kbroker.broker.parked_left import first_holding, parks_of
 from kbroker.broker.partition import Partition
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.persister import Persister, ReadRequest, TellsWhatIsDone, TopicPartition
@@ -28,6 +29,23 @@ _UNDECIDED = -1
 _NO_LEADER_EPOCH = -1
 _ROLL_FROM_BYTES = 1 << 20
 """An active segment that is finished is removed if it has so much: to begin a new one for each job would cost more."""
+
+
+class Hold(NamedTuple):
+    """From which offset on a group holds a log, and from which on its window does; None: its start is not decided."""
+
+    offset: int
+    window_from: int | None
+
+
+class Holdings(NamedTuple):
+    """Who holds a log: by group from which offset on, and how many bytes would go soon if not for that group alone."""
+
+    holders: Mapping[str, int]
+    held_bytes: Mapping[str, int]
+
+
+NOTHING_HELD: Final = Holdings({}, {})
 
 
 class HeldLogs:
@@ -43,21 +61,33 @@ class HeldLogs:
     ) -> None:
         self._persister = persister
         self._stores = stores
-        self._groups_of = groups_of
+        self.groups_of = groups_of
         self._reset_policy = reset_policy
+        self._known: WeakKeyDictionary[Partition, Holdings] = WeakKeyDictionary()
 
     async def holders(self, partition: Partition) -> dict[str, int]:
         """By group, from which offset on it holds the log; saved, and synced. Raises KafkaError for state that cannot be read, NoSpace
         and StoreFailed."""
+        return {group_id: hold.offset for group_id, hold in (await self.holds(partition)).items()}
+
+    def known(self, partition: Partition) -> Holdings:
+        """At the last look of retention; nothing where it looks at no holder."""
+        return self._known.get(partition, NOTHING_HELD)
+
+    def note(self, partition: Partition, holdings: Holdings) -> None:
+        self._known[partition] = holdings
+
+    async def holds(self, partition: Partition) -> dict[str, Hold]:
+        """As holders()."""
         key = TopicPartition(*partition.log)
-        windows = {group_id: await self._window_from(group_id, key, partition) for group_id in self._groups_of(key)}
-        found = {group_id: offset for group_id, offset in windows.items() if offset is not None}
+        windows = {group_id: await self._window_from(group_id, key, partition) for group_id in self.groups_of(key)}
+        found = {group_id: hold for group_id, hold in windows.items() if hold is not None}
         if found:
             await self._wait_until_saved()
-        return {
-            group_id: max(min(offset, await self._parked_from(group_id, key, partition, offset)), partition.log_start_offset)
-            for group_id, offset in found.items()
-        }
+        for group_id, (offset, window_from) in found.items():
+            parked_from = await self._parked_from(group_id, key, partition, offset)
+            found[group_id] = Hold(max(min(offset, parked_from), partition.log_start_offset), window_from)
+        return found
 
     async def _wait_until_saved(self) -> None:
         """What was found may rest on writes under way. A commit behind them succeeds only if they do. Only then is every record
@@ -66,28 +96,44 @@ class HeldLogs:
             await commits.commit([])
             await commits.flush()
 
-    async def _window_from(self, group_id: str, key: TopicPartition, partition: Partition) -> int | None:
+    async def _window_from(self, group_id: str, key: TopicPartition, partition: Partition) -> Hold | None:
         (summary,) = await self._persister.read_summary(group_id, [ReadRequest(key, _NO_LEADER_EPOCH)])
         if summary.code is not ErrorCode.none:
             raise KafkaError(summary.code, summary.message)
         if summary.start_offset <= _UNDECIDED:
             begins_at_end = summary.start_offset == _UNDECIDED and self._reset_policy(group_id) == "latest"
-            return None if begins_at_end else partition.log_start_offset
+            return None if begins_at_end else Hold(partition.log_start_offset, None)
         held_from = summary.start_offset
         if isinstance(self._persister, TellsWhatIsDone):
             held_from = self._persister.stands_from(group_id, key, held_from).first_open
-        return held_from
+        return Hold(held_from, held_from)
 
     async def _parked_from(self, group_id: str, key: TopicPartition, partition: Partition, otherwise: int) -> int:
-        """The lowest parked record that the log still has."""
+        """The lowest parked record that only the log has."""
         parks = parks_of(self._persister)
-        parked = [] if parks is None else await parks.parked_from(group_id, key, partition.log_start_offset, 1)
-        return parked[0].offset if parked else otherwise
+        parked = None if parks is None else await first_holding(parks, group_id, key, partition.log_start_offset)
+        return otherwise if parked is None else parked.offset
 
 
 def has_removable(segments: Sequence[SegmentInfo]) -> bool:
     """Whether something could go if all of it were finished."""
     return len(segments) > 1 or segments[0].size_bytes >= _ROLL_FROM_BYTES
+
+
+def holdings_of(
+    segments: Sequence[SegmentInfo], start: int, holders: Mapping[str, int], visible_end: int, *, removes_finished: bool
+) -> Holdings:
+    """As queue_log_start(). Only the group that holds the log from further in front than all others keeps bytes alone."""
+    in_order = sorted(holders, key=lambda group_id: holders[group_id])
+    if not in_order:
+        return NOTHING_HELD
+    others = holders[in_order[1]] if len(in_order) > 1 else visible_end
+    begins, would_begin = (
+        queue_log_start(segments, start, min(each, visible_end), removes_finished=removes_finished)
+        for each in (holders[in_order[0]], others)
+    )
+    size_bytes = sum(segment.size_bytes for segment in segments if begins <= segment.base_offset < would_begin)
+    return Holdings(dict(holders), dict.fromkeys(in_order, 0) | {in_order[0]: size_bytes})
 
 
 def queue_log_start(segments: Sequence[SegmentInfo], start: int, held_from: int | None, *, removes_finished: bool) -> int:

@@ -105,6 +105,7 @@ class LocalPersister:
 
     async def count_unfinished(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
         parked = await self.count_parked(group_id, partition, first, end)
+        parked -= await self.count_kept(group_id, partition, first, end) if parked else 0
         return parked + self.coordinator.unfinished(group_id, partition, first, end)
 
     @property
@@ -124,6 +125,14 @@ class LocalPersister:
         if self._parked is None:
             return 0
         return await self._parked.count(group_id, partition, first, end, self.coordinator.waiting(group_id, partition))
+
+    async def kept_record(self, group_id: str, partition: TopicPartition, offset: int) -> bytes | None:
+        return None if self._parked is None else await self._parked.kept_record(group_id, partition, offset)
+
+    async def count_kept(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
+        if self._parked is None or not self.coordinator.waiting(group_id, partition):
+            return 0
+        return await self._parked.count_kept(group_id, partition, first, end)
 
     async def parked_generations(self, group_id: str, partition: TopicPartition) -> set[int]:
         return self.coordinator.generations_in_use(group_id, partition)

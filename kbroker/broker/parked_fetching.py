@@ -2,12 +2,13 @@
 
 Parked records that are due lie anywhere in the log, and many of them in the same batch where a service
 failed for a while. So the one that has been due for longest leads, and all that are due in its batch
-come along; then the next one leads. A batch is read, and decompressed, once for all of them.
+come along; then the next one leads. A batch is read, and decompressed, once for all of them. A record that
+is kept, and that the log has no more, is a batch of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from kbroker.broker.opened_batches import BatchOpener, Refusal
 from kbroker.broker.partition import Partition
 from kbroker.broker.share_records import Walked, walk
 from kbroker.records import CODEC_AT, CODEC_MASK, read_header
+from kbroker.share.parking import Parking
 from kbroker.share.share_partition import SharePartition
 
 _BATCHES_AT_MOST = 64
@@ -31,9 +33,16 @@ class ParkedPlan(NamedTuple):
 
 
 async def plan_parked(
-    partition: Partition, engine: SharePartition, opener: BatchOpener, room: int, max_bytes: int
+    partition: Partition,
+    engine: SharePartition,
+    opener: BatchOpener,
+    room: int,
+    max_bytes: int,
+    record_of: Callable[[int], Awaitable[bytes | None]],
 ) -> ParkedPlan:
-    """At least one batch, and then as many as `max_bytes` allow and as can be cut without waiting. Reading may wait: others may have
+    """`record_of(offset)`: what is kept of a record that the log has no more, as a batch of its own.
+
+    At least one batch, and then as many as `max_bytes` allow and as can be cut without waiting. Reading may wait: others may have
     acquired some of the records on return. Raises KafkaError for a log that cannot be read."""
     assert engine.parking is not None
     parking = engine.parking
@@ -46,7 +55,7 @@ async def plan_parked(
             break
         if leader in taken:
             continue
-        batch = await batch_of(partition, leader)
+        batch = await parked_batch(partition, parking, leader, record_of)
         if batch is None:
             lost.append(leader)
             continue
@@ -74,6 +83,20 @@ async def batch_of(partition: Partition, offset: int) -> Walked | None:
     if not batches or batches[0][0] > offset or batches[0][2]:
         return None
     return batches[0]
+
+
+async def parked_batch(
+    partition: Partition, parking: Parking, offset: int, record_of: Callable[[int], Awaitable[bytes | None]]
+) -> Walked | None:
+    """As batch_of(); where the log has none, what is kept of the record."""
+    batch = await batch_of(partition, offset)
+    if batch is None and parking.may_be_kept(offset):
+        batch = _walked(offset, await record_of(offset))
+    return batch
+
+
+def _walked(offset: int, record: bytes | None) -> Walked | None:
+    return None if record is None else (offset, offset, False, memoryview(record), 0, len(record))
 
 
 async def _can_be_cut(stored: memoryview, opener: BatchOpener, *, may_wait: bool) -> bool:

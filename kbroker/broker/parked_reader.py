@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import islice
+from typing import TypeVar
 
 import trio
 
@@ -20,6 +21,9 @@ from kbroker.parked_records import (
     by_key_key,
     by_offset_key,
     end_of,
+    is_kept,
+    kept_key,
+    kept_record,
     offset_of_key,
     place_key,
     place_of_key,
@@ -34,6 +38,7 @@ PIECE = 1000
 """Entries that are read at once: a millisecond or two, from memory."""
 _MOST = (1 << 63) - 1
 Entries = list[tuple[bytes, bytes]]
+T = TypeVar("T")
 
 
 class ParkedReader:
@@ -71,8 +76,8 @@ class ParkedReader:
         return _decoded(lambda: [parked_of(record_by_offset(offset_of_key(key), value)) for key, value in entries])
 
     async def count(self, group_id: str, partition: TopicPartition, first: int, end: int | None, waiting: int) -> int:
-        """`waiting`: how many there are in all. From an offset to the end the few below it are counted,
-        and remembered: a start offset that retention moves up is asked for again and again."""
+        """`waiting`: how many there are in all. From an offset to the end the few below it that are not kept are
+        counted, and remembered: a start offset that retention moves up is asked for again and again."""
         prefix = self.prefix(group_id, partition)
         if prefix is None or not waiting:
             self._below.pop((group_id, partition), None)
@@ -84,17 +89,30 @@ class ParkedReader:
         generation, key = self._generation_of(group_id, partition), (group_id, partition)
         known = self._below.get(key)
         if known is not None and known[:2] == (generation, waiting) and known[2] <= first:
-            below = known[3] + await self._count(prefix, known[2], first)
+            below = known[3] + await self._count(prefix, known[2], first, kept=False)
         else:
-            below = await self._count(prefix, 0, first)
+            below = await self._count(prefix, 0, first, kept=False)
         self._below[key] = generation, waiting, first, below
         return max(0, waiting - below)
 
-    async def _count(self, prefix: bytes, first: int, end: int) -> int:
+    async def count_kept(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
+        prefix = self.prefix(group_id, partition)
+        return 0 if prefix is None else await self._count(prefix, first, end, kept=True)
+
+    async def kept_record(self, group_id: str, partition: TopicPartition, offset: int) -> bytes | None:
+        prefix = self.prefix(group_id, partition)
+        if prefix is None:
+            return None
+        key = kept_key(prefix, offset)
+        entries = await self.read(key, key + b"\0", 1)
+        return _decoded(lambda: [kept_record(value).batch for _, value in entries])[0] if entries else None
+
+    async def _count(self, prefix: bytes, first: int, end: int, *, kept: bool | None = None) -> int:
+        """`kept`: only those that are, or are not."""
         number, at, end_key = 0, by_offset_key(prefix, max(0, first)), by_offset_key(prefix, max(0, end))
         while at < end_key:
             entries = await self.read(at, end_key, PIECE)
-            number += len(entries)
+            number += len(entries) if kept is None else sum(is_kept(value) is kept for _, value in entries)
             if len(entries) < PIECE:
                 break
             at = entries[-1][0] + b"\0"
@@ -172,7 +190,7 @@ def blocks(value: bytes | None, key_hash: int) -> bool:
     return record.lane == BLOCKS_KEY and record.key_hash == key_hash
 
 
-def _decoded(decode: Callable[[], list[Parked]]) -> list[Parked]:
+def _decoded(decode: Callable[[], list[T]]) -> list[T]:
     try:
         return decode()
     except ValueError as error:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 
 import trio
 
-from kbroker.broker.parked_left import parks_of
+from kbroker.broker.parked_left import keeps_of, parks_of
 from kbroker.broker.partition import Partition
 from kbroker.broker.share_groups import ShareGroups
 from kbroker.errors import ErrorCode, KafkaError
@@ -76,15 +76,18 @@ class RemovedRecords:
 
     def _removed(self, partition: Partition, cause: str, found: dict[str, int]) -> None:
         for group_id, records in found.items():
-            if not records:
-                continue
-            metrics = self._share_groups.metrics.setdefault(group_id, ShareGroupMetrics())
-            metrics.removed_records += records
-            what_to_do = _WHAT_TO_DO.get(cause, "").format(group=shlex.quote(group_id))
-            logger.warning(
-                "%s removed %d records of %s-%d that share group %s was not done with%s",
-                cause, records, partition.topic_name, partition.log.partition, group_id, what_to_do,
-            )  # fmt: skip
+            if records:
+                self.report(partition, cause, group_id, records)
+
+    def report(self, partition: Partition, cause: str, group_id: str, records: int) -> None:
+        """Count them, and say it."""
+        metrics = self._share_groups.metrics.setdefault(group_id, ShareGroupMetrics())
+        metrics.removed_records += records
+        what_to_do = _WHAT_TO_DO.get(cause, "").format(group=shlex.quote(group_id))
+        logger.warning(
+            "%s removed %d records of %s-%d that share group %s was not done with%s",
+            cause, records, partition.topic_name, partition.log.partition, group_id, what_to_do,
+        )  # fmt: skip
 
     async def _count(self, group_id: str, key: TopicPartition, partition: Partition, end: int) -> int:
         """How many of the offsets from the log's start to `end` - 1 the group is not done with."""
@@ -100,6 +103,8 @@ class RemovedRecords:
                 unfinished -= await counts.count_own(key, behind, end)
             parks = parks_of(persister)
             parked = await parks.count_parked(group_id, key, first, end) if parks is not None else 0
+            if parked and (keeps := keeps_of(persister)) is not None:
+                parked -= await keeps.count_kept(group_id, key, first, end)
             return max(0, unfinished) + parked
         if counts is not None:
             return await counts.count_unfinished(group_id, key, first, end)

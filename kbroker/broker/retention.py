@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import trio
 
-from kbroker.broker.held_logs import HeldLogs, has_removable, queue_log_start
+from kbroker.broker.held_logs import NOTHING_HELD, HeldLogs, has_removable, holdings_of, queue_log_start
+from kbroker.broker.kept_records import KeptRecords
 from kbroker.broker.partition import Partition
 from kbroker.broker.topics import Topic, Topics
 from kbroker.clock import wall_clock_ms
@@ -49,7 +50,11 @@ def new_log_start(segments: Sequence[SegmentInfo], *, retention_ms: int, retenti
 
 
 async def apply_retention(
-    topics: Topics, partition: Partition, config: TopicConfig, held_logs: HeldLogs | None = None
+    topics: Topics,
+    partition: Partition,
+    config: TopicConfig,
+    held_logs: HeldLogs | None = None,
+    kept: KeptRecords | None = None,
 ) -> bool:
     """Move one partition's log start as its topic's configs say. True if it moved. What the broker itself keeps in the log is no reason
     to move it: that would be written anew behind it, again and again. Raises KafkaError where nobody can say what share groups hold:
@@ -65,11 +70,18 @@ async def apply_retention(
         visible_end=partition.high_watermark,
     )
     mode = config[QUEUE_RETENTION]
+    holdings, removes_finished = NOTHING_HELD, mode == "workqueue"
     if mode != "time" and held_logs is not None and (start > partition.log_start_offset or has_removable(segments)):
-        held_from = min((await held_logs.holders(partition)).values(), default=None)
-        visible = None if held_from is None else min(held_from, partition.high_watermark)
-        start = queue_log_start(segments, start, visible, removes_finished=mode == "workqueue")
+        if kept is not None:
+            await kept.make_way(partition, segments, None if removes_finished else start)
+        holders = await held_logs.holders(partition)
+        visible_end = partition.high_watermark
+        holdings = holdings_of(segments, start, holders, visible_end, removes_finished=removes_finished)
+        held_from = min((visible_end, *holders.values())) if holders else None
+        start = queue_log_start(segments, start, held_from, removes_finished=removes_finished)
         start = max(start, _least_start(segments, config[QUEUE_RETENTION_MAX_BYTES], partition.high_watermark))
+    if held_logs is not None:
+        held_logs.note(partition, holdings)
     if start <= partition.log_start_offset:
         return False
     logger.info("retention: %s-%d now starts at %d", partition.topic_name, partition.log.partition, start)
@@ -82,7 +94,9 @@ def _least_start(segments: Sequence[SegmentInfo], max_bytes: int, visible_end: i
     return new_log_start(segments, retention_ms=-1, retention_bytes=max_bytes, now_ms=0, visible_end=visible_end)
 
 
-async def run_retention(topics: Topics, check_interval_ms: int, held_logs: HeldLogs | None = None) -> None:
+async def run_retention(
+    topics: Topics, check_interval_ms: int, held_logs: HeldLogs | None = None, kept: KeptRecords | None = None
+) -> None:
     """The broker's retention task (log.retention.check.interval.ms). Work queues are looked at more often: what is finished there
     goes soon."""
     next_check = trio.current_time() + check_interval_ms / 1000
@@ -94,15 +108,15 @@ async def run_retention(topics: Topics, check_interval_ms: int, held_logs: HeldL
             await _catch_up(topics)
         for topic in topics:
             if is_check or topic.config[QUEUE_RETENTION] == "workqueue":
-                await _apply_to(topics, topic, held_logs)
+                await _apply_to(topics, topic, held_logs, kept)
 
 
-async def _apply_to(topics: Topics, topic: Topic, held_logs: HeldLogs | None) -> None:
+async def _apply_to(topics: Topics, topic: Topic, held_logs: HeldLogs | None, kept: KeptRecords | None) -> None:
     for partition in topic.partitions:
         if partition.deleted:
             continue
         try:
-            await apply_retention(topics, partition, topic.config, held_logs)
+            await apply_retention(topics, partition, topic.config, held_logs, kept)
         except (KafkaError, NoSpace, StoreFailed) as error:
             logger.warning("retention of %s-%d has to wait: %s", topic.name, partition.log.partition, error)
 

@@ -11,6 +11,7 @@ more than it has room for. Acquiring is one step with answering: a compressed ba
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from weakref import ref
 
@@ -343,7 +344,8 @@ class ShareFetching:
         engine, opener = loaded.engine, BatchOpener(self._broker.opened_batches, loaded.partition.log)
         while engine is not None and engine.parked_ready and self._budget > 0 and not must_wait(engine):
             self._has_read = True
-            plan = await plan_parked(loaded.partition, engine, opener, self._budget, share_bytes)
+            record_of = partial(self._broker.share_groups.parked.record_of, loaded)
+            plan = await plan_parked(loaded.partition, engine, opener, self._budget, share_bytes, record_of)
             if loaded.gone or not self._is_current():
                 return False
             self._broker.share_groups.save_later(loaded, engine.parked_lost(plan.lost))

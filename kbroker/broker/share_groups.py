@@ -144,7 +144,7 @@ class ShareGroups:
         self.longest_lock_ms = longest_lock_ms
         self.parked = ParkedReading(persister, self, self._start)
         self.scanner = Scanner(self, persister, self._start, flush)
-        self.expiry = Expiry(self.save_later)
+        self.expiry = Expiry(self.save_later, self.parked.record_of)
         self._loaded: dict[Key, LoadedSharePartition] = {}
         self._groups: dict[str, dict[TopicPartition, LoadedSharePartition]] = {}
         self._nursery: trio.Nursery | None = None
@@ -197,7 +197,7 @@ class ShareGroups:
         group_id, (topic_id, index) = loaded.key
         began = trio.current_time()
         try:
-            engine, waiting = await load_share_partition(
+            engine, waiting, kept_from = await load_share_partition(
                 self._persister,
                 group_id,
                 loaded.partition,
@@ -216,7 +216,7 @@ class ShareGroups:
         if not loaded.gone:
             engine.settings = self.settings(group_id)  # They may have been altered while the state was read.
             loaded.engine = engine
-            self.parked.prepare(engine, waiting, engine.settings)
+            self.parked.prepare(engine, waiting, engine.settings, kept_from=kept_from)
             self._count_held(group_id, engine)
             self._note_unusual(group_id)
             loaded.metrics = self.metrics.setdefault(group_id, ShareGroupMetrics())

@@ -26,6 +26,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.effects import ShareSettings, StateBatch
 from kbroker.share.in_flight import MAX_SPAN
 from kbroker.share.parked import ParkingChange
+from kbroker.share.parked_memory import NOWHERE
 from kbroker.share.persister import InitializeRequest, Persister, ReadRequest, ReadResult, Result, TopicPartition, WriteRequest, begin_anew
 from kbroker.share.record_state import MAX_DELIVERY_COUNT, TERMINAL
 from kbroker.share.share_partition import SharePartition
@@ -38,10 +39,11 @@ _AT_ONCE = 500
 
 
 class LoadedState(NamedTuple):
-    """`waiting`: how many records are parked."""
+    """`waiting`: how many records are parked; `kept_from`: none below that offset is kept."""
 
     engine: SharePartition
     waiting: int
+    kept_from: int
 
 
 async def load_share_partition(
@@ -83,7 +85,14 @@ async def load_share_partition(
     except ValueError as error:
         logger.error("share-partition %s:%s-%d cannot be loaded: %s", group_id, partition.topic_name, key.partition, error)
         raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
-    return LoadedState(engine, state.waiting)
+    return LoadedState(engine, state.waiting, await _kept_from(persister, group_id, key, state.waiting))
+
+
+async def _kept_from(persister: Persister, group_id: str, key: TopicPartition, waiting: int) -> int:
+    """The first parked record is the first that may be kept."""
+    parks = parks_of(persister)
+    found = await parks.parked_from(group_id, key, 0, 1) if parks is not None and waiting else ()
+    return found[0].offset if found and found[0].kept else NOWHERE
 
 
 async def _reset_offset(partition: Partition, policy: str) -> int:
@@ -141,14 +150,16 @@ async def _drop_what_is_gone(persister: Persister, group_id: str, partition: Par
 async def _drop_parked(
     persister: Persister, group_id: str, partition: Partition, state: ReadResult, first: int, end: int | None
 ) -> ReadResult:
-    """Those of the offsets `first` to `end` - 1; of an open end only those that an epoch before this one has parked."""
+    """Those of the offsets `first` to `end` - 1; of an open end only those that an epoch before this one has parked. What is kept, and
+    the log has no more, stays: the log was synced before its start passed that."""
     parks, key = parks_of(persister), state.partition
     while parks is not None:
         found = await parks.parked_from(group_id, key, first, _AT_ONCE)
         gone = [each for each in found if (each.leader_epoch < partition.leader_epoch if end is None else each.offset < end)]
+        gone = [each for each in gone if not each.kept or each.offset >= partition.log_start_offset]
         waiting = max(0, state.waiting - len(gone))
         if gone:
-            parking = [ParkingChange(each.offset, (each.place,), None) for each in gone]
+            parking = [ParkingChange(each.offset, (each.place,), None, b"" if each.kept else None) for each in gone]
             request = WriteRequest(key, state.state_epoch, partition.leader_epoch, state.start_offset, -1, (), parking, waiting)
             _check((await persister.write(group_id, [request]))[0])
             state = replace(state, waiting=waiting)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.cli.exits import say
-from kbroker.cli.output import Cell, print_json, print_table, table_lines
+from kbroker.cli.output import Cell, human_bytes, print_json, print_table, table_lines
 from kbroker.cli.params import (
     Address,
     bootstrap_option,
@@ -125,10 +125,13 @@ def _document(connection: Connection, name: str, admin: Address | None) -> dict[
     from kbroker.client.queues import unlike_defaults
 
     queue = existing(connection, name)
-    found = report(connection, queue, None if admin is None else ask_in_flight(admin, name, name))
+    in_flight = None if admin is None else ask_in_flight(admin, name, name)
+    found = report(connection, queue, in_flight)
     differing = unlike_defaults(queue)
     return {
         **_head(queue, found),
+        # A broker of an earlier version does not tell.
+        "log_holders": None if in_flight is None else in_flight.get("log_holders", []),
         "workers": [worker._asdict() for worker in found.workers],
         "settings_unlike_defaults": {each: shown(SETTINGS[each], text) for each, text in differing.items()},
     }
@@ -204,6 +207,7 @@ def _rows(document: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("rates", f"{document['sent_per_s']:g} sent/s, {document['finished_per_s']:g} finished/s"))
     rows.append(("workers", str(workers)))
     rows.append(("dead letters", _dead_letters(document)))
+    rows += [("log held", text) for text in _log_holders(document["log_holders"] or ())]
     differing = ", ".join(f"{name} {text}" for name, text in document["settings_unlike_defaults"].items())
     return [*rows, ("settings", differing or "as `kbroker queues create` makes them")]
 
@@ -217,6 +221,16 @@ def _dead_letters(document: dict[str, Any]) -> str:
     if topic is None:
         return "none are kept"
     return f"{count} in {escaped(topic)}" if count is not None else f"topic {escaped(topic)} does not exist"
+
+
+def _log_holders(holders: Sequence[dict[str, Any]]) -> list[str]:
+    """Those that keep something of the log that could go without them."""
+    lines = []
+    for each in holders:
+        if each["bytes"]:
+            where = f"offset {each['from_offset']} of partition {each['partition']}"
+            lines.append(f"{human_bytes(each['bytes'])} by group {escaped(each['group'])}, from {where} on")
+    return lines
 
 
 def _age(age_ms: int) -> str:

@@ -1,7 +1,7 @@
 """What a write says of parked records, as changes of the state store (parked_records.py has the keys). Pure.
 
     changes_of   the last word about each key, in the order of the changes: removals of stale places,
-                 and both keys of what is parked
+                 both keys of what is parked, and the record where it is kept
     not_final    which offsets a state does not hold as given up by the window
 
 It must not know who decides what is parked, nor how a change is kept.
@@ -19,6 +19,7 @@ from kbroker.parked_records import (
     BY_OFFSET,
     NO_GENERATION,
     BlockedKey,
+    KeptRecord,
     ParkedCount,
     ParkedRecord,
     by_key_key,
@@ -27,6 +28,8 @@ from kbroker.parked_records import (
     decode_count,
     end_of,
     generation_prefix,
+    is_kept,
+    kept_key,
     offset_of_key,
     parked_prefix,
     place_key,
@@ -66,7 +69,7 @@ def check_parking(parking: Sequence[ParkingChange], waiting: int) -> None:
     """Raises INVALID_REQUEST for what could not be read again."""
     if not 0 <= waiting <= _MOST:
         raise KafkaError(ErrorCode.invalid_request, f"{waiting} records cannot be parked: give how many are, from 0 on.")
-    for offset, stale, parked in parking:
+    for offset, stale, parked, record in parking:
         _check(0 <= offset <= _MOST, offset, "the offset must not be negative")
         for place in stale:
             _check_place(offset, place)
@@ -74,6 +77,8 @@ def check_parking(parking: Sequence[ParkingChange], waiting: int) -> None:
             _check_place(offset, parked.place)
             _check(0 <= parked.delivery_count <= MAX_DELIVERY_COUNT, offset, f"delivery count {parked.delivery_count}")
             _check(0 <= parked.leader_epoch <= _MOST_EPOCH, offset, f"leader epoch {parked.leader_epoch}")
+        if record:
+            _check(parked is not None and parked.kept, offset, "the record is given, and nothing says that it is kept")
 
 
 def keys_of(prefix: bytes, parked: Parked) -> list[bytes]:
@@ -96,7 +101,9 @@ def _check(is_right: bool, offset: int, wrong: str) -> None:
 def changes_of(prefix: bytes, parking: Sequence[ParkingChange]) -> dict[bytes, bytes | None]:
     """One change for each key. `prefix`: that of the generation."""
     changes: dict[bytes, bytes | None] = {}
-    for offset, stale, parked in parking:
+    for offset, stale, parked, batch in parking:
+        if batch is not None:
+            changes[kept_key(prefix, offset)] = KeptRecord(batch).encode() if batch else None
         for lane, due_ms, _, key_hash in stale:
             changes[place_key(prefix, lane, due_ms, offset)] = None
             if lane == BLOCKS_KEY and key_hash is not None:
@@ -121,16 +128,21 @@ def parked_of(record: ParkedRecord) -> Parked:
 
 
 def stored_left(reader: StateReader, group_id: str, partition: TopicPartition, generation: int, log_start_offset: int) -> ParkedLeft:
-    """What a store holds, of the records that the log still has: for readers without a broker. Costs a look at each record below
-    `log_start_offset`. Raises ValueError for what cannot be read."""
+    """What a store holds, of the records that the log still has or that are kept: for readers without a broker. Costs a look at each
+    record below `log_start_offset`. Raises ValueError for what cannot be read."""
     keys = keys_on_disk_of(reader)
     if generation == NO_GENERATION or keys is None:
         return NOTHING_PARKED
     prefix = prefix_of(group_id, partition, generation)
     number = stored_count(reader.get, prefix)
     start = by_offset_key(prefix, max(0, log_start_offset))
-    number -= sum(1 for _ in keys.scan_range(by_offset_key(prefix, 0), start))
-    first = next(keys.scan_range(start, end_of(prefix + bytes((BY_OFFSET,)))), None)
+    first = None
+    for entry in keys.scan_range(by_offset_key(prefix, 0), start):
+        if not is_kept(entry[1]):
+            number -= 1
+        elif first is None:
+            first = entry
+    first = first or next(keys.scan_range(start, end_of(prefix + bytes((BY_OFFSET,)))), None)
     if first is None:
         return NOTHING_PARKED
     heads = [next(keys.scan_range(prefix + bytes((lane,)), end_of(prefix + bytes((lane,)))), None) for lane in Lane]

@@ -8,6 +8,7 @@ the state store and keeps in memory (about a kilobyte each), as it does for Desc
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypeAlias
@@ -16,14 +17,15 @@ from uuid import UUID
 import trio
 
 from kbroker.broker.broker import Broker
-from kbroker.broker.parked_left import parked_left
+from kbroker.broker.parked_left import keeps_of, parked_left
 from kbroker.broker.partition import Partition
 from kbroker.clock import wall_clock_ms
 from kbroker.coordinator.share_group_api import PartitionOffset
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metrics import ACK_TYPES, ENGINE_COUNTERS
 from kbroker.metrics_export.scrape import Labels, Scrape
-from kbroker.records import NO_TIMESTAMP, iter_headers
+from kbroker.queue_configs import QUEUE_RETENTION
+from kbroker.records import NO_TIMESTAMP, iter_headers, read_header
 from kbroker.share.lag import UNKNOWN, Left, what_is_left, with_parked
 from kbroker.share.persister import KeepsRecordsInLogs, TopicPartition
 from kbroker.share.share_partition import SharePartition, SharePartitionStatistics
@@ -67,6 +69,13 @@ async def add_groups(scrape: Scrape, broker: Broker) -> None:
         scrape.add_histogram("kbroker_share_group_fetch_percent", counted.fetch_ratio, labels)
         scrape.add_histogram("kbroker_share_group_acquired_records", counted.acquired_ranges, labels)
         await scrape.pace.rest()
+    held_bytes: Counter[str] = Counter()
+    for topic in broker.topics:
+        for partition in topic.partitions if topic.config[QUEUE_RETENTION] != "time" else ():
+            held_bytes.update(broker.held_logs.known(partition).held_bytes)
+    for group_id, size_bytes in held_bytes.items():
+        scrape.add("kbroker_share_group_held_log_bytes", size_bytes, {"group": group_id})
+    scrape.add("kbroker_kept_records_total", broker.kept_records.kept)
     dead_letters = broker.dead_letters.statistics()
     scrape.add("kbroker_dead_letter_partitions", dead_letters.share_partitions)
     for group_id, letters in dead_letters.groups.items():
@@ -240,10 +249,20 @@ class _Turn:
         lag, first_open = left
         self._scrape.add("kbroker_share_partition_start_offset", start_offset, place.labels)
         self._scrape.add("kbroker_share_partition_lag", lag, place.labels)
-        timestamp_ms = await self._timestamp(place.partition, first_open) if lag > 0 else None
+        timestamp_ms = await self._oldest_ms(place, first_open) if lag > 0 else None
         if lag <= 0 or timestamp_ms is not None:
             age_s = 0.0 if timestamp_ms is None else max(0, self._now_ms - timestamp_ms) / 1000
             self._scrape.add("kbroker_share_partition_oldest_unprocessed_seconds", age_s, place.labels)
+
+    async def _oldest_ms(self, place: _Place, first_open: int) -> int | None:
+        """Also of a record that the log has no more, and that is kept beside it."""
+        keeps = keeps_of(self._broker.persister)
+        if keeps is not None and first_open < place.partition.log_start_offset:
+            with self._patience(), suppress(KafkaError):
+                record = await keeps.kept_record(place.group_id, place.key, first_open)
+                if record is not None:
+                    return read_header(record).base_timestamp_ms
+        return await self._timestamp(place.partition, first_open)
 
     async def _timestamp(self, partition: Partition, offset: int) -> int | None:
         """Of the record at `offset`, or of the first one behind it; None where it cannot be told."""

@@ -260,6 +260,12 @@ SHARE_GROUPS = Section(
             "Records that retention or DeleteRecords removed before the group was done with them: "
             "lost for it, without a dead letter.",
         ),
+        _gauge(
+            "share_group_held_log_bytes", "group", "",
+            "Bytes of logs with `kbroker.queue.retention` that would go if this group alone had finished its records, "
+            "at the last look of retention.",
+        ),
+        _counter("kept_records", "", "", "Records that were kept beside a log with `kbroker.queue.retention`, so that it could go."),
         _counter(
             "share_group_dead_letters", "group", "ShareGroupMetrics DeadLetterQueueRecordCount",
             "Records written to the dead letter topic.",

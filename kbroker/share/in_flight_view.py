@@ -93,7 +93,7 @@ def parked_view(parking: Parking, now_ms: float, log_start_offset: int) -> tuple
     """Parked records that do not only wait, as far as they are in memory: those that members hold, that are due (`available`), that await
     their dead letter, and those whose state is being saved."""
     ranges: list[InFlightRange] = []
-    for offset in sorted(offset for offset in parking.entries if offset >= log_start_offset):
+    for offset in sorted(each.offset for each in parking.entries.values() if each.offset >= log_start_offset or each.kept):
         found = _parked(parking.entries[offset], now_ms)
         if found is None:
             continue

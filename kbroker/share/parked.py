@@ -42,7 +42,7 @@ class Parked(NamedTuple):
     `rejected` and `expired`: of the lane ARCHIVING, the cause; else the delivery limit was reached.
     `leader_epoch`: of the broker life that parked it, which tells whether a power cut took the record
     from the log. `key_hash`: of its key, where the group keeps the order of keys (key_order.py); it
-    never changes."""
+    never changes. `kept`: the record itself lies beside it, and the log may go."""
 
     offset: int
     lane: Lane
@@ -52,6 +52,7 @@ class Parked(NamedTuple):
     rejected: bool = False
     expired: bool = False
     key_hash: int | None = None
+    kept: bool = False
 
     @property
     def place(self) -> Place:
@@ -60,8 +61,10 @@ class Parked(NamedTuple):
 
 class ParkingChange(NamedTuple):
     """A record is parked, parked elsewhere, or (`parked` None) parked no more. `stale`: the places where
-    it may stand in the store, which are removed if they are not its place now."""
+    it may stand in the store, which are removed if they are not its place now. `record`: what is kept of
+    it from now on, as a batch of its own; b"": nothing any more; None: as before."""
 
     offset: int
     stale: Sequence[Place]
     parked: Parked | None
+    record: bytes | None = None

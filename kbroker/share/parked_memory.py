@@ -1,5 +1,9 @@
 """The parked records of a share-partition that are in memory: those that come next, those that somebody has, and those whose state is
 on its way to the store. What becomes of them is decided in parking.py. Pure.
+
+A record that is `kept` lies in the store itself, and outlives the log's start. Until a write that says so has succeeded, `record` has
+what is to be kept, and each write that speaks of the record brings it along. One that came from the window for that is in `_moving` as
+long as its place there is not saved as final; each write that speaks of it says that too. So it never goes back.
 """
 
 from __future__ import annotations
@@ -34,14 +38,15 @@ class Code(IntEnum):
 IN_ORDER = frozenset((Code.QUEUED, Code.READY))
 SETTLED = IN_ORDER | {Code.BEHIND}
 DEAD = frozenset((Code.ARCHIVING, Code.HANDED_OUT, Code.UNSAVED_ARCHIVING))
+NOWHERE = 1 << 63
 
 
 class Entry:
     """A parked record in memory. `count`: deliveries, that of its holder included. `places`: see the head of this file."""
 
     __slots__ = (
-        "code", "count", "deadline_ms", "due_ms", "expired", "key_hash", "lane", "member_id", "offset", "places", "rejected",
-        "since_ms",
+        "code", "count", "deadline_ms", "due_ms", "expired", "kept", "key_hash", "lane", "member_id", "offset", "places", "record",
+        "rejected", "since_ms",
     )  # fmt: skip
 
     def __init__(self, parked: Parked) -> None:
@@ -57,10 +62,19 @@ class Entry:
         self.member_id: str | None = None
         self.deadline_ms = 0.0
         self.since_ms = 0.0
+        self.kept = parked.kept
+        self.record: bytes | None = None
+        """To be kept, and not known to be saved."""
+
+    @property
+    def is_kept(self) -> bool:
+        """By all that was decided; `kept`: by what is saved."""
+        return self.kept or self.record is not None
 
     def as_parked(self, leader_epoch: int) -> Parked:
-        causes = self.rejected, self.expired
-        return Parked(self.offset, self.lane, ceil(self.due_ms), self.count, leader_epoch, *causes, self.key_hash)
+        """A delivery that is not over does not count."""
+        count, causes = self.count - (self.code == Code.HELD), (self.rejected, self.expired)
+        return Parked(self.offset, self.lane, ceil(self.due_ms), count, leader_epoch, *causes, self.key_hash, self.is_kept)
 
 
 class ParkedMemory:
@@ -74,7 +88,11 @@ class ParkedMemory:
         self._over: set[int] = set()
         """Of `_ghosts` and what a write under way removes: records that were parked in fact, and are over."""
         self.floor = 0
-        """Below is nothing any more: the log's start."""
+        """Below is nothing any more but what is kept: the log's start."""
+        self.purged = 0
+        """Below is nothing at all: an operator has removed it."""
+        self.kept_from = NOWHERE
+        """No record below is kept."""
         self._leader_epoch = leader_epoch
         self._began_ms = now_ms + life_ahead_ms
         self._ahead_ms = {Lane.REDELIVERY: life_ahead_ms, Lane.SCHEDULE: life_ahead_ms}
@@ -89,6 +107,10 @@ class ParkedMemory:
         self._ghosts: dict[int, tuple[Place, ...]] = {}
         self._leaving: dict[int, int] = {}
         """Ghosts, and records that come from the window, that a write under way speaks of: how many writes."""
+        self._moving: set[int] = set()
+        """See the head of this file."""
+        self._may_be_kept: set[int] = set()
+        """Of entries and ghosts: those of which the store may have more than their places."""
 
     @property
     def ready(self) -> int:
@@ -101,6 +123,13 @@ class ParkedMemory:
 
     def is_ready(self, offset: int) -> bool:
         return offset in self._ready
+
+    def may_be_kept(self, offset: int) -> bool:
+        return offset in self._may_be_kept
+
+    def _is_gone(self, offset: int, *, is_kept: bool) -> bool:
+        """The log's start has passed it, and it is kept nowhere."""
+        return offset < self.floor and (not is_kept or offset < self.purged)
 
     # ---- what comes next, from the store -----------------------------------------------------------------------------
 
@@ -142,8 +171,12 @@ class ParkedMemory:
         longest_ms = settings.redelivery.longest_ms if settings.redelivery is not None else 0.0
         for parked in self._orders[lane].end_read(found, is_last=len(found) < read_at_once):
             offset = parked.offset
-            if offset in self.entries or offset in self._ghosts or offset in self._leaving or offset < self.floor:
+            if offset in self.entries or offset in self._ghosts or offset in self._leaving:
                 continue
+            if self._is_gone(offset, is_kept=parked.kept):
+                continue
+            if parked.kept:
+                self._may_be_kept.add(offset)
             if is_lost(parked):
                 self._give_up(parked)
                 continue
@@ -175,12 +208,16 @@ class ParkedMemory:
             self._ready.pop(entry.offset, None)
 
     def _forget(self, entry: Entry) -> None:
-        """It stays in the store, or its places are on their way out."""
+        """Its places are on their way out, or it stays in the store (_let_go)."""
         self._leave_line(entry)
         if entry.code == Code.HELD:
             self.held -= 1
         del self.entries[entry.offset]
         self._unsaved.pop(entry.offset, None)
+
+    def _let_go(self, entry: Entry) -> None:
+        self._forget(entry)
+        self._may_be_kept.discard(entry.offset)
 
     def _shrink(self) -> None:
         """Forget those that come last, where there are too many in memory."""
@@ -190,11 +227,11 @@ class ParkedMemory:
                 last = order.shrink(entry.places[0] for entry in queued)
                 for entry in queued:
                     if last is not None and entry.places[0] > last:
-                        self._forget(entry)
+                        self._let_go(entry)
 
     def _can_be_forgotten(self, entry: Entry) -> bool:
         is_idle = entry.code == Code.QUEUED or entry.code == Code.ARCHIVING
-        return is_idle and len(entry.places) == 1 and entry.offset not in self._unsaved
+        return is_idle and len(entry.places) == 1 and entry.record is None and entry.offset not in self._unsaved
 
     def _remove(self, entry: Entry) -> None:
         """It is parked no more; its places go with whatever is written next."""

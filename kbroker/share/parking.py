@@ -33,7 +33,8 @@ from kbroker.share import throttle
 from kbroker.share.effects import AckBatch, AcquiredRange, DeadLetter, DeadLetterCause, ShareSettings
 from kbroker.share.key_order import KeyOrder
 from kbroker.share.parked import Lane, Parked, ParkingChange, Place
-from kbroker.share.parked_memory import DEAD, SETTLED, Code, Entry, ParkedMemory
+from kbroker.share.parked_keeping import Look, ParkedKeeping
+from kbroker.share.parked_memory import DEAD, SETTLED, Code, Entry
 from kbroker.share.record_state import MAX_DELIVERY_COUNT, Event
 
 _offset = attrgetter("offset")
@@ -41,12 +42,20 @@ _offset = attrgetter("offset")
 
 class ParkingWrite(NamedTuple):
     """What one Persist says of parked records: by clients, new from the window (and where it may have stood before), decided already,
-    and not parked any more."""
+    and not parked any more. `moved`: whose places in the window it says to be final. `keeps`: whose records it brings along."""
 
     pending: Sequence[tuple[Entry, Parked | None]]
     new: Sequence[tuple[Parked, Sequence[Place]]]
     decided: Sequence[tuple[Entry, Parked]]
     ghosts: Mapping[int, Sequence[Place]]
+    moved: Sequence[int] = ()
+    keeps: Sequence[Entry] = ()
+
+    def offsets(self) -> Iterator[int]:
+        """Of all records that it speaks of."""
+        yield from (entry.offset for entry, _ in (*self.pending, *self.decided))
+        yield from (parked.offset for parked, _ in self.new)
+        yield from self.ghosts
 
 
 class RanOutHere(NamedTuple):
@@ -57,7 +66,7 @@ class RanOutHere(NamedTuple):
     prolonged: int
 
 
-class Parking(ParkedMemory):
+class Parking(ParkedKeeping):
     """`waiting`: how many are parked, by all that was decided. `life_ahead_ms`: what to add to `now_ms` for the time since 1970, for
     the whole life of the broker."""
 
@@ -67,7 +76,6 @@ class Parking(ParkedMemory):
         self._expiring = 0
         self.needs_sweep = False
         """Records below `floor` may be in the store that are not in memory."""
-        self._locks: list[tuple[float, int]] = []
 
     # ---- what is there -----------------------------------------------------------------------------------------------
 
@@ -130,10 +138,6 @@ class Parking(ParkedMemory):
             self._return(entry, now_ms, settings, drawn())
         return RanOutHere(by_member, at_lock_max, prolonged)
 
-    def _lock(self, entry: Entry, deadline_ms: float) -> None:
-        entry.deadline_ms = deadline_ms
-        heappush(self._locks, (deadline_ms, entry.offset))
-
     def _return(self, entry: Entry, now_ms: float, settings: ShareSettings, drawn: float) -> None:
         """What was held comes back at once; to be saved with whatever is written next."""
         if entry.code == Code.HELD:
@@ -157,12 +161,14 @@ class Parking(ParkedMemory):
     def _released(self, entry: Entry, settings: ShareSettings, due_ms: float) -> Parked | None:
         """What becomes of a record that comes back; None: it is given up without a dead letter."""
         if entry.count < settings.delivery_count_limit:
-            return Parked(entry.offset, Lane.REDELIVERY, ceil(due_ms), entry.count, self._leader_epoch, key_hash=entry.key_hash)
+            what = entry.offset, Lane.REDELIVERY, ceil(due_ms), entry.count, self._leader_epoch
+            return Parked(*what, key_hash=entry.key_hash, kept=entry.is_kept)
         self.exhausted += 1
         return self._archiving(entry, rejected=False) if settings.dead_letter_queue else None
 
     def _archiving(self, entry: Entry, *, rejected: bool) -> Parked:
-        return Parked(entry.offset, Lane.ARCHIVING, 0, entry.count, self._leader_epoch, rejected, key_hash=entry.key_hash)
+        what = entry.offset, Lane.ARCHIVING, 0, entry.count, self._leader_epoch, rejected
+        return Parked(*what, key_hash=entry.key_hash, kept=entry.is_kept)
 
     # ---- members -----------------------------------------------------------------------------------------------------
 
@@ -235,7 +241,7 @@ class Parking(ParkedMemory):
         named: dict[int, list[int]] = {}
         for batch in batches:
             first, last, types = batch
-            offsets = [offset for offset in self._within(first, last) if offset >= self.floor]
+            offsets = [offset for offset in self._within(first, last) if not self._is_gone(offset, is_kept=self.entries[offset].kept)]
             if not offsets:
                 rest.append(batch)
                 continue
@@ -302,7 +308,7 @@ class Parking(ParkedMemory):
         self.floor = new_start_offset
         self.needs_sweep = self.needs_sweep or self.waiting > 0
         held: dict[str, int] = {}
-        for entry in [entry for entry in self.entries.values() if entry.offset < new_start_offset]:
+        for entry in [entry for entry in self.entries.values() if self._is_gone(entry.offset, is_kept=entry.kept)]:
             if entry.code == Code.HELD and entry.member_id is not None:
                 held[entry.member_id] = held.get(entry.member_id, 0) + 1
             if entry.code == Code.PENDING:
@@ -310,12 +316,22 @@ class Parking(ParkedMemory):
             self._remove(entry)
         return held
 
-    def sweep(self, found: Iterable[Parked]) -> int:
-        """Of these, read from the store, those below the log's start are parked no more. How many."""
+    def purge(self, end_offset: int) -> dict[str, int]:
+        """Nothing below is to be delivered, kept or not. What members held below it, by member."""
+        self.purged = max(self.purged, end_offset)
+        self.kept_from = max(self.kept_from, end_offset)
+        return self.drop_below(max(self.floor, end_offset))
+
+    def sweep(self, found: Iterable[Parked], look: Look) -> int:
+        """Of these, which the look has found, those below the log's start are parked no more, but for what is kept. How many. What the
+        log's start has passed since the look began may be kept by now."""
         gone = 0
         for parked in found:
             offset = parked.offset
-            if offset < self.floor and not (offset in self.entries or offset in self._ghosts or offset in self._leaving):
+            is_here = offset in self.entries or offset in self._ghosts or offset in self._leaving or offset in look.changed
+            if offset < look.floor and not is_here and self._is_gone(offset, is_kept=parked.kept):
+                if parked.kept:
+                    self._may_be_kept.add(offset)
                 self._give_up(parked)
                 gone += 1
         return gone
@@ -366,31 +382,57 @@ class Parking(ParkedMemory):
         arriving = [(parked, ghosts.pop(parked.offset, ())) for parked in new]
         self.waiting += len(arriving)
         self._expiring += sum(parked.expired for parked in new)
-        changes = [ParkingChange(parked.offset, places, parked) for parked, places in arriving]
-        changes += [ParkingChange(offset, places, None) for offset, places in ghosts.items()]
+        changes = [ParkingChange(parked.offset, places, parked, self._no_record(parked.offset)) for parked, places in arriving]
+        changes += [ParkingChange(offset, places, None, self._no_record(offset)) for offset, places in ghosts.items()]
         for change in changes:
             self._leaving[change.offset] = self._leaving.get(change.offset, 0) + 1
-        decided = []
-        for offset in self._unsaved:
-            entry = self.entries.get(offset)
-            if entry is not None and entry.code not in (Code.HELD, Code.PENDING):
-                decided.append((entry, entry.as_parked(self._leader_epoch)))
-        self._unsaved = {}
+        decided, keeps = self._take_decided(), []
         for entry, target in (*decided, *pending):
-            changes.append(ParkingChange(entry.offset, tuple(entry.places), target))
+            record = self._no_record(entry.offset) if target is None else entry.record
+            changes.append(ParkingChange(entry.offset, tuple(entry.places), target, record))
             if target is None:
                 self.waiting -= 1
-            else:
+                continue
+            if entry.places[-1] != target.place:
                 entry.places.append(target.place)
-        return tuple(changes), ParkingWrite(pending, arriving, decided, ghosts)
+            if entry.record is not None:
+                keeps.append(entry)
+                self._may_be_kept.add(entry.offset)
+        moved = [change.offset for change in changes if change.offset in self._moving] if self._moving else ()
+        for look in self._looks:
+            look.changed.update(change.offset for change in changes)
+        return tuple(changes), ParkingWrite(pending, arriving, decided, ghosts, moved, keeps)
+
+    def _take_decided(self) -> list[tuple[Entry, Parked]]:
+        """What waits to be saved. What a client has said is said by its own write; what a member holds is saved as it was."""
+        unsaved, self._unsaved = self._unsaved, {}
+        decided = []
+        for offset in unsaved:
+            entry = self.entries.get(offset)
+            if entry is None:
+                continue
+            if entry.code == Code.PENDING and entry.record is not None:
+                self._unsaved[offset] = None  # That write may fail.
+            elif entry.code != Code.PENDING and (entry.code != Code.HELD or entry.record is not None):
+                decided.append((entry, entry.as_parked(self._leader_epoch)))
+        return decided
+
+    def _no_record(self, offset: int) -> bytes | None:
+        """What a write says of a record that is not kept."""
+        return b"" if offset in self._may_be_kept else None
 
     def persisted(self, write: ParkingWrite) -> None:
         if self.key_order is not None:
             self._park_keys(self.key_order, write)
+        self._moving.difference_update(write.moved)
+        for entry in write.keeps:
+            entry.record, entry.kept = None, True
         for offset, places in write.ghosts.items():
             self._unmark(offset)
             self._removed(places)
             self._over.discard(offset)
+            if offset not in self._ghosts and offset not in self.entries:
+                self._may_be_kept.discard(offset)
         for parked, places in write.new:
             self._unmark(parked.offset)
             self._expiring -= parked.expired
@@ -407,7 +449,7 @@ class Parking(ParkedMemory):
                 self._stands(entry, target, is_pending=True)
             elif self.entries.get(entry.offset) is entry:
                 self._removed(entry.places)
-                self._forget(entry)
+                self._let_go(entry)
         self._shrink()
         if self.key_order is not None:
             self.key_order.forget_parked(self.entries)
@@ -445,26 +487,30 @@ class Parking(ParkedMemory):
         if is_pending:
             entry.member_id = None
             entry.lane, entry.due_ms, entry.rejected = parked.lane, parked.due_ms, parked.rejected
-            if entry.offset < self.floor:
+            self._unsaved.pop(entry.offset, None)
+            if self._is_gone(entry.offset, is_kept=entry.kept):
                 self._remove(entry)
                 return
             self._line_up(entry)
         elif entry.code == Code.UNSAVED_ARCHIVING and parked.lane is Lane.ARCHIVING and entry.offset not in self._unsaved:
             entry.code = Code.ARCHIVING
         if not belongs and self._can_be_forgotten(entry):
-            self._forget(entry)
+            self._let_go(entry)
 
     def failed(self, write: ParkingWrite, now_ms: float, settings: ShareSettings, drawn: Callable[[], float]) -> int:
         """Nothing of it is known to be saved. How many of the pending ones are their holders' again."""
         for offset, places in write.ghosts.items():
             self._unmark(offset)
-            self._ghosts[offset] = (*self._ghosts.get(offset, ()), *places)
+            if offset in self.entries:  # It came from the window since.
+                self.entries[offset].places[:0] = places
+            else:
+                self._ghosts[offset] = (*self._ghosts.get(offset, ()), *places)
         for parked, places in write.new:
             self._unmark(parked.offset)
             self._expiring -= parked.expired
             self.waiting -= 1
             self._ghosts[parked.offset] = (*self._ghosts.get(parked.offset, ()), *places, parked.place)
-        for entry, _ in write.decided:
+        for entry in (*(entry for entry, _ in write.decided), *write.keeps):
             if self.entries.get(entry.offset) is entry:
                 self._unsaved[entry.offset] = None
         still_held = 0
@@ -473,7 +519,7 @@ class Parking(ParkedMemory):
                 self.waiting += 1
             if self.entries.get(entry.offset) is not entry:
                 continue
-            if entry.offset < self.floor:
+            if self._is_gone(entry.offset, is_kept=entry.kept):
                 self._remove(entry)
             elif entry.deadline_ms > now_ms:
                 entry.code = Code.HELD

@@ -146,7 +146,21 @@ class ParksRecords(Protocol):
     async def count_parked(
         self, group_id: str, partition: TopicPartition, first: int, end: int | None
     ) -> int:
-        """How many of the offsets `first` to `end` - 1 are parked; None: all from `first` on."""
+        """How many of the offsets `first` to `end` - 1 are parked; None: all from `first` on, and those
+        below it that are kept (KeepsRecords)."""
+
+
+@runtime_checkable
+class KeepsRecords(Protocol):
+    """A persister that ParksRecords, and keeps whole records: `ParkingChange.record`, which it saves with the
+    rest of the write, and removes with b"". Without it, the log stays as long as a record is parked. Both
+    methods raise KafkaError for state that cannot be read."""
+
+    async def kept_record(self, group_id: str, partition: TopicPartition, offset: int) -> bytes | None:
+        """What is kept of the record at that offset; None: nothing."""
+
+    async def count_kept(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
+        """How many of the offsets `first` to `end` - 1 are parked and kept."""
 
 
 @runtime_checkable
@@ -164,8 +178,8 @@ class CountsUnfinished(Protocol):
     methods raise KafkaError for state or a log that cannot be read."""
 
     async def count_unfinished(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
-        """How many of the offsets `first` to `end` - 1 hold records that the group is not done with. 0
-        where the group has no state, or no decided start offset."""
+        """How many of the offsets `first` to `end` - 1 hold records that the group is not done with, but
+        for those that are kept (KeepsRecords). 0 where the group has no state, or no decided start offset."""
 
     async def count_own(self, partition: TopicPartition, first: int, end: int) -> int:
         """How many of these offsets are the persister's own (see KeepsRecordsInLogs)."""

@@ -50,16 +50,17 @@ def place_ahead(window: InFlightWindow, first: int, last: int) -> bool:
     unread = window.unread_from
     if first < unread or last >= window.start_offset + MAX_SPAN:
         return False
-    if not window.has_gap:
+    has_gap, missing, size = window.has_gap, first - unread, last - first + 1
+    if not has_gap:
         window.gap_start = unread
-    missing, size = first - unread, last - first + 1
     window.states += bytes([HOLE]) * missing + bytes(size)
     window.counts += bytes(missing + size)
     window.marks += (b"\1" + bytes(missing - 1) if missing else b"") + b"\1" + bytes(size - 1)
     window.lock_numbers.frombytes(bytes(4 * (missing + size)))
     window.undelivered += size
     window.available_from = min(window.available_from, first)
-    window.end_offset = window.gap_end = last
+    window.end_offset = last
+    window.gap_end = last if missing or has_gap else -1
     return True
 
 

@@ -24,19 +24,21 @@ saved that it is to be one, because a crash would forget that, and there would b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from random import random
 from typing import NamedTuple
 
-from kbroker.share import acknowledge, archiving, ordering
+from kbroker.share import acknowledge, archiving, leaving, ordering
 from kbroker.share.acquire import AcquireMode, Acquisition, Batches, runs_of
 from kbroker.share.effects import AckBatch, AcquiredRange, DeadLetter, Persist, ShareSettings, StateBatch
 from kbroker.share.held import HeldHere, HeldRecords
 from kbroker.share.in_flight_view import InFlightView, in_flight_view
 from kbroker.share.lag import Standing
+from kbroker.share.leaving import Leavers
 from kbroker.share.locks import Lock
 from kbroker.share.parked import Parked
+from kbroker.share.parked_keeping import Look
 from kbroker.share.parking import Parking
 from kbroker.share.record_state import (
     ARCHIVING_CODES,
@@ -271,7 +273,8 @@ class SharePartition(SharePartitionScans):
             acknowledge.check_renewals(self._settings, batches)
             batches, named = parking.split(member_id, batches)
         if parking is not None:
-            acknowledge.check_passed(batches, max(self._log_start, parking.floor), self._window.start_offset)
+            lowest = min(max(self._log_start, parking.floor), parking.kept_from)
+            acknowledge.check_passed(batches, lowest, self._window.start_offset)
         checked = acknowledge.check(self._window, self._settings, member_id, batches)
         pending = acknowledge.apply(self._window, self._settings, member_id, checked, now_ms=now_ms)
         parked = parking.apply(named, self._settings, now_ms, random) if parking is not None and named else ()
@@ -400,9 +403,54 @@ class SharePartition(SharePartitionScans):
                 self._held.add(member_id, -records)
         return self._persist([]) if parking.has_unsaved else None
 
-    def sweep_parked(self, found: Iterable[Parked]) -> Persist | None:
-        """Of parked records read from the store, in the order of their offsets, those below the log's start are done with."""
-        return self._persist([]) if self.parking is not None and self.parking.sweep(found) else None
+    def purge_parked(self, end_offset: int) -> Persist | None:
+        """Somebody has deleted all records below: parked ones are done with as well, kept or not. As parked_below()."""
+        parking = self.parking
+        if parking is None:
+            return None
+        for member_id, records in parking.purge(end_offset).items():
+            if self._held is not None:
+                self._held.add(member_id, -records)
+        return self._persist([]) if parking.has_unsaved else None
+
+    def begin_look(self) -> Look:
+        """Parked records are about to be read for sweep_parked() or keep_parked(); then `parking.end_look`."""
+        assert self.parking is not None
+        writes = (write for *_, write in self._writes.values() if write is not None)
+        return self.parking.begin_look(offset for write in writes for offset in write.offsets())
+
+    def sweep_parked(self, found: Iterable[Parked], look: Look) -> Persist | None:
+        """Of the parked records that the look has found those below the log's start are done with, but for what is kept."""
+        return self._persist([]) if self.parking is not None and self.parking.sweep(found, look) else None
+
+    # ---- kept where the log goes (parked_keeping.py, leaving.py) ---------------------------------------------------
+
+    def leavers(self, end_offset: int, limit: int) -> Leavers:
+        """What of the window below `end_offset` is not over, and could be parked and kept. Nothing while the order of keys is not known
+        yet: a parked record has its key with it."""
+        if not self._has_learnt_keys:
+            return Leavers((), min(end_offset, self.start_offset))
+        return leaving.leavers(self._window, self._waits, end_offset, limit)
+
+    def leave_log(self, records: Mapping[int, bytes], *, now_ms: float) -> Persist | None:
+        """Park these records of the window, as far as leavers() would still say so, and keep them. They count as parked at once, and go
+        on as they are: held until their deadline, or due. If the Persist fails the next one says it again; the log has to stay until
+        one is saved. `records`: each as a batch of its own."""
+        assert self.parking is not None
+        number = leaving.leave(
+            self._window,
+            self.parking,
+            self._waits,
+            records,
+            leader_epoch=self.leader_epoch,
+            lock_duration_ms=self._settings.lock_duration_ms,
+            now_ms=now_ms,
+        )
+        return self._persist([]) if number else None
+
+    def keep_parked(self, found: Iterable[Parked], records: Mapping[int, bytes], look: Look) -> Persist | None:
+        """Keep parked records that the look has found, as leave_log() does."""
+        return self._persist([]) if self.parking is not None and self.parking.keep(found, records, look) else None
 
     # ---- dead letters (KIP-1191) -----------------------------------------------------------------------------------
 

@@ -93,6 +93,8 @@ class SharePartitionWrites:
             self._window.settle(first, last)
         if parked is not None and self.parking is not None:
             self.parking.persisted(parked)
+            for offset in parked.moved:
+                self._window.settle(offset, offset)
         if self._held is not None and member_id is not None:
             self._held.add(member_id, -size_of(pending) - (0 if parked is None else len(parked.pending)))
         for batch in decided:
@@ -191,6 +193,9 @@ class SharePartitionWrites:
         parking, write, waiting = self.parking, None, 0
         if parking is not None and (parked or to_park or parking.has_unsaved):
             (changes, write), waiting = parking.write(parked, to_park), max(0, parking.waiting)
+            if write.moved:
+                places = self._from_start([(offset, offset) for offset in write.moved])
+                batches = sorted([*batches, *(batch for place in places for batch in window.runs(*place, STATE))])
         self._writes[token] = pending, decided, passed, member_id, write
         said = window.start_offset, window.complete, tuple(batches), self.state_epoch, self.leader_epoch
         return _new_persist((token, *said, changes, waiting))

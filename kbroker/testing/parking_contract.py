@@ -5,7 +5,8 @@
         name = "mine"
 
 A persister that says `parks_records = False`, or does not have it, has nothing to keep and passes by
-being skipped. `test_parking_model` compares one with a plain model under random writes and restarts.
+being skipped. So does one that has not KeepsRecords, of whole records beside them. `test_parking_model`
+compares one with a plain model under random writes and restarts.
 """
 
 from __future__ import annotations
@@ -20,7 +21,16 @@ import trio
 from kbroker.errors import ErrorCode
 from kbroker.share.effects import StateBatch
 from kbroker.share.parked import Lane, Parked, ParkingChange, Place
-from kbroker.share.persister import FindsParkedKeys, InitializeRequest, ParksRecords, Persister, TopicPartition, WriteRequest, begin_anew
+from kbroker.share.persister import (
+    FindsParkedKeys,
+    InitializeRequest,
+    KeepsRecords,
+    ParksRecords,
+    Persister,
+    TopicPartition,
+    WriteRequest,
+    begin_anew,
+)
 from kbroker.share.record_state import MAX_DELIVERY_COUNT
 from kbroker.testing.persister_contract import PersisterAnswers, Restarted, with_broker
 from kbroker.testing.persister_model import GROUP, LEADER, Asked, R
@@ -39,6 +49,14 @@ def parks(persister: Persister) -> ParksRecords:
     return persister
 
 
+def keeps(persister: Persister) -> KeepsRecords:
+    """Skips the test where it does not."""
+    parks(persister)
+    if not isinstance(persister, KeepsRecords):
+        pytest.skip("this persister keeps no whole records")
+    return persister
+
+
 def parked(offset: int, due_ms: int, *, lane: Lane = Lane.REDELIVERY, count: int = 1, rejected: bool = False) -> Parked:
     return Parked(offset, lane, due_ms, count, LEADER, rejected)
 
@@ -53,7 +71,11 @@ def park(new: Parked, *stale: Place) -> ParkingChange:
 
 
 def unpark(old: Parked) -> ParkingChange:
-    return ParkingChange(old.offset, (old.place,), None)
+    return ParkingChange(old.offset, (old.place,), None, b"" if old.kept else None)
+
+
+def keep(old: Parked, record: bytes) -> ParkingChange:
+    return ParkingChange(old.offset, (old.place,), old._replace(kept=True), record)
 
 
 @dataclass
@@ -66,6 +88,7 @@ class Shelf:
     start: int = _START
     state_epoch: int = 5
     there: dict[int, Parked] = field(default_factory=dict)
+    records: dict[int, bytes] = field(default_factory=dict)
 
     @property
     def partition(self) -> TopicPartition:
@@ -85,6 +108,8 @@ class Shelf:
         (result,) = await self.asked.persister.write(self.group, [request])
         if result.code is _OK:
             self.there, self.start = after, max(start, self.start)
+            self.records.update({change.offset: change.record for change in changes if change.record is not None})
+            self.records = {offset: record for offset, record in self.records.items() if record}
         return result.code
 
     async def check(self, *, piece: int = 3) -> None:
@@ -112,11 +137,17 @@ class Shelf:
         if by_offset:
             middle = by_offset[len(by_offset) // 2].offset
             assert await persister.parked_from(*key, middle, len(by_offset)) == [each for each in by_offset if each.offset >= middle]
-            assert await persister.count_parked(*key, middle, None) == sum(each.offset >= middle for each in by_offset)
+            left = sum(each.offset >= middle or each.kept for each in by_offset)
+            assert await persister.count_parked(*key, middle, None) == left
             assert await persister.count_parked(*key, 0, middle) == sum(each.offset < middle for each in by_offset)
         assert await persister.count_parked(*key, 0, None) == len(by_offset)
         assert (await self.asked.summary(at=self.at, group=self.group)).waiting == len(by_offset)
         assert (await self.asked.read(at=self.at, group=self.group)).waiting == len(by_offset)
+        if isinstance(persister, KeepsRecords):
+            kept = {each.offset: await persister.kept_record(*key, each.offset) for each in by_offset}
+            assert {offset: record for offset, record in kept.items() if record is not None} == self.records
+            assert await persister.count_kept(*key, 0, 1 << 40) == len(self.records)
+            assert await persister.count_kept(*key, 101, 105) == sum(101 <= offset < 105 for offset in self.records)
 
 
 async def _begun(asked: Asked) -> Shelf:
@@ -166,6 +197,37 @@ class ParkingContract(PersisterAnswers):
         await shelf.check()
 
     @with_broker
+    async def test_a_kept_record_goes_with_its_place(self, asked: Asked, restarted: Restarted) -> None:
+        shelf = await _begun(asked)
+        keeps(asked.persister)
+        old = [parked(100 + number, 1000 + number) for number in range(5)]
+        assert await shelf.write(*(park(each) for each in old)) is _OK
+        assert await shelf.write(keep(old[1], b"one"), keep(old[3], bytes(1 << 20)), keep(old[4], b"four")) is _OK
+        await shelf.check()
+        shelf.asked = await restarted()
+        await shelf.check()
+        later = old[1]._replace(due_ms=9000, delivery_count=2, kept=True)
+        letter = parked(104, 0, lane=Lane.ARCHIVING, rejected=True)._replace(kept=True)
+        assert await shelf.write(park(later, old[1].place), park(letter, old[4].place), unpark(shelf.there[103])) is _OK
+        assert sorted(shelf.records) == [101, 104]
+        await shelf.check()
+        shelf.asked = await restarted()
+        await shelf.check()
+        assert await shelf.write(*(unpark(each) for each in shelf.there.values())) is _OK
+        assert shelf.records == {}
+        await shelf.check()
+
+    @with_broker
+    @pytest.mark.parametrize("change", [park(parked(101, 5))._replace(record=b"x"), unpark(parked(101, 5))._replace(record=b"x")])
+    async def test_a_record_is_kept_only_where_that_is_said(self, asked: Asked, change: ParkingChange) -> None:
+        shelf = await _begun(asked)
+        keeps(asked.persister)
+        request = WriteRequest(asked.P, 5, LEADER, _START, 0, (), (change,), 1)
+        (result,) = await asked.persister.write(GROUP, [request])
+        assert result.code is _INVALID
+        await shelf.check()
+
+    @with_broker
     async def test_a_removal_of_what_is_not_there_is_fine(self, asked: Asked) -> None:
         """The engine says it again after each write that failed."""
         shelf = await _begun(asked)
@@ -190,6 +252,8 @@ class ParkingContract(PersisterAnswers):
     async def test_what_begins_anew_shows_nothing_of_old(self, asked: Asked, restarted: Restarted, end: str) -> None:
         shelf = await _begun(asked)
         assert await shelf.write(*(park(keyed(offset, offset)) for offset in range(100, 110))) is _OK
+        if isinstance(asked.persister, KeepsRecords):
+            assert await shelf.write(keep(parked(103, 103), b"kept")) is _OK
         if end == "delete":
             assert await asked.delete() is _OK
             assert (await asked.summary()).waiting == 0
@@ -202,8 +266,10 @@ class ParkingContract(PersisterAnswers):
             assert await asked.initialize(6, 100) is _OK
             shelf.state_epoch = 6
             assert (await asked.read()).code is _OK
-        shelf.there = {}
+        shelf.there, shelf.records = {}, {}
         await shelf.check()
+        if isinstance(shelf.asked.persister, KeepsRecords):
+            assert await shelf.asked.persister.kept_record(GROUP, shelf.partition, 103) is None
         assert await shelf.write(park(keyed(105, 3))) is _OK
         await shelf.check()
         shelf.asked = await restarted()
@@ -368,7 +434,7 @@ async def _random_step(rng: random.Random, shelf: Shelf, shelves: Mapping[tuple[
         if rng.random() < 0.3:
             await shelf.asked.delete(at=shelf.at, group=shelf.group)
             await shelf.asked.begin(at=shelf.at, group=shelf.group)
-            shelf.there, shelf.start = {}, _START
+            shelf.there, shelf.records, shelf.start = {}, {}, _START
         return
     changes: dict[int, ParkingChange] = {}
     for offset in rng.sample(range(100, 130), rng.randrange(5)):
@@ -379,6 +445,12 @@ async def _random_step(rng: random.Random, shelf: Shelf, shelves: Mapping[tuple[
         lane = rng.choice(list(Lane))
         due_ms = 0 if lane is Lane.ARCHIVING else rng.randrange(9)
         new = keyed(offset, due_ms, lane=lane, count=rng.randrange(9), rejected=rng.random() < 0.5)
-        changes[offset] = ParkingChange(offset, stale, None if rng.random() < 0.3 else new)
+        is_kept = old is not None and old.kept
+        if rng.random() < 0.3:
+            changes[offset] = ParkingChange(offset, stale, None, b"" if is_kept else None)
+        elif isinstance(shelf.asked.persister, KeepsRecords) and rng.random() < 0.3:
+            changes[offset] = ParkingChange(offset, stale, new._replace(kept=True), rng.randbytes(9))
+        else:
+            changes[offset] = ParkingChange(offset, stale, new._replace(kept=is_kept))
     start = shelf.start + rng.choice((0, 0, 0, 1, 2))
     assert await shelf.write(*changes.values(), start=start) is _OK

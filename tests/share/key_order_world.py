@@ -126,7 +126,8 @@ class OrderedWorld(World):
     # ---- the promises ------------------------------------------------------------------------------------------------
 
     def _is_over(self, offset: int, job: Job) -> bool:
-        if offset < self.log_start or job.done or job.given_up or job.gone or job.expired or offset in self.dead_letters:
+        is_gone = job.gone or (offset < self.log_start and not self.store.keeps(offset))
+        if is_gone or job.done or job.given_up or job.expired or offset in self.dead_letters:
             return True
         if job.member is None and self._is_saved_as_archiving(offset):
             return True  # by a write of which a crash told nobody
@@ -147,10 +148,11 @@ class OrderedWorld(World):
 
     def _check_turn(self, offset: int) -> None:
         key, is_scheduled = self.keys[offset], self.jobs[offset].scheduled_ms > 0
-        if key is None or offset in self.excepted or self.jobs[offset].came_back:
+        excepted = self.excepted | self.revived | {each for each, job in self.jobs.items() if job.came_back}
+        if key is None or offset in excepted:
             return
         for other, job in self.jobs.items():
-            if other == offset or self.keys[other] != key or self._is_over(other, job) or other in self.excepted or job.came_back:
+            if other == offset or self.keys[other] != key or self._is_over(other, job) or other in excepted:
                 continue
             assert job.member not in _HELD, f"{offset} although {job.member} has {other} of its key"
             assert other not in self.begun, f"{offset} although {other} of its key comes back"
@@ -158,6 +160,8 @@ class OrderedWorld(World):
 
     def _forget_life(self) -> None:
         super()._forget_life()
+        if self.two_stores:
+            self.store.load()
         redeliveries = {offset for offset, place in self.store.offsets.items() if place.lane is Lane.REDELIVERY}
         returned = [batch for batch in self.store.batches if batch.state == 0 and batch.delivery_count]
         self.begun = redeliveries | {offset for batch in returned for offset in range(batch.first_offset, batch.last_offset + 1)}

@@ -11,18 +11,21 @@ that is lost.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from random import Random
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.share.effects import AckBatch, AcquiredRange, Persist, ShareSettings, StateBatch
+from kbroker.share.effects import AckBatch, AcquiredRange, Persist, ShareSettings
 from kbroker.share.held import HeldRecords
-from kbroker.share.parked import Lane, Parked, Place
+from kbroker.share.parked import Lane, Parked
+from kbroker.share.parked_keeping import Look
+from kbroker.share.parked_memory import NOWHERE
 from kbroker.share.parking import Parking
 from kbroker.share.record_state import HOLE
 from kbroker.share.redelivery import Redelivery
 from kbroker.share.share_partition import AcquireMode, SharePartition
-from kbroker.share.state_batches import combine
+from tests.share.log_starts import LogStarts
+from tests.share.parked_store import READ_AT_ONCE, Job, Store, record_of
 from tests.share.queue_driver import ACCEPT, GAP, REJECT, RELEASE, RENEW
 
 MEMBERS = ("a", "b", "c")
@@ -30,76 +33,11 @@ LOCK_MS = 100
 PARK_FROM_MS = 50
 LIFE_AHEAD_MS = 1_000_000
 """How far the broker's time since 1970 is ahead of the engine's clock."""
-READ_AT_ONCE = 3
-_FINAL = (2, 4)
 _EXPIRED = -1
 """Beside the acknowledge types: of what a write says."""
 
 
-@dataclass
-class Store:
-    """What is on disk."""
-
-    start: int
-    batches: tuple[StateBatch, ...] = ()
-    places: dict[Place, Parked] = field(default_factory=dict)
-    offsets: dict[int, Place] = field(default_factory=dict)
-    waiting: int = 0
-
-    def keep_parked(self, persist: Persist) -> None:
-        for offset, stale, parked in persist.parking:
-            for place in stale:
-                assert place.offset == offset
-                self.places.pop(place, None)
-            if parked is None:
-                self.offsets.pop(offset, None)
-            else:
-                assert parked.offset == offset
-                self.places[parked.place] = parked
-                self.offsets[offset] = parked.place
-        if persist.parking:
-            self.waiting = persist.waiting
-
-    def keep_state(self, persist: Persist) -> None:
-        self.start = max(self.start, persist.start_offset)
-        self.batches = combine(self.batches, persist.batches, self.start)
-
-    def is_final(self, offset: int) -> bool:
-        return offset < self.start or any(b.first_offset <= offset <= b.last_offset and b.state in _FINAL for b in self.batches)
-
-    def load(self) -> None:
-        """What a persister of two stores does: a parked record counts only once its place in the window is final."""
-        for offset, place in list(self.offsets.items()):
-            if not self.is_final(offset):
-                del self.offsets[offset], self.places[place]
-        self.waiting = len(self.offsets)
-
-    def read(self, lane: Lane, after: tuple[int, int]) -> list[Parked]:
-        found = [parked for place, parked in self.places.items() if place.lane == lane and (place.due_ms, place.offset) > after]
-        return sorted(found, key=lambda parked: parked.place)[:READ_AT_ONCE]
-
-
-@dataclass
-class Job:
-    """What the checker knows of a record: `count` of its last delivery, who has it and until when, from when on it may be delivered again
-    (in this life). `done`: an accept was confirmed. `given_up`: a dead letter is owed. `expired`: it is not delivered in this life;
-    `came_back`: that was not saved."""
-
-    count: int = 0
-    least_count: int = 0
-    member: str | None = None
-    deadline_ms: float = 0
-    due_ms: float = 0
-    done: bool = False
-    given_up: bool = False
-    gone: bool = False
-    expired: bool = False
-    came_back: bool = False
-    scheduled_ms: int = 0
-    """On the wall clock."""
-
-
-class World:
+class World(LogStarts):
     def __init__(self, rnd: Random) -> None:
         self.rnd = rnd
         self.two_stores = rnd.random() < 0.5
@@ -114,7 +52,10 @@ class World:
         self.writes: list[tuple[Persist, dict[int, int], str | None]] = []
         self.dead_letters: dict[int, int] = {}
         self.reads: list[tuple[Lane, list[Parked] | None, tuple[int, int]]] = []
-        self.parked_ever = self.parked_delivered = self.expired_ever = 0
+        self.sweeps: list[tuple[list[Parked], Look]] = []
+        self.keeping: tuple[list[Parked], Look] | None = None
+        self.revived: set[int] = set()
+        self.parked_ever = self.parked_delivered = self.expired_ever = self.moved_ever = self.kept_delivered = 0
         self.append()
         self._load()
 
@@ -135,7 +76,11 @@ class World:
         if self.two_stores:
             self.store.load()
         assert self.store.waiting == len(self.store.offsets) == len(self.store.places)
-        self.writes, self.reads = [], []
+        self.writes, self.reads, self.sweeps, self.keeping = [], [], [], None
+        for offset, job in self.jobs.items():
+            if job.gone and self.store.keeps(offset):  # A write that failed has kept it, or not removed it.
+                job.gone = False
+                self.revived.add(offset)
         self.sp = SharePartition.load(
             self.settings, start_offset=self.store.start, state_batches=self.store.batches, state_epoch=0, leader_epoch=self.life
         )
@@ -143,6 +88,7 @@ class World:
         for order in self.parking._orders.values():
             if order.lane is not Lane.ARCHIVING:
                 order.few, order.many = 2, 5
+        self.parking.kept_from = min((offset for offset in self.store.offsets if self.store.keeps(offset)), default=NOWHERE)
         self.sp.parking = self.parking
         self.held = HeldRecords()
         self.sp.count_held(self.held)
@@ -220,26 +166,41 @@ class World:
     def fetch_parked(self, member: str | None = None) -> None:
         self._move_log_start()
         member = member or self.rnd.choice(MEMBERS)
+        self._drop_lost()
         turn = self.parking.in_turn(self.rnd.choice((1, 2, 5)))
         ready = self.sp.parked_ready
         ranges = self.sp.acquire_parked(member, turn, now_ms=self.now_ms)
         assert bool(ranges) == (bool(turn) and ready > 0)
         assert not ranges or ranges[0].first_offset <= turn[0] or len(turn) > 1
         self.parked_delivered += sum(last - first + 1 for first, last, _ in ranges)
+        for first, last, _ in ranges:
+            for offset in range(first, min(last + 1, self.log_start)):
+                assert self.store.keeps(offset), f"{offset} is in the log no more"
+                assert self.store.records[offset] == record_of(offset)
+                self.kept_delivered += 1
         self._delivered(member, ranges)
+
+    def _drop_lost(self) -> None:
+        """What was accepted by a write that failed may be kept no more, although the member was told otherwise."""
+        lost = [each for each in self.parking._ready if each < self.log_start and each not in self.store.records]
+        for offset in lost:
+            assert self.jobs[offset].may_be_over, f"{offset} is kept nowhere"
+            self.jobs[offset].gone = True
+        self._began(self.sp.parked_lost(lost), {}, None)
 
     def _delivered(self, member: str, ranges: list[AcquiredRange]) -> None:
         for first, last, count in ranges:
             for offset in range(first, last + 1):
                 job = self.jobs[offset]
                 assert not job.done, f"{offset} again after a confirmed accept"
-                assert not job.gone, f"{offset} is below the log's start"
+                assert not job.gone or job.may_be_kept, f"{offset} is below the log's start"
+                job.gone = False
                 assert not job.given_up, f"{offset} is a dead letter"
                 assert not job.expired, f"{offset} is past its time"
                 assert job.member is None, f"{offset} is held by {job.member}"
                 assert job.due_ms <= self.now_ms, f"{offset} before its time"
                 assert count <= self.settings.delivery_count_limit
-                assert count > 1 or self._was_due(job), f"{offset} before it is due"
+                assert count > 1 or job.was_moved or self._was_due(job), f"{offset} before it is due"
                 assert job.least_count < count <= job.count + 1, f"{offset}: delivery {count} after {job.count}"
                 job.count = job.least_count = count
                 job.member, job.deadline_ms = member, self.now_ms + LOCK_MS
@@ -263,8 +224,12 @@ class World:
                 batches[-1] = AckBatch(before.first_offset, offset, (*before.types, ack_type))
             else:
                 batches.append(AckBatch(offset, offset, (ack_type,)))
-        strange = [offset for offset in types if self.jobs[offset].member != member and not self.jobs[offset].gone]
-        holes = {offset for offset in strange if self._is_hole(offset)}  # skipped between others, as in Kafka
+        others = [offset for offset in types if self.jobs[offset].member != member]
+        strange = [
+            each
+            for each in others
+            if not (self.jobs[each].gone or self._is_hole(each)) and (each >= self.log_start or self.store.keeps(each))
+        ]
         try:
             persist = self.sp.acknowledge(member, batches, now_ms=self.now_ms)
         except KafkaError as error:
@@ -272,9 +237,11 @@ class World:
         else:
             refused = ErrorCode.none
         if refused is not ErrorCode.none:
-            assert strange, "a member may acknowledge what it holds"
+            assert others, "a member may acknowledge what it holds"
+            is_known = any(self.jobs[each].may_be_kept for each in others) or max(others) >= min(self.parking.kept_from, self.parking.floor)
+            assert strange or is_known, "what is below the log's start is skipped"
             return
-        assert set(strange) <= holes, "nobody is told that a record is done with that somebody else has, or gets"
+        assert not strange, "nobody is told that a record is done with that somebody else has, or gets"
         said = {}
         for offset, ack_type in types.items():
             job = self.jobs[offset]
@@ -288,10 +255,6 @@ class World:
                 if ack_type == RELEASE:
                     self._waits(job)
         self._began(persist, said, member)
-
-    def _is_hole(self, offset: int) -> bool:
-        window = self.sp._window
-        return window.start_offset <= offset <= window.end_offset and window.has((HOLE,), offset, offset)
 
     def give_up(self) -> None:
         """Records are past their time: those that nobody has, and that do not wait, are not delivered any more."""
@@ -309,6 +272,11 @@ class World:
             self.expired_ever += 1
         has_queue = self.settings.dead_letter_queue
         self._began(persist, dict.fromkeys(in_window, _EXPIRED) if has_queue else {}, None)
+
+    def _is_hole(self, offset: int) -> bool:
+        """Nobody has looked at it yet, and at others behind it: acknowledgements of it are skipped, as those of holes in the log."""
+        window = self.sp._window
+        return bool(window.states) and window.start_offset <= offset <= window.end_offset and window.states[offset - window.base] == HOLE
 
     def _waits(self, job: Job) -> None:
         redelivery = self.settings.redelivery
@@ -359,7 +327,7 @@ class World:
                 continue
             job.member = None
             self._waits(job)
-        assert prolonged == 0
+        assert 0 <= prolonged <= sum(job.may_be_kept for job in self.jobs.values())
         self._began(persist, {}, None)
         self.sp.end_waits(self.now_ms, self.wall_ms)
 
@@ -378,30 +346,6 @@ class World:
             for offset in range(run.first_offset, run.last_offset + 1)
         ]
         return held + [(entry.offset, str(entry.member_id)) for entry in self.parking.entries.values() if entry.code.name == "HELD"]
-
-    def trim(self) -> None:
-        if self.rnd.random() < 0.3:
-            self.log_start = self.rnd.randint(self.log_start, min(self.log_start + 6, self.log_end))
-
-    def _move_log_start(self) -> None:
-        """What a fetch does before all else."""
-        if self.sp.start_offset < self.log_start:
-            self._began(self.sp.log_start_moved(self.log_start), {}, None)
-        self._began(self.sp.parked_below(self.log_start), {}, None)
-        for offset, job in self.jobs.items():
-            if offset < self.log_start:
-                job.gone, job.member = True, None
-
-    def sweep(self) -> None:
-        if not self.parking.needs_sweep:
-            return
-        self.parking.needs_sweep = False
-        at = 0
-        while found := [self.store.places[self.store.offsets[o]] for o in sorted(self.store.offsets) if o >= at][:READ_AT_ONCE]:
-            self._began(self.sp.sweep_parked(found), {}, None)
-            at = found[-1].offset + 1
-            if at > self.parking.floor:
-                break
 
     def read(self) -> None:
         """Begin a read of parked records, or end one that was begun; it shows the store at one of these moments."""
@@ -443,6 +387,7 @@ class World:
             self.sp.persist_failed(persist.token, now_ms=self.now_ms)
             for offset, ack_type in said.items():
                 job = self.jobs[offset]
+                job.may_be_over = job.may_be_over or ack_type != RELEASE
                 if job.gone:
                     job.member = None
                 elif ack_type == _EXPIRED:
@@ -546,7 +491,7 @@ class World:
         holders: dict[int, str] = dict(self._holdings())
         assert len(holders) == len(self._holdings()), "held twice"
         for offset, job in self.jobs.items():
-            if job.member in (*MEMBERS, "drain") and offset >= self.log_start:
+            if job.member in (*MEMBERS, "drain") and not job.gone and self._is_seen(offset):
                 assert holders.get(offset) == job.member, (offset, job)
         counted: dict[str, int] = {}
         for member in holders.values():
@@ -560,11 +505,18 @@ class World:
     def most_in_memory(self) -> int:
         return 2 * 5 + 30 + sum(len(write[1]) for write in self.writes) + 8 + self.expired_ever
 
+    def _is_seen(self, offset: int) -> bool:
+        """The engine knows that the log's start has not passed it."""
+        return offset >= self.log_start or offset in self.parking.entries
+
     def _check_store(self) -> None:
         """With nothing under way."""
         store = self.store
         assert store.waiting == len(store.offsets) == len(store.places) == self.parking.waiting
         assert sorted(store.offsets.values()) == sorted(store.places)
+        kept = {offset for offset in store.offsets if store.keeps(offset)}
+        assert kept.issuperset(store.records)
+        assert all(self.jobs[offset].may_be_over for offset in kept.difference(store.records))
 
     def drain(self) -> None:
         """Somebody goes on fetching and accepting: everything ends, and nothing was lost."""
@@ -588,6 +540,7 @@ class World:
                 self.settle()
             self.bury()
             self.sweep()
+            self.sweep()
             if self.is_empty():
                 break
         while self.writes:
@@ -600,6 +553,7 @@ class World:
         assert not self.settings.scans or self.sp.start_offset == self.log_end, "something holds up the start offset"
         self._check_store()
         assert not self.store.offsets
+        assert not self.store.records
         assert self.parking.waiting == 0
 
     def is_empty(self) -> bool:

@@ -24,7 +24,11 @@ COMMANDS = {
     World.bury: 2,
     World.give_up: 1,
     World.trim: 1,
-    World.sweep: 1,
+    World.sweep: 2,
+    World.purge: 1,
+    World.retain: 2,
+    World.leave: 3,
+    World.keep: 2,
     World.crash: 1,
     World.unload: 1,
 }
@@ -43,13 +47,17 @@ def run(seed: int, steps: int) -> World:
 
 @pytest.mark.parametrize("block", range(4))
 def test_random_lives(block: int) -> None:
-    parked = delivered = 0
+    parked = delivered = moved = kept = 0
     for seed in range(block * 100, block * 100 + 100):
         world = run(seed, 200)
         parked += world.parked_ever
         delivered += world.parked_delivered
+        moved += world.moved_ever
+        kept += world.kept_delivered
     assert parked > 1000
     assert delivered > 500
+    assert moved > 300
+    assert kept > 50
 
 
 @pytest.mark.full

@@ -1,0 +1,115 @@
+"""What moves the log start in parked_world.py, and what is kept before: its commands of that."""
+
+from __future__ import annotations
+
+from random import Random
+
+from kbroker.share.effects import Persist
+from kbroker.share.parked import Parked
+from kbroker.share.parked_keeping import Look
+from kbroker.share.parking import Parking
+from kbroker.share.share_partition import SharePartition
+from tests.share.parked_store import READ_AT_ONCE, Job, Store, record_of
+
+
+class LogStarts:
+    """See World."""
+
+    rnd: Random
+    now_ms: float
+    log_start: int
+    log_end: int
+    moved_ever: int
+    jobs: dict[int, Job]
+    store: Store
+    parking: Parking
+    sp: SharePartition
+    sweeps: list[tuple[list[Parked], Look]]
+    keeping: tuple[list[Parked], Look] | None
+
+    def _began(self, persist: Persist | None, said: dict[int, int], holder: str | None) -> None:
+        raise NotImplementedError
+
+    def trim(self) -> None:
+        """Retention takes what nobody has kept."""
+        if self.rnd.random() < 0.3:
+            self.log_start = self.rnd.randint(self.log_start, min(self.log_start + 6, self.log_end))
+
+    def purge(self) -> None:
+        """Somebody deletes records."""
+        if self.rnd.random() < 0.2:
+            self.trim()
+            self._move_log_start()
+            self._began(self.sp.purge_parked(self.log_start), {}, None)
+            for offset in range(self.log_start):
+                self.jobs[offset].gone, self.jobs[offset].member = True, None
+
+    def retain(self) -> None:
+        """The log's start moves up to what is saved as unfinished, and is not kept."""
+        while self.log_start < self.log_end and self.store.is_final(self.log_start):
+            if self.log_start in self.store.offsets and not self.store.keeps(self.log_start):
+                break
+            self.log_start += 1
+        if self.rnd.random() < 0.5:
+            self._move_log_start()
+
+    def leave(self) -> None:
+        """Records of the window are parked and kept; some of them have changed since that was decided."""
+        end_offset = self.rnd.randint(self.log_start, self.log_end)
+        found, stuck_at = self.sp.leavers(end_offset, self.rnd.choice((1, 4, 40)))
+        assert stuck_at <= end_offset
+        assert all(offset < stuck_at for offset in found)
+        offsets = {offset for offset in (*found, self.rnd.randrange(self.log_end)) if offset >= self.log_start}
+        before = self.parking.waiting
+        persist = self.sp.leave_log({offset: record_of(offset) for offset in sorted(offsets)}, now_ms=self.now_ms)
+        assert (persist is None) == (self.parking.waiting == before)
+        assert self.parking.waiting - before >= len(offsets.intersection(found))
+        self.moved_ever += self.parking.waiting - before
+        for offset in offsets.intersection(self.parking.entries):
+            self.jobs[offset].was_moved = True
+        self._began(persist, {}, None)
+
+    def keep(self) -> None:
+        """Begin to keep parked records, or end that: the store was read in between."""
+        if self.keeping is None:
+            look = self.sp.begin_look()
+            self.keeping = [self.store.places[place] for place in self.store.offsets.values()], look
+        else:
+            found, look = self.keeping
+            found = [each for each in found if each.offset >= self.log_start and self.rnd.random() < 0.7]
+            self._began(self.sp.keep_parked(found, {each.offset: record_of(each.offset) for each in found}, look), {}, None)
+            self.parking.end_look(look)
+            self.keeping = None
+
+    def _move_log_start(self) -> None:
+        """What a fetch does before all else."""
+        if self.sp.start_offset < self.log_start:
+            self._began(self.sp.log_start_moved(self.log_start), {}, None)
+        for offset in range(self.log_start):
+            entry, job = self.parking.entries.get(offset), self.jobs[offset]
+            if entry is None:
+                is_parked = offset in self.store.offsets
+                stays = self.store.keeps(offset) if is_parked else self.store.is_final(offset)
+                stays = stays and offset not in self.parking._ghosts
+            else:
+                stays = entry.kept
+            if not (stays or job.gone):
+                job.gone, job.member = True, None
+                job.may_be_kept = entry is not None and entry.code.name == "PENDING" and entry.record is not None
+        self._began(self.sp.parked_below(self.log_start), {}, None)
+
+    def sweep(self) -> None:
+        """Read parked records below the log's start, and drop them some time later."""
+        if self.sweeps and self.rnd.random() < 0.7:
+            found, look = self.sweeps.pop()
+            self._began(self.sp.sweep_parked(found, look), {}, None)
+            self.parking.end_look(look)
+        if not self.parking.needs_sweep:
+            return
+        self.parking.needs_sweep = False
+        at = 0
+        while found := [self.store.places[self.store.offsets[o]] for o in sorted(self.store.offsets) if o >= at][:READ_AT_ONCE]:
+            self.sweeps.append((found, self.sp.begin_look()))
+            at = found[-1].offset + 1
+            if at > self.parking.floor:
+                break

@@ -1,0 +1,94 @@
+"""What parked_world.py has on disk, and what its checker knows of a record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kbroker.share.effects import Persist, StateBatch
+from kbroker.share.parked import Lane, Parked, Place
+from kbroker.share.state_batches import combine
+
+READ_AT_ONCE = 3
+_FINAL = (2, 4)
+
+
+def record_of(offset: int) -> bytes:
+    return b"%d" % offset
+
+
+@dataclass
+class Store:
+    """`records`: what is kept of parked records."""
+
+    start: int
+    batches: tuple[StateBatch, ...] = ()
+    places: dict[Place, Parked] = field(default_factory=dict)
+    offsets: dict[int, Place] = field(default_factory=dict)
+    waiting: int = 0
+    records: dict[int, bytes] = field(default_factory=dict)
+
+    def keep_parked(self, persist: Persist) -> None:
+        for offset, stale, parked, record in persist.parking:
+            if record:
+                self.records[offset] = record
+            elif record is not None:
+                self.records.pop(offset, None)
+            for place in stale:
+                assert place.offset == offset
+                self.places.pop(place, None)
+            if parked is None:
+                self.offsets.pop(offset, None)
+            else:
+                assert parked.offset == offset
+                self.places[parked.place] = parked
+                self.offsets[offset] = parked.place
+        if persist.parking:
+            self.waiting = persist.waiting
+
+    def keep_state(self, persist: Persist) -> None:
+        self.start = max(self.start, persist.start_offset)
+        self.batches = combine(self.batches, persist.batches, self.start)
+
+    def keeps(self, offset: int) -> bool:
+        return offset in self.offsets and self.places[self.offsets[offset]].kept
+
+    def is_final(self, offset: int) -> bool:
+        return offset < self.start or any(b.first_offset <= offset <= b.last_offset and b.state in _FINAL for b in self.batches)
+
+    def load(self) -> None:
+        """What a persister of two stores does: a parked record counts only once its place in the window is final."""
+        for offset, place in list(self.offsets.items()):
+            if not self.is_final(offset):
+                del self.offsets[offset], self.places[place]
+                self.records.pop(offset, None)
+        self.waiting = len(self.offsets)
+
+    def read(self, lane: Lane, after: tuple[int, int]) -> list[Parked]:
+        found = [parked for place, parked in self.places.items() if place.lane == lane and (place.due_ms, place.offset) > after]
+        return sorted(found, key=lambda parked: parked.place)[:READ_AT_ONCE]
+
+
+@dataclass
+class Job:
+    """What the checker knows of a record: `count` of its last delivery, who has it and until when, from when on it may be delivered again
+    (in this life). `done`: an accept was confirmed. `given_up`: a dead letter is owed. `expired`: it is not delivered in this life."""
+
+    count: int = 0
+    least_count: int = 0
+    member: str | None = None
+    deadline_ms: float = 0
+    due_ms: float = 0
+    done: bool = False
+    given_up: bool = False
+    gone: bool = False
+    may_be_kept: bool = False
+    """`gone`, unless the write under way then has kept it."""
+    may_be_over: bool = False
+    """A write that ends it has failed, as far as anybody was told."""
+    was_moved: bool = False
+    """Parked as a record that somebody had: its schedule counts no more."""
+    expired: bool = False
+    came_back: bool = False
+    """That was not saved."""
+    scheduled_ms: int = 0
+    """On the wall clock."""
