@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -21,6 +22,7 @@ from kbroker.share.persister import KeepsRecords, Result, TopicPartition, WriteR
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import COPY, ENABLED, NAME, QUEUE, batches_of, until
 from tests.api.share_consumers import ACCEPT, GROUP, REJECT, RELEASE, RENEW, Member, acquired, rows, sent, set_up_group
+from tests.api.test_lost_log import lose
 from tests.api.test_parked_records import engine_of, parked
 from tests.api.test_queue_retention import heartbeat_of, removed
 from tests.api.test_work_queue import FAST, heartbeat, lag
@@ -387,6 +389,31 @@ class TestFailures:
         async with connect(every_engine, LONG_LOCKS) as client:
             assert await lag(client) == 0
             assert await take(Member(client, "m3"), key, wait_ms=300) == []
+
+
+    async def test_a_power_cut_takes_the_log_and_not_what_is_kept(
+        self, connect: Connect, every_engine: str, tmp_path: Path
+    ) -> None:
+        """The log's end is lost: what is kept lies before it, although an earlier life has parked it. What still was in the log is
+        lost with it, and new records get its offset."""
+        if every_engine == "memory":
+            pytest.skip("it has no disk")
+        async with connect(every_engine, FAST, durability="os") as client:
+            key = await begin(client, SCHEDULING)
+            job = await schedule(client, MONTH_MS)
+            await fill(client, first=5)
+            await take(Member(client, "m1"), key)
+            start = await look(client)
+            lost = await schedule(client, MONTH_MS)
+            assert await take(Member(client.another(7), "m2"), key, wait_ms=500)
+            assert (parked(client, key), await keeps(client, key)) == (2, 1)
+        lose(tmp_path / every_engine, every_engine, key[0], start)
+        async with connect(every_engine, FAST) as client:
+            await fill(client, 1)
+            assert [offset for offset, _ in await take(Member(client, "m3"), key)] == list(range(start, start + 5))
+            assert (parked(client, key), await keeps(client, key), await lag(client)) == (1, 1, 1)
+            assert engine_of(client, key).start_offset > job
+            assert lost > job
 
 
 class TestGroups:

@@ -1,4 +1,5 @@
-"""A disk without a free byte: deleting a topic makes room. On a small tmpfs, so it needs the right to mount one; skipped without it."""
+"""A disk without a free byte: deleting a topic makes room, and so does a work queue with a stuck job. On a small tmpfs, so it needs
+the right to mount one; skipped without it."""
 
 from __future__ import annotations
 
@@ -11,10 +12,12 @@ import pytest
 
 from kbroker.broker.broker import Broker, open_broker
 from kbroker.broker.options import StartOptions
+from kbroker.broker.retention import apply_retention
 from kbroker.config import BrokerConfig
 from kbroker.errors import ErrorCode, NoSpace
 from kbroker.records import Record, build_batch
 from tests.api.conftest import Client
+from tests.api.share_consumers import ACCEPT, GROUP, RELEASE, Member, acquired, rows, sent, set_up_group
 from tests.broker.appending import append
 from tests.small_disk import small_disk
 
@@ -85,6 +88,41 @@ async def test_deleting_an_empty_topic_leaves_something_set_aside(disk: Path) ->
             (deleted,) = (await client.call("delete_topics", 6, topics=[{"name": name, "topic_id": None}])).responses
             assert deleted.error_code is ErrorCode.none, name
             fill_the_rest(disk)
+
+
+@pytest.mark.parametrize("engine", ["segment", "lmdb"])
+async def test_a_held_job_does_not_keep_the_disk_full(disk: Path, engine: str) -> None:
+    """It is kept with what is set aside, and all that is finished goes."""
+    options = StartOptions(
+        data_dir=disk / "data", storage=engine, state_storage=engine, config=BrokerConfig({}), listen=("127.0.0.1", 9092)
+    )
+    async with open_broker(options) as broker:
+        client = Client(broker)
+        configs = {"kbroker.queue.retention": "workqueue", "internal.segment.bytes": str(4 << 20)}
+        row = await client.create_topic("full", configs=configs)
+        await set_up_group(client, {"share.auto.offset.reset": "earliest"})
+        names = {"group_id": GROUP, "member_id": "m", "member_epoch": 0, "rack_id": None, "subscribed_topic_names": ["full"]}
+        assert (await client.call("share_group_heartbeat", 1, **names)).error_code == 0
+        key, topic = (row.topic_id, 0), broker.topics.by_name("full")
+        await append(topic.partitions[0], batch(100))
+        worker, others = Member(client, "m1"), Member(client.another(2), "m2")
+        assert acquired(await worker.fetch([key], wait_ms=5000)) == [(0, 0, 1)]
+        for offset in range(1, 31):
+            await append(topic.partitions[0], batch(900_000))
+            assert acquired(await others.fetch([key] if offset == 1 else (), wait_ms=5000)) == [(offset, offset, 1)]
+            await others.acknowledge({key: [(offset, offset, [ACCEPT])]})
+        await produce_until_full(broker)
+        fill_the_rest(disk)
+        assert broker.topics.reserve.is_there
+        for _ in range(2):
+            await apply_retention(broker.topics, topic.partitions[0], topic.config, broker.held_logs, broker.kept_records)
+        assert topic.partitions[0].log_start_offset > 20
+        for _ in range(10 if engine == "segment" else 0):  # LMDB's file does not get smaller.
+            await append(topic.partitions[0], batch(100_000))
+        answer = await worker.acknowledge({key: [(0, 0, [RELEASE])]})
+        assert rows(answer)[key].error_code == 0
+        answers = [await others.fetch(wait_ms=5000, max_records=1, share_acquire_mode=1) for _ in range(2)]
+        assert ([(0, 0, 2)], [0]) in [(acquired(answer), sent(answer)) for answer in answers]
 
 
 def batch(size_bytes: int) -> bytes:

@@ -105,6 +105,10 @@ def test_records_that_wait_are_lag_as_far_as_the_log_has_them(directory: Directo
     directory.state.write([(LogStartKey(ORDERS, 0).encode(), LogStart(3).encode())])
     (report,) = inspect(directory.logs, directory.state).share_partitions
     assert (report.waiting, report.next_due_ms, report.lag) == (2, 8994, 4 + 2)
+    kept = [keep._replace(kept=True) for keep in found[:1]]
+    directory.state.write([*changes_of(prefix, [ParkingChange(1, (), kept[0], b"a batch")]).items()])
+    (report,) = inspect(directory.logs, directory.state).share_partitions
+    assert (report.waiting, report.next_due_ms, report.lag) == (3, 8994, 4 + 3), "the log has it no more, the state has it"
     directory.state.write([(next(iter(changes)), b"?"), (prefix + b"\0", b"?")])
     assert directory.problems() == ["share state of group workers on orders-0: records that wait cannot be read: "
                                     "not the value of a parked record, or of a later version: 3f"]  # fmt: skip

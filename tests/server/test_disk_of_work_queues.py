@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -135,12 +136,12 @@ def send(connection: Connection, topic_id: UUID, batch: bytes) -> None:
 
 
 def size_of(directory: Path) -> int:
+    """What it takes of the disk. Segments are removed meanwhile."""
     total = 0
-    for each in directory.rglob("*"):
-        try:
-            total += each.stat().st_blocks * 512 if each.is_file() else 0
-        except FileNotFoundError:  # removed meanwhile
-            continue
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += (Path(parent) / name).stat().st_blocks * 512
     return total
 
 

@@ -81,7 +81,7 @@ SCHEMAS: Final[Mapping[str, StructType]] = {
     ),
     WAITING: columns(
         **_KEY, offset=BIGINT, waits_for=STRING, due=TIMESTAMP, delivery_count=INT, leader_epoch=INT, rejected=BOOLEAN,
-        expired=BOOLEAN, problem=STRING,
+        expired=BOOLEAN, kept=BOOLEAN, problem=STRING,
     ),
 }  # fmt: skip
 
@@ -201,12 +201,12 @@ def waiting_rows(states: Iterable[SharePartition], data: DataDir, named: Topics)
         try:
             for each in parked_records(data, found):
                 due = micros(each.due_ms) if each.lane is not Lane.ARCHIVING else None
-                causes = each.rejected, each.expired
+                causes = each.rejected, each.expired, each.kept
                 yield *key, each.offset, _WAITS_FOR[each.lane], due, each.delivery_count, each.leader_epoch, *causes, None
         except ValueError as error:
             problem = problem or f"records that wait cannot be read: {error}"
         if problem is not None:
-            yield *key, *(None,) * 7, problem
+            yield *key, *(None,) * 8, problem
 
 
 def _counts(found: SharePartition) -> Row:
