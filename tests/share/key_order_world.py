@@ -40,6 +40,9 @@ class OrderedWorld(World):
     def _load(self) -> None:
         super()._load()
         self.scanning = self.asking = None
+        redeliveries = {offset for offset, place in self.store.offsets.items() if place.lane is Lane.REDELIVERY}
+        returned = [batch for batch in self.store.batches if batch.state == 0 and batch.delivery_count]
+        self.begun = redeliveries | {offset for batch in returned for offset in range(batch.first_offset, batch.last_offset + 1)}
         self._keep_order()
 
     def _keep_order(self) -> None:
@@ -157,14 +160,6 @@ class OrderedWorld(World):
             assert job.member not in _HELD, f"{offset} although {job.member} has {other} of its key"
             assert other not in self.begun, f"{offset} although {other} of its key comes back"
             assert is_scheduled or other > offset or job.scheduled_ms > 0, f"{offset} before {other}"
-
-    def _forget_life(self) -> None:
-        super()._forget_life()
-        if self.two_stores:
-            self.store.load()
-        redeliveries = {offset for offset, place in self.store.offsets.items() if place.lane is Lane.REDELIVERY}
-        returned = [batch for batch in self.store.batches if batch.state == 0 and batch.delivery_count]
-        self.begun = redeliveries | {offset for batch in returned for offset in range(batch.first_offset, batch.last_offset + 1)}
 
     def configure(self) -> None:
         super().configure()
