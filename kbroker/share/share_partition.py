@@ -437,6 +437,8 @@ class SharePartition(SharePartitionScans):
         on as they are: held until their deadline, or due. If the Persist fails the next one says it again; the log has to stay until
         one is saved. `records`: each as a batch of its own."""
         assert self.parking is not None
+        if not self._has_learnt_keys:
+            return None
         number = leaving.leave(
             self._window,
             self.parking,
