@@ -36,6 +36,8 @@ from kbroker.storage.spi import KeepsKeysOnDisk, StateReader, keys_on_disk_of
 
 PIECE = 1000
 """Entries that are read at once: a millisecond or two, from memory."""
+_KEYS_AT_ONCE = 250
+"""Keys that are looked up at once: 20 µs each, more where there is something."""
 _MOST = (1 << 63) - 1
 Entries = list[tuple[bytes, bytes]]
 T = TypeVar("T")
@@ -137,8 +139,8 @@ class ParkedReader:
 
         found: dict[int, list[int]] = {}
         try:
-            for i in range(0, len(wanted), PIECE):
-                piece = wanted[i : i + PIECE]
+            for i in range(0, len(wanted), _KEYS_AT_ONCE):
+                piece = wanted[i : i + _KEYS_AT_ONCE]
                 if self._may_block:
                     found |= await trio.to_thread.run_sync(look, piece)
                 else:
