@@ -73,9 +73,10 @@ def send_records(
     *,
     compression: str = "none",
     timeout_ms: int,
+    noun: str = "record",
 ) -> None:
     """Send what Producer.produce takes, and say how that went. Returns when every record is confirmed, and so durable; raises
-    CommandFailed if any is not."""
+    CommandFailed if any is not. `noun`: what a record is to the person who sends it."""
     from confluent_kafka import Producer
 
     errors = ClientErrors(bootstrap)
@@ -88,7 +89,7 @@ def send_records(
         "linger.ms": 5,
     }
     producer, outcome, started = Producer(settings), Outcome(), time.monotonic()
-    show, signals = _progress(outcome), Deferred().install()
+    show, signals = _progress(outcome, noun), Deferred().install()
     try:
         for record in records:
             _send(producer, signals, topic, on_delivery=outcome, **record)
@@ -97,17 +98,22 @@ def send_records(
             show()
     finally:
         signals.remove()
-        say_summary(topic, outcome, time.monotonic() - started)
+        say_summary(topic, outcome, time.monotonic() - started, noun)
     if outcome.failed:
-        raise CommandFailed(f"{outcome.failed} records were not confirmed: {outcome.first_error}")
+        was = "was" if outcome.failed == 1 else "were"
+        raise CommandFailed(f"{_counted(outcome.failed, noun)} {was} not confirmed: {outcome.first_error}")
 
 
-def say_summary(topic: str, outcome: Outcome, seconds: float) -> None:
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def say_summary(topic: str, outcome: Outcome, seconds: float, noun: str = "record") -> None:
     """On stderr: how many records the broker has, and how fast that went."""
     over_progress = "\r" if sys.stderr.isatty() else ""
     click.echo(
-        f"{over_progress}{outcome.confirmed} records confirmed in {topic}, {outcome.failed} failed, "
-        f"{seconds:.2f} s, {outcome.confirmed / max(seconds, 1e-9):.0f} records/s",
+        f"{over_progress}{_counted(outcome.confirmed, noun)} confirmed in {topic}, {outcome.failed} failed, "
+        f"{seconds:.2f} s, {outcome.confirmed / max(seconds, 1e-9):.0f} {noun}s/s",
         err=True,
     )
 
@@ -145,7 +151,7 @@ def _records(file: IO[bytes], key_separator: str | None) -> Iterator[tuple[bytes
             yield key, value
 
 
-def _progress(outcome: Outcome) -> Callable[[], None]:
+def _progress(outcome: Outcome, noun: str) -> Callable[[], None]:
     """Shows the number of confirmed records while they are sent, if a person is watching."""
     if not sys.stderr.isatty():
         return lambda: None
@@ -155,6 +161,6 @@ def _progress(outcome: Outcome) -> Callable[[], None]:
         nonlocal shown_at
         if time.monotonic() - shown_at >= _PROGRESS_INTERVAL_S:
             shown_at = time.monotonic()
-            click.echo(f"\r{outcome.confirmed} records confirmed", err=True, nl=False)
+            click.echo(f"\r{_counted(outcome.confirmed, noun)} confirmed", err=True, nl=False)
 
     return show

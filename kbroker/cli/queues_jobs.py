@@ -193,7 +193,7 @@ def send(
     if not job and sys.stdin.isatty():
         say("each line is a job; Ctrl-D at the beginning of a line ends them")
     values = (each.encode() for each in job) if job else _lines(sys.stdin.buffer)
-    send_records(bootstrap, name, ({**record, "value": value} for value in values), timeout_ms=_TIMEOUT_MS)
+    send_records(bootstrap, name, ({**record, "value": value} for value in values), timeout_ms=_TIMEOUT_MS, noun="job")
 
 
 def _schedule(

@@ -83,7 +83,7 @@ def test_a_record_that_is_too_large(command: Command, broker: RunningBroker, tmp
     (tmp_path / "large").write_text("x" * 5000)
     refused = command("produce", "small-records", tmp_path / "large")
     assert refused.code == REFUSED
-    assert "1 records were not confirmed" in refused.err
+    assert "1 record was not confirmed" in refused.err
 
 
 def test_a_new_share_group_begins_at_the_earliest_record_and_goes_on_where_it_was(command: Command, filled: str) -> None:

@@ -107,7 +107,7 @@ def test_jobs_are_sent_and_looked_at(command: Command, queue: str) -> None:
         "origin=x=y",
     )
     assert (sent.code, sent.out) == (OK, "")
-    assert sent.err.startswith(f"2 records confirmed in {queue}, 0 failed")
+    assert sent.err.startswith(f"2 jobs confirmed in {queue}, 0 failed")
     first, second = command("queues", "peek", queue, "--json").json
     assert first.pop("timestamp_ms") > 1_700_000_000_000
     headers = [{"name": "origin", "value": "test"}, {"name": "origin", "value": "x=y"}]
