@@ -27,6 +27,8 @@ GROUPS: Mapping[str, tuple[str, str]] = {
     "latency": ("Latency", "Less is better. End to end counts from the moment a record was due: a broker that stalls is not flattered."),
     "footprint": ("Footprint", "What it costs to start and to stay. Less is better."),
     "scale": ("Scale", "What becomes of the rates as there is more of everything."),
+    "jobs": ("Jobs one at a time", "Work queues, each worker holds one job, taken from batches of one or cut out of large ones."),
+    "waiting": ("Jobs that wait", "Redelivery after a delay, and jobs for later. Of times and memory less is better."),
 }
 
 ABOUT_RATES = ("produce", "fetch", "share", "queue")
