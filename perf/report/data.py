@@ -17,7 +17,8 @@ COUNTERPART = {"os": "kafka", "disk": "kafka-sync"}
 """Whom a candidate of ours is compared with, by durability."""
 
 QUEUE_RIVALS = frozenset({"redis", "nats", "rabbitmq"})
-"""These are in rows of the group `queue` only."""
+QUEUE_GROUPS = ("queue", "waiting")
+"""Those are in rows of these groups only."""
 
 GROUPS: Mapping[str, tuple[str, str]] = {
     "produce": ("Produce", "Unmodified clients in processes of their own; counted is what the broker has acknowledged."),
@@ -142,7 +143,7 @@ def parse(data: Mapping[str, Any]) -> Report:
 
 def would_have(candidate: CandidateFacts, row: RowResult) -> bool:
     """Whether it is missing in this row because it is not installed."""
-    return candidate.missing is not None and (candidate.family not in QUEUE_RIVALS or row.group == "queue")
+    return candidate.missing is not None and (candidate.family not in QUEUE_RIVALS or row.group in QUEUE_GROUPS)
 
 
 def kind(candidate: CandidateFacts) -> str:
