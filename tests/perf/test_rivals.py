@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 from kbroker.workloads.client_process import Link
@@ -19,6 +20,7 @@ from kbroker.workloads.window import Plan, Span, measure
 from perf.queues.jobs import JobReport, lateness_ms
 from perf.results import CandidateFacts, Results, RowResult
 from perf.rivals import rival as rival_module
+from perf.rivals.__main__ import main
 from perf.rivals.comparison import Comparison, goals
 from perf.rivals.redis_streams import RedisStreams, connect
 from perf.rivals.rival import RECORD_BYTES, Failing, Rival, number_of, payload
@@ -145,6 +147,15 @@ def test_all_but_the_pipelined_redis_take_part_where_jobs_come_back(tmp_path: Pa
     (row,) = (row for row in queue_rows(settings) if row.key == DELAYED)
     sides = [RivalSide(kind(tmp_path), CandidateFacts(kind.key, "", "", "", "", ""), settings) for kind in RIVALS]
     assert [side.facts.key for side in sides if not side.suits(row)] == ["redis-pipelined"]
+
+
+def test_the_command_chooses_rows_by_pattern(tmp_path: Path) -> None:
+    console = Console(quiet=True)
+    comparison = Comparison([], Settings(rounds=1, seconds=0.2, warm_up_s=0.1), tmp_path, console, ["delayed-*", "one-?"])
+    assert [row.key for row in comparison.results.rows] == ["one-1", "one-8", "delayed-8"]
+    refused = CliRunner().invoke(main, ["--rows", "delayed"])
+    assert refused.exit_code == 2
+    assert "no row is named delayed; there are one-1, one-8, single-1, single-8, delayed-8" in " ".join(refused.output.split())
 
 
 def test_what_is_not_installed_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
