@@ -1,6 +1,8 @@
-"""Work queues, as `kbroker queues create` makes them: `python -m perf.queues`, `make perf-queues` (perf/README.md, "Work queues").
+"""Work queues, as `kbroker queues create` makes them: `python -m perf.queues`, `make perf-queues`
+(perf/README.md, "Work queues").
 
-A suite of its own, of kbroker alone, with the rows, turns, windows and reports of perf.suite. `all_rows` joins its rows.
+A suite of its own, of kbroker alone, with the rows, turns, windows and reports of perf.suite.
+`all_rows` joins its rows.
 """
 
 from __future__ import annotations

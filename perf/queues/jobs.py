@@ -27,7 +27,8 @@ _BEHIND_S = 1.0
 
 @dataclass
 class JobReport(Report):
-    """Of a worker: when it gave which job back, and when which job came to it again, in seconds of the monotonic clock."""
+    """Of a worker: when it gave which job back, and when which job came to it again, in seconds of
+    the monotonic clock."""
 
     released: array[int] = field(default_factory=lambda: array("q"))
     released_s: array[float] = field(default_factory=lambda: array("d"))
@@ -36,7 +37,8 @@ class JobReport(Report):
 
 
 def sender(bootstrap: str, queue: str, rate_per_s: float, record_bytes: int) -> Client:
-    """Jobs at fixed moments, each sent at once (linger 0). Its report's `others` are jobs sent; it counts no units."""
+    """Jobs at fixed moments, each sent at once (linger 0). Its report's `others` are jobs sent; it
+    counts no units."""
     own = {
         **base(bootstrap, {}),
         **batching(batch_bytes=1_000_000, linger_ms=0, compression="none"),
@@ -50,10 +52,11 @@ def sender(bootstrap: str, queue: str, rate_per_s: float, record_bytes: int) -> 
 def worker(
     bootstrap: str, queue: str, *, counted: Counted = "done", waits_for_others: bool = False
 ) -> Client:
-    """Gives a job back at its first delivery and accepts it when it comes again; the answer travels with the next poll.
+    """Gives a job back at its first delivery and accepts it when it comes again; the answer travels
+    with the next poll.
 
-    A unit is a job done, or with "released" a job given back. `waits_for_others`: with the first jobs answered it waits for `go`, so that
-    it eats up nothing; otherwise it goes on.
+    A unit is a job done, or with "released" a job given back. `waits_for_others`: with the first
+    jobs answered it waits for `go`, so that it eats up nothing; otherwise it goes on.
     """
     own = {**base(bootstrap, {}), "group.id": queue, "share.acknowledgement.mode": "explicit"}
     return Client(
@@ -64,7 +67,8 @@ def worker(
 def lateness_ms(window: Window, delay_s: float) -> list[float]:
     """Of jobs that came again within the window: how long after their delay was over.
 
-    The delay counts from just before the request that gave the job back, so its way to the broker and the save are in it.
+    The delay counts from just before the request that gave the job back, so its way to the broker
+    and the save are in it.
     """
     reports = [report for report in window.reports if isinstance(report, JobReport)]
     released_s = {
@@ -87,7 +91,8 @@ def jobs_sent(reports: Iterable[Report], window: Window) -> int:
 
 
 def fill_with_keys(bootstrap: str, queue: str, keys: Sequence[bytes], record_bytes: int) -> None:
-    """A job for each of `keys`, in this order, in batches of 1 MB. Confirmed when this returns. Raises WorkloadFailed."""
+    """A job for each of `keys`, in this order, in batches of 1 MB. Confirmed when this returns.
+    Raises WorkloadFailed."""
     from confluent_kafka import Producer
 
     refusals = Refusals()

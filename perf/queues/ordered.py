@@ -1,4 +1,5 @@
-"""Rows of queues whose jobs are done in the order of their keys, beside the same jobs in a queue without an order.
+"""Rows of queues whose jobs are done in the order of their keys, beside the same jobs in a queue
+without an order.
 
 They are there where the broker knows the setting.
 """
@@ -24,7 +25,8 @@ _SEED = 20
 
 
 def keys(jobs: int, hot_share: float) -> list[bytes]:
-    """Of so many jobs: one of KEYS keys each, at random; one key is of `hot_share` of them. The same at each call."""
+    """Of so many jobs: one of KEYS keys each, at random; one key is of `hot_share` of them. The
+    same at each call."""
     source = random.Random(_SEED)
     return [b"0" if source.random() < hot_share else b"%d" % source.randrange(KEYS) for _ in range(jobs)]
 

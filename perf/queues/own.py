@@ -24,9 +24,11 @@ def queue(
     settings: Mapping[str, str] | None = None,
     group_config: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
-    """Its name. `settings`: options of `kbroker queues create`, in the configs' units; what is not said has its default.
+    """Its name. `settings`: options of `kbroker queues create`, in the configs' units; what is not
+    said has its default.
 
-    It has one partition. Deleted at the end, with its dead letters, unless its broker has ended. Raises KafkaError."""
+    It has one partition. Deleted at the end, with its dead letters, unless its broker has ended.
+    Raises KafkaError."""
     name = f"queue-{next(_numbers)}"
     wish = Wish(name, settings=settings or {}, configs={Part.GROUP: group_config or {}})
     with candidate.connect() as connection:
@@ -41,8 +43,8 @@ def queue(
 
 
 class Standing(NamedTuple):
-    """As it is stored. `start_offset`: everything before it has left the in-flight window, for good or into the store; a little more may
-    have since it was stored. `unfinished`: jobs, exactly."""
+    """As it is stored. `start_offset`: everything before it has left the in-flight window, for good
+    or into the store; a little more may have since it was stored. `unfinished`: jobs, exactly."""
 
     start_offset: int
     unfinished: int

@@ -71,7 +71,8 @@ def _parked(run: Run) -> dict[str, float]:
 
 
 def _found(window: Window) -> tuple[float, float, Percentiles]:
-    """How many seconds sending took, how many milliseconds the urgent job, and how long single writes beside them."""
+    """How many seconds sending took, how many milliseconds the urgent job, and how long single
+    writes beside them."""
     sending, working, probing, _ = window.reports
     probes = Percentiles.of(probing.latencies_ms)
     if probes is None or not working.latencies_ms:
@@ -93,7 +94,8 @@ def _after_kill(broker: Candidate, name: str) -> dict[str, float]:
 
 
 def _send(link: Link, arguments: Mapping[str, Any]) -> None:
-    """All jobs for later, between one hour and two; when they are confirmed, one that is to be done at once."""
+    """All jobs for later, between one hour and two; when they are confirmed, one that is to be done
+    at once."""
     from confluent_kafka import Producer
 
     queue, jobs, refusals = arguments["queue"], arguments["jobs"], Refusals()
@@ -117,7 +119,8 @@ def _send(link: Link, arguments: Mapping[str, Any]) -> None:
 
 
 def _work(link: Link, arguments: Mapping[str, Any]) -> None:
-    """The one worker. It notes how long the urgent job was on its way, and stays: a queue without workers puts nothing aside."""
+    """The one worker. It notes how long the urgent job was on its way, and stays: a queue without
+    workers puts nothing aside."""
     link.longest_end_s = _POLL_S
     with _worker(arguments["bootstrap"], arguments["queue"]) as consumer:
         _begin(link)
@@ -157,7 +160,8 @@ def _probe(link: Link, arguments: Mapping[str, Any]) -> None:
 
 
 def _look(link: Link, arguments: Mapping[str, Any]) -> None:
-    """Until every job for later has left the in-flight window, but for what the stored start offset does not say yet."""
+    """Until every job for later has left the in-flight window, but for what the stored start offset
+    does not say yet."""
     host, _, port = arguments["bootstrap"].rpartition(":")
     _begin(link)
     with Connection(host, int(port), client_id="perf") as connection:
@@ -212,7 +216,8 @@ def _worker(bootstrap: str, queue: str) -> Iterator[ShareConsumer]:
 
 
 def _urgent_ms(consumer: ShareConsumer) -> float:
-    """It gets the urgent job and is done with it: the milliseconds since it was sent. Raises WorkloadFailed for any other job."""
+    """It gets the urgent job and is done with it: the milliseconds since it was sent. Raises
+    WorkloadFailed for any other job."""
     until_s = time.monotonic() + _LONGEST_S
     while not (messages := list(consumer.poll(_POLL_S))):
         if time.monotonic() > until_s:

@@ -1,4 +1,5 @@
-"""Rows of jobs that come back: at a steady load, and 100 000 of them that lie scattered over compressed batches."""
+"""Rows of jobs that come back: at a steady load, and 100 000 of them that lie scattered over
+compressed batches."""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ def _retries(run: Run) -> dict[str, float]:
 
 
 def _early(released: Window) -> int:
-    """Jobs that came again and were done while others were given back for the first time: on a slow machine."""
+    """Jobs that came again and were done while others were given back for the first time: on a slow
+    machine."""
     return sum(len(report.back) for report in released.reports if isinstance(report, JobReport))
 
 
