@@ -1,8 +1,9 @@
-"""The suite's command: which rows and candidates, how long, and where the results go.
+"""A suite's command: which rows and candidates, how long, and where the results go.
 
     make perf                                            everything, under an hour
     make perf-quick                                      the main rows, under five minutes
     python -m perf.suite --rows 'produce*' --candidates segment-os,kafka --rounds 1
+    python -m perf.queues --rows 'one-*'                 another suite: work queues, kbroker alone
 
 Run it on a machine that does nothing else; perf/README.md says what is measured and how to read it.
 """
@@ -12,16 +13,17 @@ from __future__ import annotations
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from types import FrameType
+from typing import Any, NamedTuple
 
 import click
 from rich.console import Console
 
 from perf.candidates import KINDS
-from perf.goals import all_goals, engine_ratios, judge
+from perf.goals import Goal, all_goals, engine_ratios, judge
 from perf.results import Results, to_json, write_json
 from perf.rows import Row, all_rows
 from perf.runner import Runner, Settings
@@ -32,9 +34,32 @@ QUICK_CANDIDATES = ("segment-os", "segment-disk", "kafka", "kafka-sync")
 _PAPER_WIDTH = 200
 
 
-def chosen_rows(patterns: Sequence[str], *, quick: bool) -> list[Row]:
+class Suite(NamedTuple):
+    """Rows, candidates and goals that a command measures. `about`: the text of its --help."""
+
+    about: str
+    rows: Callable[[], list[Row]]
+    candidates: Sequence[str]
+    quick_candidates: Sequence[str]
+    goals: Callable[[], Iterable[Goal]]
+    full: Settings
+    quick: Settings
+
+
+SUITE = Suite(
+    "Measure kbroker on every engine beside Apache Kafka, in turns, and report rates, latencies, CPU, memory and their ratios.",
+    all_rows,
+    tuple(KINDS),
+    QUICK_CANDIDATES,
+    all_goals,
+    FULL,
+    QUICK,
+)
+
+
+def chosen_rows(patterns: Sequence[str], *, quick: bool, suite: Suite = SUITE) -> list[Row]:
     """Without a pattern all of them, or the quick suite's; a pattern means the rows it names. Raises click.UsageError for none."""
-    rows = all_rows()
+    rows = suite.rows()
     if not patterns:
         return [row for row in rows if row.quick or not quick]
     found = [row for row in rows if any(fnmatch(row.key, pattern) for pattern in patterns)]
@@ -43,19 +68,21 @@ def chosen_rows(patterns: Sequence[str], *, quick: bool) -> list[Row]:
     return found
 
 
-def chosen_candidates(names: Sequence[str], *, quick: bool) -> list[str]:
+def chosen_candidates(names: Sequence[str], *, quick: bool, suite: Suite = SUITE) -> list[str]:
     """Raises click.UsageError."""
-    unknown = [name for name in names if name not in KINDS]
+    unknown = [name for name in names if name not in suite.candidates]
     if unknown:
-        raise click.UsageError(f"there is no candidate {', '.join(unknown)}; there are {', '.join(KINDS)}")
-    return list(names or (QUICK_CANDIDATES if quick else KINDS))
+        raise click.UsageError(f"there is no candidate {', '.join(unknown)}; there are {', '.join(suite.candidates)}")
+    return list(names or (suite.quick_candidates if quick else suite.candidates))
 
 
-def finish(results: Results, console: Console, json_file: Path | None, html_file: Path | None) -> None:
+def finish(
+    results: Results, console: Console, json_file: Path | None, html_file: Path | None, goals: Callable[[], Iterable[Goal]] = all_goals
+) -> None:
     """Judge, write and show what there is. The JSON is written first: no fault of a report can lose an hour's readings."""
     from perf.report import page, terminal
 
-    results.goals = judge(results, all_goals())
+    results.goals = judge(results, goals())
     results.engines = engine_ratios(results)
     data = to_json(results)
     if json_file is not None:
@@ -68,13 +95,6 @@ def finish(results: Results, console: Console, json_file: Path | None, html_file
             console.print(f"written: {path}")
 
 
-def _listed(_: click.Context, __: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        for row in all_rows():
-            click.echo(f"{row.key:28} {'quick' if row.quick else '':6} {row.group:10} {row.title}")
-        sys.exit(0)
-
-
 def _split(_: click.Context, __: click.Parameter, text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
@@ -83,40 +103,63 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-@click.command()
-@click.option("--quick", is_flag=True, help="The main rows, segment engine and Kafka, short windows; for a look, not for claims.")
-@click.option("--rows", callback=_split, metavar="PATTERN,…", help="Rows by name, * and ? allowed.  [default: all]")
-@click.option("--candidates", callback=_split, metavar="KEY,…", help=f"Of {', '.join(KINDS)}.  [default: all; --quick: not LMDB, RocksDB]")
-@click.option("--rounds", type=click.IntRange(min=1), help=f"Readings of each figure.  [default: {FULL.rounds}; --quick: {QUICK.rounds}]")
-@click.option("--seconds", type=float, help=f"Length of a window.  [default: {FULL.seconds:g}; --quick: {QUICK.seconds:g}]")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write every reading there.")
-@click.option("--html", "html_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the report with plots there.")
-@click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Where brokers keep data: a disk with 30 GB.")
-@click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=_listed, help="Print the rows and end.")
-def main(
-    quick: bool,
-    rows: Sequence[str],
-    candidates: Sequence[str],
-    rounds: int | None,
-    seconds: float | None,
-    json_file: Path | None,
-    html_file: Path | None,
-    home: Path | None,
-) -> None:
-    """Measure kbroker on every engine beside Apache Kafka, in turns, and report rates, latencies, CPU, memory and their ratios.
+class _Choice(NamedTuple):
+    """What a caller of a suite's command asks for."""
 
-    Ctrl-C ends it early; what was measured until then is reported.
-    """
+    quick: bool
+    rows: Sequence[str]
+    candidates: Sequence[str]
+    rounds: int | None
+    seconds: float | None
+    json_file: Path | None
+    html_file: Path | None
+    home: Path | None
+
+
+def _run(suite: Suite, choice: _Choice) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=_PAPER_WIDTH)
-    defaults = QUICK if quick else FULL
-    settings = defaults._replace(rounds=rounds or defaults.rounds, seconds=seconds or defaults.seconds)
-    wanted, keys = chosen_rows(rows, quick=quick), chosen_candidates(candidates, quick=quick)
+    defaults = suite.quick if choice.quick else suite.full
+    settings = defaults._replace(rounds=choice.rounds or defaults.rounds, seconds=choice.seconds or defaults.seconds)
+    wanted = chosen_rows(choice.rows, quick=choice.quick, suite=suite)
+    keys = chosen_candidates(choice.candidates, quick=choice.quick, suite=suite)
     signal.signal(signal.SIGTERM, _interrupt)
-    if home is not None:
-        home.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="kbroker-perf-", dir=home, ignore_cleanup_errors=True) as directory:
+    if choice.home is not None:
+        choice.home.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="kbroker-perf-", dir=choice.home, ignore_cleanup_errors=True) as directory:
         runner = Runner(keys, wanted, settings, Path(directory), console)
         runner.run()
-    finish(runner.results, console, json_file, html_file)
+    finish(runner.results, console, choice.json_file, choice.html_file, suite.goals)
+
+
+def command_of(suite: Suite) -> click.Command:
+    """Its options are the same for all suites."""
+
+    def listed(_: click.Context, __: click.Parameter, wanted: bool) -> None:
+        if wanted:
+            for row in suite.rows():
+                click.echo(f"{row.key:28} {'quick' if row.quick else '':6} {row.group:10} {row.title}")
+            sys.exit(0)
+
+    every, few = ", ".join(suite.candidates), ", ".join(suite.quick_candidates)
+    full, quick = suite.full, suite.quick
+    file, folder = click.Path(dir_okay=False, path_type=Path), click.Path(file_okay=False, path_type=Path)
+
+    @click.command(help=f"{suite.about}\n\nCtrl-C ends it early; what was measured until then is reported.")
+    @click.option("--quick", is_flag=True, help="The main rows, fewer candidates, short windows; for a look, not for claims.")
+    @click.option("--rows", callback=_split, metavar="PATTERN,…", help="Rows by name, * and ? allowed.  [default: all]")
+    @click.option("--candidates", callback=_split, metavar="KEY,…", help=f"Of {every}.  [default: all; --quick: {few}]")
+    @click.option("--rounds", type=click.IntRange(min=1), help=f"Readings of a figure.  [default: {full.rounds}; --quick: {quick.rounds}]")
+    @click.option("--seconds", type=float, help=f"Length of a window.  [default: {full.seconds:g}; --quick: {quick.seconds:g}]")
+    @click.option("--json", "json_file", type=file, help="Write every reading there.")
+    @click.option("--html", "html_file", type=file, help="Write the report with plots there.")
+    @click.option("--home", type=folder, help="Where brokers keep data: a disk with 30 GB.")
+    @click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=listed, help="Print the rows and end.")
+    def command(**options: Any) -> None:  # noqa: ANN401 (what the options above give)
+        _run(suite, _Choice(**options))
+
+    return command
+
+
+main = command_of(SUITE)

@@ -38,12 +38,16 @@ METRICS: Mapping[str, Metric] = {
     "p999_ms": Metric("p99.9", "ms", "lower"),
     "ms": Metric("time", "ms", "lower"),
     "ready_ms": Metric("until it listens", "ms", "lower"),
+    "back_ms": Metric("until it hands out a job", "ms", "lower"),
     "idle_mb": Metric("anonymous memory, idle", "MB", "lower"),
     "rss_anon_mb": Metric("anonymous memory", "MB", "lower"),
     "rss_mb": Metric("resident memory", "MB", "lower"),
+    "over_empty_mb": Metric("anonymous memory over an empty queue", "MB", "lower"),
     "grew_mb": Metric("growth of anonymous memory", "MB", "lower"),
     "answer_bytes": Metric("bytes of an answer", "bytes", "lower"),
     "of_ideal": Metric("share of the ideal rate", "ideal rates", "higher"),
+    "released_per_s": Metric("given back", "jobs/s", "higher"),
+    "parked_per_s": Metric("put aside", "jobs/s", "higher"),
     "fairness": Metric("slowest consumer by the fastest", "times", "higher"),
 }
 """A row may give any of these. MB is 10**6 bytes."""

@@ -17,7 +17,8 @@ COUNTERPART = {"os": "kafka", "disk": "kafka-sync"}
 """Whom a candidate of ours is compared with, by durability."""
 
 QUEUE_RIVALS = frozenset({"redis", "nats", "rabbitmq"})
-"""These are in rows of the group `queue` only."""
+QUEUE_GROUPS = ("queue", "waiting")
+"""Those are in rows of these groups only."""
 
 GROUPS: Mapping[str, tuple[str, str]] = {
     "produce": ("Produce", "Unmodified clients in processes of their own; counted is what the broker has acknowledged."),
@@ -27,6 +28,8 @@ GROUPS: Mapping[str, tuple[str, str]] = {
     "latency": ("Latency", "Less is better. End to end counts from the moment a record was due: a broker that stalls is not flattered."),
     "footprint": ("Footprint", "What it costs to start and to stay. Less is better."),
     "scale": ("Scale", "What becomes of the rates as there is more of everything."),
+    "jobs": ("Jobs one at a time", "Work queues, each worker holds one job, taken from batches of one or cut out of large ones."),
+    "waiting": ("Jobs that wait", "Redelivery after a delay, and jobs for later. Of times and memory less is better."),
 }
 
 ABOUT_RATES = ("produce", "fetch", "share", "queue")
@@ -140,7 +143,7 @@ def parse(data: Mapping[str, Any]) -> Report:
 
 def would_have(candidate: CandidateFacts, row: RowResult) -> bool:
     """Whether it is missing in this row because it is not installed."""
-    return candidate.missing is not None and (candidate.family not in QUEUE_RIVALS or row.group == "queue")
+    return candidate.missing is not None and (candidate.family not in QUEUE_RIVALS or row.group in QUEUE_GROUPS)
 
 
 def kind(candidate: CandidateFacts) -> str:

@@ -17,6 +17,8 @@ _STYLES = {"✓": "green", "✗": "bold red", "○": "yellow", "·": "dim"}
 _OF_RATES = ("rate", "per_cpu_s", "of_ideal")
 _ELSEWHERE = ("rate", "per_cpu_s", "cpu_share", "rss_mb")
 """Of rows that are about a rate the former are shown, of the others all but the latter. The page and the JSON have everything."""
+_LITTLE = ("cpu_s", "rss_mb", "idle_mb")
+"""Of rows about jobs that wait everything else is shown."""
 
 
 def show(data: Mapping[str, Any], console: Console) -> None:
@@ -70,6 +72,8 @@ def _group(report: Report, group: str) -> Table:
 
 def _metrics(report: Report, row: RowResult) -> list[str]:
     found = report.metrics_of(row)
+    if row.group == "waiting":
+        return [metric for metric in found if metric not in _LITTLE]
     if "rate" in found and row.group != "latency":
         return [metric for metric in found if metric in _OF_RATES]
     return [metric for metric in found if metric not in _ELSEWHERE] or found or ["rate"]

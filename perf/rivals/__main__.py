@@ -2,6 +2,7 @@
 
     make perf-rivals                                               installs what is missing (servers: when root), measures, keeps results
     python -m perf.rivals --sides segment-disk,redis-streams       some of them
+    python -m perf.rivals --rows 'delayed-*' --rounds 1            a row
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import signal
 import tempfile
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from types import FrameType
 
@@ -18,7 +20,7 @@ from rich.console import Console
 from perf.report import page, terminal
 from perf.results import to_json, write_json
 from perf.rivals.comparison import Comparison
-from perf.rivals.sides import OURS, RIVALS, Settings
+from perf.rivals.sides import OURS, RIVALS, Settings, queue_rows
 
 KEYS = (*OURS, *(rival.key for rival in RIVALS))
 _PAPER_WIDTH = 200
@@ -33,18 +35,35 @@ def _chosen(_: click.Context, __: click.Parameter, text: str | None) -> Sequence
     return keys or KEYS
 
 
+def _patterns(_: click.Context, __: click.Parameter, text: str | None) -> Sequence[str]:
+    patterns = [part.strip() for part in (text or "*").split(",") if part.strip()]
+    names = [row.key for row in queue_rows(Settings(rounds=1, seconds=1.0, warm_up_s=0.0))]
+    if not any(fnmatch(name, pattern) for name in names for pattern in patterns):
+        raise click.BadParameter(f"no row is named {', '.join(patterns)}; there are {', '.join(names)}")
+    return patterns
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
 @click.command()
 @click.option("--sides", callback=_chosen, metavar="KEY,…", help=f"Of {', '.join(KEYS)}.  [default: all]")
+@click.option("--rows", callback=_patterns, metavar="PATTERN,…", help="Rows by name, * and ? allowed.  [default: all]")
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Readings of each figure.")
 @click.option("--seconds", type=click.FloatRange(min=0.2), default=3.0, show_default=True, help="Length of a window.")
 @click.option("--json", "json_file", type=_FILE, help="Write every reading there.")
 @click.option("--html", "html_file", type=_FILE, help="Write the report with plots there.")
 @click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Where servers keep data: a disk with 5 GB.")
-def main(sides: Sequence[str], rounds: int, seconds: float, json_file: Path | None, html_file: Path | None, home: Path | None) -> None:
+def main(
+    sides: Sequence[str],
+    rows: Sequence[str],
+    rounds: int,
+    seconds: float,
+    json_file: Path | None,
+    html_file: Path | None,
+    home: Path | None,
+) -> None:
     """Take one record, acknowledge it, take the next: kbroker beside other queues, in turns, each with its own Python client.
 
     Ctrl-C ends it early; what was measured until then is reported.
@@ -57,7 +76,7 @@ def main(sides: Sequence[str], rounds: int, seconds: float, json_file: Path | No
     if home is not None:
         home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kbroker-rivals-", dir=home, ignore_cleanup_errors=True) as directory:
-        comparison = Comparison(sides, settings, Path(directory), console)
+        comparison = Comparison(sides, settings, Path(directory), console, rows)
         comparison.run()
     results = comparison.results
     if json_file is not None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from fnmatch import fnmatch
 from pathlib import Path
 
 from rich.console import Console
@@ -34,11 +35,14 @@ _ERROR_CHARACTERS = 300
 class Comparison:
     """One run. `results` is filled as it goes on, so that it may be ended at any time."""
 
-    def __init__(self, keys: Sequence[str], settings: Settings, home: Path, console: Console) -> None:
+    def __init__(
+        self, keys: Sequence[str], settings: Settings, home: Path, console: Console, patterns: Sequence[str] = ("*",)
+    ) -> None:
+        """`patterns`: of rows, by name."""
         self._settings, self._home, self._console = settings, home, console
         self._began = time.monotonic()
         self.results = Results(describe(home), datetime.now(UTC).isoformat(timespec="seconds"), "rivals")
-        self._rows = queue_rows(settings)
+        self._rows = [row for row in queue_rows(settings) if any(fnmatch(row.key, pattern) for pattern in patterns)]
         self._sides = self._make_sides(keys)
         self.results.rows = [
             RowResult(row.key, row.title, row.group, row.note, {side.facts.key: [] for side in self._sides if side.suits(row)})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from kbroker.workloads.client_process import Link
 from kbroker.workloads.window import Client
-from perf.rivals.rival import HOST, PAYLOAD, Rival, count_one, program
+from perf.rivals.rival import HOST, Failing, Rival, count_one, payload, program
 from perf.rivals.server_process import ServerFailed, ServerProcess
 
 if TYPE_CHECKING:
@@ -46,11 +46,15 @@ class NatsJetStream(Rival):
         """Storage is a setting of a stream: `fill` looks at it."""
         return asyncio.run(self._version())
 
-    def fill(self, queue: str, records: int) -> None:
-        asyncio.run(self._fill(queue, records))
+    def fill(self, queue: str, records: int, *, delay_s: float | None = None) -> None:
+        """Jobs that wait for their redelivery count as pending: where they do, the consumer's limit of 1 000 of those is lifted."""
+        asyncio.run(self._fill(queue, records, None if delay_s is None else records))
 
     def consumer(self, queue: str) -> Client:
         return Client(work, {"port": self.port, "queue": queue})
+
+    def failing_consumer(self, queue: str, delay_s: float) -> Client:
+        return Client(work_failing, {"port": self.port, "queue": queue, "delay_s": delay_s})
 
     def left(self, queue: str) -> int:
         return asyncio.run(self._left(queue))
@@ -62,17 +66,18 @@ class NatsJetStream(Rival):
         async with connected(self.port) as connection:
             return str(connection._server_info["version"])
 
-    async def _fill(self, queue: str, records: int) -> None:
+    async def _fill(self, queue: str, records: int, most_pending: int | None) -> None:
         from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
 
         stream = StreamConfig(name=queue, subjects=[queue], storage=StorageType.FILE, retention=RetentionPolicy.WORK_QUEUE)
         async with connected(self.port) as connection:
             jetstream = connection.jetstream()
             await jetstream.add_stream(stream)
-            await jetstream.add_consumer(queue, ConsumerConfig(durable_name=CONSUMER, ack_policy=AckPolicy.EXPLICIT))
+            settings = ConsumerConfig(durable_name=CONSUMER, ack_policy=AckPolicy.EXPLICIT, max_ack_pending=most_pending)
+            await jetstream.add_consumer(queue, settings)
             for first in range(0, records, _FILL_AT_ONCE):
-                at_once = min(_FILL_AT_ONCE, records - first)
-                await asyncio.gather(*(jetstream.publish(queue, PAYLOAD) for _ in range(at_once)))
+                numbers = range(first, min(first + _FILL_AT_ONCE, records))
+                await asyncio.gather(*(jetstream.publish(queue, payload(number)) for number in numbers))
             made = await jetstream.stream_info(queue)
             consumer = await jetstream.consumer_info(queue, CONSUMER)
         as_told = made.config.storage == StorageType.FILE and consumer.config.ack_policy == AckPolicy.EXPLICIT
@@ -108,6 +113,38 @@ async def _work(link: Link, port: int, queue: str) -> None:
                 continue
             await record.ack()
             count_one(link)
+        await connection.flush()
+    link.send_report()
+
+
+def work_failing(link: Link, arguments: Mapping[str, Any]) -> None:
+    """A client process."""
+    asyncio.run(_work_failing(link, arguments["port"], arguments["queue"], arguments["delay_s"]))
+
+
+async def _work_failing(link: Link, port: int, queue: str, delay_s: float) -> None:
+    from nats.errors import TimeoutError as NothingThere
+
+    failing = Failing(link)
+    async with connected(port) as connection:
+        subscription = await connection.jetstream().pull_subscribe_bind(CONSUMER, stream=queue)
+        link.begin()
+        while link.running:
+            try:
+                (record,) = await subscription.fetch(1, timeout=_FETCH_TIMEOUT_S)
+            except NothingThere:
+                link.check_patience()
+                continue
+            if record.metadata.num_delivered == 1:
+                failing.fails(record.data)
+                await record.nak(delay=delay_s)
+                if link.report.first_ms is None:
+                    await connection.flush()  # It waits for the others then, and nothing would be sent meanwhile.
+                failing.failed()
+            else:
+                failing.came_again(record.data)
+                await record.ack()
+                failing.done()
         await connection.flush()
     link.send_report()
 

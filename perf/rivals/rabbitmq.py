@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from kbroker.client.broker_process import free_port
 from kbroker.workloads.client_process import Link
 from kbroker.workloads.window import Client
-from perf.rivals.rival import HOST, PAYLOAD, Rival, count_one, program
+from perf.rivals.rival import HOST, Failing, Rival, count_one, payload, program
 from perf.rivals.server_process import ServerFailed, ServerProcess
 
 if TYPE_CHECKING:
@@ -70,19 +70,29 @@ class RabbitMQ(Rival):
             raise ServerFailed(f"RabbitMQ's log of quorum queues is synced with {method}")
         return self._control("eval", "rabbit_misc:version().").strip('"')
 
-    def fill(self, queue: str, records: int) -> None:
+    def fill(self, queue: str, records: int, *, delay_s: float | None = None) -> None:
+        """With a delay, jobs that are refused go to a second queue, whose messages go back to the first one when their time is over."""
         import pika
 
+        queues = {queue: self._arguments(None if delay_s is None else _waiting(queue))}
+        if delay_s is not None:
+            queues[_waiting(queue)] = {**self._arguments(queue), "x-message-ttl": int(delay_s * 1000)}
         with channel_to(self.port) as channel:
-            channel.queue_declare(queue, durable=True, arguments={"x-queue-type": self.queue_type})
+            for name, arguments in queues.items():
+                channel.queue_declare(name, durable=True, arguments=arguments)
             properties = pika.BasicProperties(delivery_mode=PERSISTENT)
-            for _ in range(records):
-                channel.basic_publish("", queue, PAYLOAD, properties)
+            for number in range(records):
+                channel.basic_publish("", queue, payload(number), properties)
             self._server_has(channel, queue, records)
-        self._check_queue(queue)
+        for name in queues:
+            self._check_queue(name)
 
     def consumer(self, queue: str) -> Client:
         return Client(work, {"port": self.port, "queue": queue})
+
+    def failing_consumer(self, queue: str, delay_s: float) -> Client:
+        """The delay is the second queue's: `fill` has made it."""
+        return Client(work_failing, {"port": self.port, "queue": queue})
 
     def left(self, queue: str) -> int:
         with channel_to(self.port) as channel:
@@ -93,6 +103,16 @@ class RabbitMQ(Rival):
     def drop(self, queue: str) -> None:
         with channel_to(self.port) as channel:
             channel.queue_delete(queue)
+            channel.queue_delete(_waiting(queue))  # no error where there is none
+
+    def _arguments(self, dead_letters_to: str | None) -> dict[str, Any]:
+        """Of a queue; with quorum queues what is dead lettered is not lost on the way."""
+        arguments: dict[str, Any] = {"x-queue-type": self.queue_type}
+        if dead_letters_to is not None:
+            arguments |= {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead_letters_to}
+            if self.queue_type == "quorum":
+                arguments |= {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+        return arguments
 
     def _settings(self) -> Mapping[str, str]:
         home = self.home
@@ -168,6 +188,35 @@ def work(link: Link, arguments: Mapping[str, Any]) -> None:
             channel.connection.process_data_events(_POLL_S)
             link.check_patience()
     link.send_report()
+
+
+def work_failing(link: Link, arguments: Mapping[str, Any]) -> None:
+    """A client process. A message that was dead lettered says so in a header."""
+    failing = Failing(link)
+    with channel_to(arguments["port"]) as channel:
+
+        def take(_: BlockingChannel, method: Basic.Deliver, properties: BasicProperties, value: bytes) -> None:
+            if "x-death" in (properties.headers or {}):
+                failing.came_again(value)
+                channel.basic_ack(method.delivery_tag)
+                failing.done()
+            else:
+                failing.fails(value)
+                channel.basic_reject(method.delivery_tag, requeue=False)
+                failing.failed()
+
+        channel.basic_qos(prefetch_count=1)
+        link.begin()
+        channel.basic_consume(arguments["queue"], take)
+        while link.running:
+            channel.connection.process_data_events(_POLL_S)
+            link.check_patience()
+    link.send_report()
+
+
+def _waiting(queue: str) -> str:
+    """The queue that jobs wait in for their next delivery."""
+    return f"{queue}-waiting"
 
 
 @contextmanager

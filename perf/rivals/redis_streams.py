@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kbroker.workloads.client_process import Link
 from kbroker.workloads.window import Client
-from perf.rivals.rival import HOST, PAYLOAD, Rival, count_one, program
+from perf.rivals.rival import HOST, Failing, Rival, count_one, payload, program
 from perf.rivals.server_process import ServerFailed, ServerProcess
 
 if TYPE_CHECKING:
@@ -16,6 +17,24 @@ if TYPE_CHECKING:
 GROUP = "workers"
 _FILL_AT_ONCE = 5_000
 _BLOCK_MS = 100
+_LOOK_AGAIN_MS = 10
+_AT_ONCE = 100
+_NOW_MS = "local t = redis.call('TIME'); local now = t[1] * 1000 + math.floor(t[2] / 1000)"
+_PUT_OFF = f"""
+{_NOW_MS}
+local held = redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
+if held == 1 then redis.call('ZADD', KEYS[2], now + ARGV[4], ARGV[3]) end
+return held
+"""
+_PUT_BACK = f"""
+{_NOW_MS}
+local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, ARGV[1])
+for _, value in ipairs(due) do
+  redis.call('ZREM', KEYS[2], value)
+  redis.call('XADD', KEYS[1], '*', 'value', value, 'again', '1')
+end
+return #due
+"""
 _IN_FORCE = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
 
 
@@ -52,27 +71,30 @@ class RedisStreams(Rival):
             raise ServerFailed(f"redis-server is not as durable as it was told to be: {settings}, {facts}")
         return str(facts["redis_version"])
 
-    def fill(self, queue: str, records: int) -> None:
+    def fill(self, queue: str, records: int, *, delay_s: float | None = None) -> None:
         with connect(self.port) as redis:
             redis.xgroup_create(queue, GROUP, id="0", mkstream=True)
             for first in range(0, records, _FILL_AT_ONCE):
                 pipeline = redis.pipeline(transaction=False)
-                for _ in range(min(_FILL_AT_ONCE, records - first)):
-                    pipeline.xadd(queue, {"value": PAYLOAD})
+                for number in range(first, min(first + _FILL_AT_ONCE, records)):
+                    pipeline.xadd(queue, {"value": payload(number)})
                 pipeline.execute()
         self.check()
 
     def consumer(self, queue: str) -> Client:
         return Client(work, {"port": self.port, "queue": queue})
 
+    def failing_consumer(self, queue: str, delay_s: float) -> Client:
+        return Client(work_failing, {"port": self.port, "queue": queue, "delay_s": delay_s})
+
     def left(self, queue: str) -> int:
         with connect(self.port) as redis:
             (group,) = redis.xinfo_groups(queue)
-            return int(group["lag"]) + int(group["pending"])
+            return int(group["lag"]) + int(group["pending"]) + int(redis.zcard(_waiting(queue)))
 
     def drop(self, queue: str) -> None:
         with connect(self.port) as redis:
-            redis.delete(queue)
+            redis.delete(queue, _waiting(queue))
 
 
 class RedisStreamsPipelined(RedisStreams):
@@ -80,6 +102,7 @@ class RedisStreamsPipelined(RedisStreams):
     Not the loop that Redis's documentation shows, but what its users may write."""
 
     key: ClassVar[str] = "redis-pipelined"
+    delays: ClassVar[bool] = False
     title: ClassVar[str] = "Redis Streams, pipelined"
 
     def consumer(self, queue: str) -> Client:
@@ -124,19 +147,64 @@ def work_pipelined(link: Link, arguments: Mapping[str, Any]) -> None:
     link.send_report()
 
 
+def work_failing(link: Link, arguments: Mapping[str, Any]) -> None:
+    """A client process. Redis has no delay: a job that fails leaves the stream for a sorted set, by the time when it is due, in one
+    transaction. Between two jobs, but not more often than every few milliseconds, each worker puts those that are due back."""
+    queue, name, delay_ms = arguments["queue"], f"worker-{link.number}", int(arguments["delay_s"] * 1000)
+    failing = Failing(link)
+    with connect(arguments["port"]) as redis:
+        put_back, put_off = redis.register_script(_PUT_BACK), redis.register_script(_PUT_OFF)
+        link.begin()
+        looked_s = 0.0
+        while link.running:
+            if (now_s := time.monotonic()) - looked_s > _LOOK_AGAIN_MS / 1000:
+                put_back(keys=[queue, _waiting(queue)], args=[_AT_ONCE])
+                looked_s = now_s
+            record = _record(redis.xreadgroup(GROUP, name, {queue: ">"}, count=1, block=_LOOK_AGAIN_MS))
+            if record is None:
+                link.check_patience()
+                continue
+            record_id, fields = record
+            value = fields[b"value"]
+            if b"again" in fields:
+                failing.came_again(value)
+                _check(redis.xack(queue, GROUP, record_id))
+                failing.done()
+            else:
+                failing.fails(value)
+                _check(put_off(keys=[queue, _waiting(queue)], args=[GROUP, record_id, value, delay_ms]))
+                failing.failed()
+    link.send_report()
+
+
+def _waiting(queue: str) -> str:
+    """The sorted set beside a stream."""
+    return f"{queue}-waiting"
+
+
 def _record_id(streams: Any) -> bytes | None:  # noqa: ANN401
     """Of XREADGROUP's answer, which has at most one record."""
+    record = _record(streams)
+    return None if record is None else record[0]
+
+
+def _record(streams: Any) -> tuple[bytes, Mapping[bytes, bytes]] | None:  # noqa: ANN401
+    """The same, with its fields."""
     if not streams:
         return None
-    ((_, ((record_id, _),)),) = streams
-    return bytes(record_id)
+    ((_, ((record_id, fields),)),) = streams
+    return bytes(record_id), fields
 
 
 def _count(link: Link, answer: object) -> None:
+    _check(answer)
+    count_one(link)
+
+
+def _check(answer: object) -> None:
     """`answer`: XACK's, which says that the record was held, and so not acknowledged before."""
     if answer != 1:
         raise ServerFailed(f"XACK answered {answer}")
-    count_one(link)
 
 
 def connect(port: int) -> redis.Redis:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from abc import ABC, abstractmethod
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,11 +13,12 @@ from typing import ClassVar
 from kbroker.client.broker_process import free_port
 from kbroker.workloads.client_process import Link
 from kbroker.workloads.window import Client
+from perf.queues.jobs import JobReport
 from perf.rivals.server_process import ServerProcess
 
 HOST = "127.0.0.1"
 RECORD_BYTES = 100
-PAYLOAD = b"x" * RECORD_BYTES
+_NUMBER_DIGITS = 12
 _BEFORE_PATH = "/usr/lib/rabbitmq/bin"  # Debian's commands of the same names only run as one user, with the machine's own node.
 _BEHIND_PATH = "/usr/sbin"
 
@@ -24,7 +26,8 @@ _BEHIND_PATH = "/usr/sbin"
 class Rival(ABC):
     """One server with one way of keeping a queue durable. A queue that is filled is worked on once and then dropped.
 
-    `package`: Debian's name of the server; `client`: the distribution of its Python client. `version`: of the server, once it runs.
+    `package`: Debian's name of the server; `client`: the distribution of its Python client. `delays`: whether it takes part where jobs come
+    back after a delay. `version`: of the server, once it runs.
     """
 
     key: ClassVar[str]
@@ -33,6 +36,7 @@ class Rival(ABC):
     durability: ClassVar[str]
     package: ClassVar[str]
     client: ClassVar[str]
+    delays: ClassVar[bool] = True
 
     def __init__(self, home: Path) -> None:
         self.home, self.port, self.version = home, free_port(), ""
@@ -79,13 +83,20 @@ class Rival(ABC):
         """Ask the running server for its version, and for its settings of durability. Raises ServerFailed."""
 
     @abstractmethod
-    def fill(self, queue: str, records: int) -> None:
+    def fill(self, queue: str, records: int, *, delay_s: float | None = None) -> None:
         """A new durable queue with so many records of `RECORD_BYTES`, all of them stored. Raises ServerFailed unless the server says that
-        the queue is kept as it is meant to be."""
+        the queue is kept as it is meant to be.
+
+        `delay_s`: of jobs that fail, which the queue is then made for."""
 
     @abstractmethod
     def consumer(self, queue: str) -> Client:
         """A process that takes a record, acknowledges it, and takes the next. What it has counted is acknowledged when it has reported."""
+
+    @abstractmethod
+    def failing_consumer(self, queue: str, delay_s: float) -> Client:
+        """The same, but each job fails the first time and asks to come back after `delay_s`. Its report is a JobReport; only jobs that are
+        done are units. With its first job answered it waits for the others'."""
 
     @abstractmethod
     def left(self, queue: str) -> int:
@@ -94,6 +105,47 @@ class Rival(ABC):
     @abstractmethod
     def drop(self, queue: str) -> None:
         """The queue and all it holds."""
+
+
+def payload(number: int) -> bytes:
+    """Of RECORD_BYTES."""
+    return b"%0*d" % (_NUMBER_DIGITS, number) + b"x" * (RECORD_BYTES - _NUMBER_DIGITS)
+
+
+def number_of(value: bytes) -> int:
+    return int(value[:_NUMBER_DIGITS])
+
+
+class Failing:
+    """What a consumer counts whose jobs fail at their first delivery."""
+
+    def __init__(self, link: Link) -> None:
+        self._link, self._report = link, JobReport()
+        link.report = self._report
+
+    def came_again(self, value: bytes) -> None:
+        """Just now; its acknowledgement comes next."""
+        self._report.back.append(number_of(value))
+        self._report.back_s.append(time.monotonic())
+
+    def fails(self, value: bytes) -> None:
+        """The request that gives it back comes next."""
+        self._report.released.append(number_of(value))
+        self._report.released_s.append(time.monotonic())
+
+    def failed(self) -> None:
+        """The request has been sent."""
+        self._link.count(0, others=1)
+        self._answered()
+
+    def done(self) -> None:
+        """It is acknowledged."""
+        self._link.count(1, RECORD_BYTES)
+        self._answered()
+
+    def _answered(self) -> None:
+        if self._report.first_ms is None:
+            self._link.first()
 
 
 def count_one(link: Link) -> None:

@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from kbroker.workloads.client_process import SLOT_S
 from kbroker.workloads.fill import fill
+from kbroker.workloads.outcome import Outcome, Percentiles
 from kbroker.workloads.share import share_consume
-from kbroker.workloads.window import Plan, measure
+from kbroker.workloads.window import Client, Plan, measure
 from perf.candidates import Candidate
+from perf.processes import BrokerWatch
+from perf.queues.jobs import lateness_ms, worker
+from perf.queues.own import queue
 from perf.results import CandidateFacts
 from perf.rivals.nats_jetstream import NatsJetStream
 from perf.rivals.rabbitmq import ClassicQueue, QuorumQueue
@@ -26,6 +31,11 @@ CONSUMERS: Mapping[str, int] = {"one-1": 1, "one-8": 8}
 """By the key of the suite's row."""
 SINGLE: Mapping[str, str] = {"single-1": "one-1", "single-8": "one-8"}
 """Rows of kbroker alone, with the row of the rivals that they compare with."""
+DELAYED = "delayed-8"
+DELAY_S = 2.0
+_DELAYED_CONSUMERS = 8
+_DELAYED_PER_S = 1_500
+_LONGEST_S = 120.0
 _RECORDS_PER_S = 10_000
 """Records are there for so many; a window in which they nearly run out is closed early."""
 
@@ -41,11 +51,17 @@ class Settings(NamedTuple):
     def records(self) -> int:
         return int(_RECORDS_PER_S * (self.seconds + self.warm_up_s))
 
+    @property
+    def delayed_jobs(self) -> int:
+        """Each of which is delivered twice."""
+        return int(_DELAYED_PER_S * self.seconds)
+
 
 def queue_rows(settings: Settings) -> list[Row]:
-    """The suite's, and kbroker's own with a topic that was written in batches of one."""
+    """The suite's, kbroker's own with a topic that was written in batches of one, and jobs that come back."""
     shared = [row for row in ROWS if row.key in CONSUMERS]
-    return shared + [_single(key, CONSUMERS[like], settings.records) for key, like in SINGLE.items()]
+    singles = [_single(key, CONSUMERS[like], settings.records) for key, like in SINGLE.items()]
+    return [*shared, *singles, _delayed(settings.delayed_jobs)]
 
 
 def _single(key: str, consumers: int, records: int) -> Row:
@@ -67,6 +83,31 @@ def _single(key: str, consumers: int, records: int) -> Row:
     people = "1 consumer" if consumers == 1 else f"{consumers} consumers"
     note = "The topic was written in batches of 1: kbroker hands out one record at a time, as the other queues do."
     return Row(key, f"{people}, one record at a time, from batches of 1", "queue", measured, note, frozenset(OURS), prepare=prepare)
+
+
+def _delayed(jobs: int) -> Row:
+    def measured(run: Run) -> dict[str, float]:
+        settings = {"delay": str(int(DELAY_S * 1000)), "multiplier": "1.0", "jitter": "0.0"}
+        with queue(run.candidate, settings) as name:
+            fill(run.bootstrap, name, jobs, RECORD_BYTES, batch_records=1)
+            clients = [worker(run.bootstrap, name, waits_for_others=True)] * _DELAYED_CONSUMERS
+            return _all_come_back(clients, jobs, run.watch)
+
+    note = (
+        f"{jobs} jobs in a full queue: each fails once, comes back {DELAY_S:g} s later, and is done. A rate is of all jobs, by the time "
+        "until the last one is done without that delay. p50 and p99: how long after its delay a job comes. kbroker: a queue as "
+        "`kbroker queues create` makes it, from batches of 1."
+    )
+    return Row(DELAYED, "8 consumers, each job fails once", "waiting", measured, note, frozenset(OURS))
+
+
+def _all_come_back(clients: Sequence[Client], jobs: int, watch: BrokerWatch) -> dict[str, float]:
+    """From when each client has failed with its first job until the last job is done. Raises WorkloadFailed."""
+    window = measure(Plan(_LONGEST_S, watch=watch), clients, most=jobs, all_of_it=True)
+    cost, seconds = watch.cost(), window.span.seconds
+    late = Percentiles.of(lateness_ms(window, DELAY_S))
+    found = readings_of(Outcome(jobs, 0, max(SLOT_S, seconds - DELAY_S), latencies_ms=late), cost)
+    return {**found, "cpu_share": cost.cpu_s / seconds}
 
 
 class Side(Protocol):
@@ -106,8 +147,8 @@ class KbrokerSide:
         return self.candidate.is_running
 
     def prepare(self, row: Row) -> None:
-        assert row.prepare is not None
-        row.prepare(self._run(0))
+        if row.prepare is not None:
+            row.prepare(self._run(0))
 
     def measure(self, row: Row, round_number: int) -> Mapping[str, float]:
         return row.run(self._run(round_number))
@@ -130,7 +171,7 @@ class RivalSide:
     _numbers: int = 0
 
     def suits(self, row: Row) -> bool:
-        return row.key in CONSUMERS
+        return row.key in CONSUMERS or (row.key == DELAYED and self.rival.delays)
 
     def start(self) -> None:
         self.rival.start()
@@ -145,10 +186,16 @@ class RivalSide:
     def prepare(self, row: Row) -> None:
         self._numbers += 1
         self._queue = f"{row.key}-{self._numbers}"
-        self.rival.fill(self._queue, self.settings.records)
+        if row.key == DELAYED:
+            self.rival.fill(self._queue, self.settings.delayed_jobs, delay_s=DELAY_S)
+        else:
+            self.rival.fill(self._queue, self.settings.records)
 
     def measure(self, row: Row, round_number: int) -> Mapping[str, float]:
         watch = TreeWatch(self.rival.pid)
+        if row.key == DELAYED:
+            failing = [self.rival.failing_consumer(self._queue, DELAY_S)] * _DELAYED_CONSUMERS
+            return _all_come_back(failing, self.settings.delayed_jobs, watch)
         plan = Plan(self.settings.seconds, self.settings.warm_up_s, watch)
         clients = [self.rival.consumer(self._queue)] * CONSUMERS[row.key]
         outcome = measure(plan, clients, most=self.settings.records).outcome()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kbroker.workloads.outcome import Outcome
     from kbroker.workloads.window import Plan
 
-Group: TypeAlias = Literal["produce", "fetch", "share", "queue", "latency", "footprint", "scale"]
+Group: TypeAlias = Literal["produce", "fetch", "share", "queue", "latency", "footprint", "scale", "jobs", "waiting"]
 Fill: TypeAlias = Callable[[str, str], None]
 """Of bootstrap and topic: fills the topic."""
 

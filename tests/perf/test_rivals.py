@@ -5,25 +5,34 @@ What they are measured at is nothing for a test; where a server or its client is
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import select
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
-from kbroker.workloads.window import Plan, measure
+from kbroker.workloads.client_process import Link
+from kbroker.workloads.window import Plan, Span, measure
+from perf.queues.jobs import JobReport, lateness_ms
 from perf.results import CandidateFacts, Results, RowResult
 from perf.rivals import rival as rival_module
+from perf.rivals.__main__ import main
 from perf.rivals.comparison import Comparison, goals
 from perf.rivals.redis_streams import RedisStreams, connect
-from perf.rivals.rival import RECORD_BYTES, Rival
+from perf.rivals.rival import RECORD_BYTES, Failing, Rival, number_of, payload
 from perf.rivals.server_process import ServerFailed, ServerProcess, TreeWatch, process_tree
-from perf.rivals.sides import RIVALS, Settings
+from perf.rivals.sides import DELAYED, RIVALS, RivalSide, Settings, queue_rows
 
 _RECORDS = 300
 _CONSUMERS = 2
+_FAILING = 60
+_DELAY_S = 0.5
+_CLOCK_MS = 2.0
+"""A server counts whole milliseconds, and may cut off what is left of them."""
 _END_S = 10.0
 _LONG_ENOUGH = Plan(seconds=60.0, warm_up_s=60.0)
 """The window ends when the queue is nearly empty."""
@@ -68,6 +77,25 @@ def test_every_record_taken_is_acknowledged_once(running: Rival) -> None:
 
 
 @pytest.mark.full
+def test_a_job_that_fails_comes_back_once_when_its_delay_is_over(running: Rival) -> None:
+    if not running.delays:
+        pytest.skip("takes no part where jobs come back")
+    running.fill("queue", _FAILING, delay_s=_DELAY_S)
+    consumers = [running.failing_consumer("queue", _DELAY_S)] * _CONSUMERS
+    window = measure(_LONG_ENOUGH, consumers, most=_FAILING, all_of_it=True)
+    reports = [report for report in window.reports if isinstance(report, JobReport)]
+    assert sorted(number for report in reports for number in report.released) == list(range(_FAILING))
+    assert sorted(number for report in reports for number in report.back) == list(range(_FAILING))
+    late = lateness_ms(window._replace(span=Span(0, 1 << 60, 1.0)), _DELAY_S)
+    assert len(late) == _FAILING
+    assert min(late) > -_CLOCK_MS
+    assert running.left("queue") == 0
+    running.drop("queue")
+    running.fill("queue", 1, delay_s=_DELAY_S)
+    assert running.left("queue") == 1
+
+
+@pytest.mark.full
 def test_redis_that_does_not_sync_each_answer_is_refused(redis_streams: Rival) -> None:
     with connect(redis_streams.port) as redis:
         redis.config_set("appendfsync", "everysec")
@@ -83,10 +111,51 @@ def test_a_comparison_has_a_reading_of_each_row_and_leaves_no_server(redis_strea
     results = comparison.results
     assert results.notes == []
     assert {row.key: len(row.readings.get("redis-streams", ())) for row in results.rows} == {
-        "one-1": 1, "one-8": 1, "single-1": 0, "single-8": 0,
+        "one-1": 1, "one-8": 1, "single-1": 0, "single-8": 0, "delayed-8": 1,
     }  # fmt: skip
     assert all({"rate", "cpu_s", "rss_anon_mb"} <= reading.keys() for reading in results.rows[1].readings["redis-streams"])
+    assert {"rate", "per_cpu_s", "p50_ms", "p99_ms"} <= results.rows[-1].readings["redis-streams"][0].keys()
     assert not [pid for pid in process_tree(os.getpid()) if "redis-server" in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
+def test_payloads_are_numbered_and_of_one_size() -> None:
+    assert [number_of(payload(number)) for number in (0, 7, 999_999)] == [0, 7, 999_999]
+    assert {len(payload(number)) for number in (0, 7, 999_999)} == {RECORD_BYTES}
+
+
+def test_a_consumer_whose_jobs_fail_counts_those_that_are_done() -> None:
+    """Its first job answered, it waits for the others; a job that failed is no unit."""
+    ours, theirs = multiprocessing.Pipe()
+    link = Link(0, 1, [0, 0, 0], theirs)
+    link._told["go"].set()
+    failing = Failing(link)
+    for number in (3, 4):
+        failing.fails(payload(number))
+        failing.failed()
+    failing.came_again(payload(3))
+    failing.done()
+    assert ours.recv() == "first"
+    report = link.report
+    assert isinstance(report, JobReport)
+    assert (list(report.released), list(report.back)) == ([3, 4], [3])
+    assert (report.units.total(), report.others.total(), report.bytes.total()) == (1, 2, RECORD_BYTES)
+    assert report.back_s[0] >= report.released_s[0]
+
+
+def test_all_but_the_pipelined_redis_take_part_where_jobs_come_back(tmp_path: Path) -> None:
+    settings = Settings(rounds=1, seconds=0.2, warm_up_s=0.1)
+    (row,) = (row for row in queue_rows(settings) if row.key == DELAYED)
+    sides = [RivalSide(kind(tmp_path), CandidateFacts(kind.key, "", "", "", "", ""), settings) for kind in RIVALS]
+    assert [side.facts.key for side in sides if not side.suits(row)] == ["redis-pipelined"]
+
+
+def test_the_command_chooses_rows_by_pattern(tmp_path: Path) -> None:
+    console = Console(quiet=True)
+    comparison = Comparison([], Settings(rounds=1, seconds=0.2, warm_up_s=0.1), tmp_path, console, ["delayed-*", "one-?"])
+    assert [row.key for row in comparison.results.rows] == ["one-1", "one-8", "delayed-8"]
+    refused = CliRunner().invoke(main, ["--rows", "delayed"])
+    assert refused.exit_code == 2
+    assert "no row is named delayed; there are one-1, one-8, single-1, single-8, delayed-8" in " ".join(refused.output.split())
 
 
 def test_what_is_not_installed_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

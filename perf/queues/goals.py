@@ -1,0 +1,34 @@
+"""What work queues have to reach, as ratios inside one run, on one broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perf.goals import Goal
+from perf.queues.one_at_a_time import CODECS, CONSUMERS
+from perf.queues.ordered import ORDERED, UNORDERED
+from perf.queues.own import OURS
+
+SLICED = 0.7
+"""Of the rate from batches of one job, where jobs are cut out of batches of 1 MB."""
+
+
+def all_goals() -> list[Goal]:
+    """In the order of the report; ordered queues are there without a limit."""
+    return list(_goals())
+
+
+def _goals() -> Iterator[Goal]:
+    for key in OURS:
+        for consumers in CONSUMERS:
+            for codec in CODECS:
+                yield Goal(
+                    f"one-{consumers}-{codec}",
+                    "rate",
+                    key,
+                    key,
+                    at_least=SLICED,
+                    against_row=f"one-{consumers}-singles",
+                )
+        for row in ORDERED:
+            yield Goal(row, "rate", key, key, against_row=UNORDERED)

@@ -1,0 +1,58 @@
+"""Queues of a row's own: made as `kbroker queues create` makes them, deleted behind the row."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from kbroker.client.group_admin import describe_share_group_offsets
+from kbroker.client.queue_deletion import delete_queue
+from kbroker.client.queue_plan import plan
+from kbroker.client.queues import Part, Wish, look
+from kbroker.client.rpc import Connection
+from perf.candidates import KINDS, Candidate
+
+OURS = frozenset(key for key, kind in KINDS.items() if kind.family == "kbroker")
+_numbers = itertools.count(1)
+
+
+@contextmanager
+def queue(
+    candidate: Candidate,
+    settings: Mapping[str, str] | None = None,
+    group_config: Mapping[str, str] | None = None,
+) -> Iterator[str]:
+    """Its name. `settings`: options of `kbroker queues create`, in the configs' units; what is not
+    said has its default.
+
+    It has one partition. Deleted at the end, with its dead letters, unless its broker has ended.
+    Raises KafkaError."""
+    name = f"queue-{next(_numbers)}"
+    wish = Wish(name, settings=settings or {}, configs={Part.GROUP: group_config or {}})
+    with candidate.connect() as connection:
+        for step in plan(connection, wish).steps:
+            step.run(connection)
+    try:
+        yield name
+    finally:
+        if candidate.is_running:
+            with candidate.connect() as connection:
+                delete_queue(connection, look(connection, name), force=True, with_dead_letters=True)
+
+
+class Standing(NamedTuple):
+    """As it is stored. `start_offset`: everything before it has left the in-flight window, for good
+    or into the store; a little more may have since it was stored. `unfinished`: jobs, exactly."""
+
+    start_offset: int
+    unfinished: int
+
+
+def standing(connection: Connection, name: str) -> Standing:
+    """Of a queue with one partition. Raises KafkaError."""
+    (found,) = describe_share_group_offsets(connection, name)
+    if found.error is not None:
+        raise found.error
+    return Standing(found.start_offset or 0, found.lag or 0)
