@@ -266,7 +266,7 @@ class ShareFetching:
             if fetch_offset is None or fetch_offset >= end_offset or must_wait(engine):
                 break
             wanted = self._budget + max(0, engine.end_offset - fetch_offset + 1)
-            if engine.key_order is not None:
+            if engine.settings.scans:
                 wanted = engine.offsets_to_read(fetch_offset, self._budget)
             max_bytes = min(share_bytes, max(_SMALL_READ_BYTES, self._budget * _BYTES_PER_RECORD))
             self._has_read = True

@@ -180,10 +180,15 @@ class InFlightWindow:
             yield self.base + i
             i += 1
 
-    def last_available(self) -> int | None:
-        """The last offset that is AVAILABLE."""
-        found = self.states.rfind(AVAILABLE, self.start_offset - self.base) if self.states else -1
-        return None if found < 0 else self.base + found
+    def available_within(self, offset: int, most: int) -> int | None:
+        """The last of the first `most` offsets that are AVAILABLE, from `offset` on."""
+        states, i = self.states, max(offset, self.start_offset) - self.base
+        if states.count(AVAILABLE, i, i + most) == most:
+            return self.base + i + most - 1
+        last = -1
+        while most > 0 and (i := states.find(AVAILABLE, i)) >= 0:
+            last, i, most = i, i + 1, most - 1
+        return None if last < 0 else self.base + last
 
     def next_given_back(self) -> int | None:
         """The first offset that is AVAILABLE and was delivered before."""

@@ -151,9 +151,9 @@ class SharePartition(SharePartitionScans):
         return None
 
     def offsets_to_read(self, fetch_offset: int, most: int) -> int:
-        """From there on, for a member that wants at most so many records, where the order of keys is kept: what lies between free records
-        may be thousands that are not."""
-        last = self._window.last_available()
+        """From there on, for a member that wants at most so many records, where all of them were scanned before: what lies between free
+        records may be thousands that are not, and behind them lie thousands that are."""
+        last = self._window.available_within(fetch_offset, most)
         return 1 if last is None else max(1, min(last - fetch_offset + 1, most + _READ_BETWEEN))
 
     def acquirable(self, end_offset: int) -> int:
