@@ -35,7 +35,7 @@ from kbroker.broker.deadlines import Deadlines, DeadlinesStatistics, now_ms
 from kbroker.broker.fetch_sessions import FetchSessions, FetchSessionsStatistics
 from kbroker.broker.group_commit import GroupCommit, GroupCommitStatistics
 from kbroker.broker.held_logs import HeldLogs
-from kbroker.broker.kept_records import KeptRecords
+from kbroker.broker.kept_records import KeptRecords, KeptRecordsStatistics
 from kbroker.broker.local_persister import CountsShareState, LocalPersister, PersisterContext, parking_store
 from kbroker.broker.missing_topics import MissingTopics, MissingTopicsStatistics
 from kbroker.broker.opened_batches import OpenedBatches, OpenedBatchesStatistics
@@ -93,6 +93,7 @@ class BrokerStatistics:
     share_state: ShareStateStatistics
     state_housekeeping: StateHousekeepingStatistics
     parked_cleaner: ParkedCleanerStatistics
+    kept_records: KeptRecordsStatistics
     dead_letters: DeadLettersStatistics
     group_coordinator: GroupCoordinatorStatistics
     consumer_groups: ConsumerGroupsStatistics
@@ -223,6 +224,7 @@ class Broker:
             share_state=self.state_counts.statistics(),
             state_housekeeping=self.state_housekeeping.statistics(),
             parked_cleaner=self.parked_cleaner.statistics(),
+            kept_records=self.kept_records.statistics(),
             dead_letters=self.dead_letters.statistics(),
             group_coordinator=self.group_coordinator.statistics(),
             consumer_groups=self.consumer_groups.statistics(),

@@ -143,16 +143,16 @@ class Expiry:
     async def give_up_parked(
         self, loaded: LoadedSharePartition, engine: SharePartition, batches: Sequence[Walked], offsets: Sequence[int]
     ) -> bool:
-        """Before a fetch acquires these parked records, which lie in these batches. As give_up()."""
+        """Before a fetch acquires these parked records, which lie in these batches. Whether some are given up. It may have waited."""
         horizon_ms, schedules = wall_clock_ms() - engine.settings.ttl_ms, engine.settings.schedules
-        old, has_waited = list[int](), False
+        old: list[int] = []
         for base, last, _, view, start, end in batches:
             times = self._find(loaded.partition, view[start:end], schedules=schedules)
             if times is None:
-                times, has_waited = await self._learn(loaded.partition, view[start:end], schedules=schedules), True
+                times = await self._learn(loaded.partition, view[start:end], schedules=schedules)
             if times.earliest_ms <= horizon_ms:
                 old += [offset for offset in offsets if base <= offset <= last and times.of(offset - base) <= horizon_ms]
-        return self._expire(loaded, engine, old) or has_waited
+        return self._expire(loaded, engine, old)
 
     def _expire(self, loaded: LoadedSharePartition, engine: SharePartition, offsets: Sequence[int]) -> bool:
         persist = engine.expire_records(offsets) if offsets else None

@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import trio
@@ -65,6 +66,12 @@ class _Group:
         return {*(each.offset for each in self.parked), *self.offsets}
 
 
+class KeptRecordsStatistics(NamedTuple):
+    """`kept` records, since the start of the broker."""
+
+    kept: int
+
+
 class KeptRecords:
     """`logs`: the commits of the log store. `report(partition, cause, group_id, records)` is told of what a purge takes."""
 
@@ -87,8 +94,10 @@ class KeptRecords:
         self._closed_to: WeakKeyDictionary[Partition, int] = WeakKeyDictionary()
         self._stuck: WeakKeyDictionary[Partition, dict[str, int | None]] = WeakKeyDictionary()
         """Groups that are not in memory and hold the log by more than can be kept: their windows begin there."""
-        self.kept = 0
-        """Records, since the start of the broker."""
+        self._kept = 0
+
+    def statistics(self) -> KeptRecordsStatistics:
+        return KeptRecordsStatistics(self._kept)
 
     # -- retention ------------------------------------------------------------------------------------------------------
 
@@ -186,7 +195,7 @@ class KeptRecords:
         await self._saved(loaded, engine, engine.leave_log(wanted, now_ms=now_ms()) if wanted and not loaded.gone else None)
         self._share_groups.schedule(loaded)
         loaded.waiters.wake_all()
-        self.kept += len(wanted) + len(parked)
+        self._kept += len(wanted) + len(parked)
 
     async def _saved(self, loaded: LoadedSharePartition, engine: SharePartition, persist: Persist | None) -> None:
         """Raises KafkaError. Then the next write of the share-partition says it again."""

@@ -279,10 +279,12 @@ class ShareFetching:
                 if loaded.gone or not self._is_current():
                     return False
                 continue  # Others may have acquired its records meanwhile.
-            if engine.settings.ttl_ms and await self._broker.share_groups.expiry.give_up(loaded, engine, batches):
+            if engine.settings.ttl_ms:
+                has_changed = await self._broker.share_groups.expiry.give_up(loaded, engine, batches)
                 if loaded.gone or not self._is_current():
                     return False
-                continue
+                if has_changed:
+                    continue
             if self._take(partition, loaded, engine, fetch_offset, batches, opener, share_bytes):
                 return True
             if engine.offset_to_acquire() in (None, fetch_offset):
@@ -349,10 +351,12 @@ class ShareFetching:
             if loaded.gone or not self._is_current():
                 return False
             self._broker.share_groups.save_later(loaded, engine.parked_lost(plan.lost))
-            if engine.settings.ttl_ms and await self._broker.share_groups.expiry.give_up_parked(loaded, engine, plan.batches, plan.offsets):
+            if engine.settings.ttl_ms:
+                has_expired = await self._broker.share_groups.expiry.give_up_parked(loaded, engine, plan.batches, plan.offsets)
                 if loaded.gone or not self._is_current():
                     return False
-                continue
+                if has_expired:
+                    continue
             ranges = engine.acquire_parked(self._member_id, plan.offsets, now_ms=now_ms())
             if ranges:
                 loaded.is_parked_turn = False

@@ -75,7 +75,7 @@ async def add_groups(scrape: Scrape, broker: Broker) -> None:
             held_bytes.update(broker.held_logs.known(partition).held_bytes)
     for group_id, size_bytes in held_bytes.items():
         scrape.add("kbroker_share_group_held_log_bytes", size_bytes, {"group": group_id})
-    scrape.add("kbroker_kept_records_total", broker.kept_records.kept)
+    scrape.add("kbroker_kept_records_total", broker.kept_records.statistics().kept)
     dead_letters = broker.dead_letters.statistics()
     scrape.add("kbroker_dead_letter_partitions", dead_letters.share_partitions)
     for group_id, letters in dead_letters.groups.items():

@@ -18,7 +18,7 @@ ELSEWHERE = {
     "options": "what the broker was started with",
     "config": "its altered settings are counted by `configs`",
     "persister": "the share state, or a plugin",
-    "held_logs": "asks the persister, and keeps nothing",
+    "held_logs": "asks the persister; what retention saw last of each log is a metric",
     "metrics": "nothing but numbers itself",
 }
 
