@@ -237,13 +237,13 @@ class TestHeld:
             await one(worker, key)
             await take(others, key)
             failing = stop_dead_letters(client)
+            await client.create_topic(QUEUE, configs=ENABLED)  # The next life writes as soon as it begins.
             await worker.acknowledge({key: [(0, 0, [REJECT])]})
             await until(lambda: failing.calls > 0)
             await until(lambda: not engine_of(client, key).statistics().archiving or engine_of(client, key).has_dead_letters)
             assert await look(client) > 100
             assert kept(client, key) == [0]
         async with connect("segment", LONG_LOCKS) as client:
-            await client.create_topic(QUEUE, configs=ENABLED)
             await until(lambda: client.partition(QUEUE).high_watermark == 1)
             ((letter,),) = batches_of(client)
             assert (letter.key, letter.value) == (b"k0", b"v0")
