@@ -73,7 +73,8 @@ class KeptRecordsStatistics(NamedTuple):
 
 
 class KeptRecords:
-    """`logs`: the commits of the log store. `report(partition, cause, group_id, records)` is told of what a purge takes."""
+    """`logs`: the commits of the log store. `report(partition, cause, group_id, records)`
+    counts and logs records that a purge takes."""
 
     def __init__(
         self,
@@ -300,7 +301,7 @@ def _read_some(partition: Partition, first: int, wanted: set[int], max_bytes: in
                     return found
                 found[record.offset] = batch
     except (CorruptPayload, KafkaError, StoreFailed) as error:
-        logger.info("%s-%d: what is not finished cannot be kept: %s", partition.topic_name, partition.log.partition, error)
+        logger.info("%s-%d: unfinished records cannot be kept beside the log: %s", partition.topic_name, partition.log.partition, error)
     except KeyError:  # The topic is deleted meanwhile.
         if not partition.deleted:
             raise

@@ -1,8 +1,8 @@
 """Asks the persister which keys wait for parked records (share/key_order.py).
 
 Memory has the parked records that come next, and a million others may be in the store alone. Where that
-is so, the keys of all records that join are looked up there. What ends while the store is asked is not
-believed of it: the order of keys is told when a lookup begins and ends.
+is so, the keys of all records that join are looked up there. A record may end while the store is asked:
+the lookup tells the order of keys when it begins and ends, and the order drops what ended in between.
 """
 
 from __future__ import annotations

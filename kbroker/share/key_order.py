@@ -27,7 +27,7 @@ from typing import Final
 
 LOOK_AHEAD: Final = 20_000
 _RESUME_ROOM: Final = 500
-"""A scan that stopped for the bound goes on when so many may join: each turn opens a batch."""
+"""A scan that stopped at the bound resumes when so many records may join: each turn opens a batch."""
 _FORGET_FROM: Final = 4096
 
 

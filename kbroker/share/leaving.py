@@ -1,8 +1,8 @@
 """Records of the window that leave it because the log is to go: they are parked, with all that they are. Pure.
 
 A held head, or a record that came back and that nobody takes, would hold the log for as long as it lasts. Its place in the window
-becomes ARCHIVED, which is final once that is saved, and the parked record goes on as it was: held by its member until its deadline,
-due when it was, or on its way to the dead letter queue.
+becomes ARCHIVED, which is final once that is saved. The parked record keeps its member and deadline, or its due time, or its way to the
+dead letter queue.
 """
 
 from __future__ import annotations

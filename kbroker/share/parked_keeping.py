@@ -82,7 +82,7 @@ class ParkedKeeping(ParkedMemory):
         return entry
 
     def hold(self, entry: Entry, lock: Lock, since_ms: float) -> None:
-        """The member had it in the window already, and goes on."""
+        """The member held it in the window, and holds it here until the same deadline."""
         self._leave_line(entry)
         self.held += 1
         entry.code, entry.member_id, entry.since_ms = Code.HELD, lock.member_id, since_ms

@@ -1,5 +1,5 @@
-"""What a share-partition is told of records before members get them: what a scan finds (scanning.py), which keys they have (ordering.py),
-and that they are past their time.
+"""What the broker tells a share-partition of records before members get them. A scan finds them (scanning.py) and their keys
+(ordering.py); some are past their time.
 
 SharePartition (share_partition.py) is the only one that is made.
 """
