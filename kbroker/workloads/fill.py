@@ -102,9 +102,7 @@ class _Filling:
             messages = next(pool)[: records - first]
             bounds = [len(messages) * sum(self._weights[:each]) // sum(self._weights) for each in range(len(self._weights) + 1)]
             for producer, weight, (begin, end) in zip(self._producers, self._weights, pairwise(bounds), strict=True):
-                if begin < end:
-                    producer.produce_batch(self._topic, messages[begin:end], partition=number % partitions)
-                    producer.poll(0)
+                self._hand_over(producer, messages[begin:end], number % partitions)
                 self._wait(producer, self._outstanding * weight)
             if progress is not None and time.monotonic() - told_s >= _PROGRESS_S:
                 told_s = time.monotonic()
@@ -114,6 +112,16 @@ class _Filling:
         self._refusals.check()
         if progress is not None:
             progress(records)
+
+    def _hand_over(self, producer: Producer, messages: list[dict[str, bytes]], partition: int) -> None:
+        """Raises WorkloadFailed where the client library refuses some of them: it calls nobody for those."""
+        if not messages:
+            return
+        taken = producer.produce_batch(self._topic, messages, partition=partition)
+        producer.poll(0)
+        if taken < len(messages):
+            reason = next((str(each["_error"]) for each in messages if "_error" in each), "no reason given")
+            raise WorkloadFailed(f"the client library took {taken} of {len(messages)} records for {self._topic}: {reason}")
 
     def _wait(self, producer: Producer, outstanding: int) -> None:
         """Until no more are on their way. Raises WorkloadFailed when nothing moves."""

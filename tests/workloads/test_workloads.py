@@ -55,8 +55,8 @@ def test_a_topic_is_filled_evenly(broker: RunningBroker, topic: str) -> None:
 def test_small_batches_are_of_one_to_three_records_in_equal_numbers(broker: RunningBroker, topic: str) -> None:
     fill_small(broker.bootstrap, topic, 600, 10)
     found = batch_sizes(broker, topic, 0)
-    assert set(found) == {1, 2, 3}
-    assert sum(size * count for size, count in found.items()) == 600
+    assert sum(size * count for size, count in found.items()) == 600, found
+    assert set(found) == {1, 2, 3}, found
     assert all(count == pytest.approx(100, abs=10) for count in found.values()), found  # some batches wait too long to become full
 
 
