@@ -45,11 +45,12 @@ class BatchKeys:
         return {base + delta: key_hash for delta, key_hash in zip(self._deltas[i:j], self._hashes[i:j], strict=True)}
 
 
-def keys_of(stored: memoryview) -> BatchKeys:
-    """Of a stored batch; of one that cannot be read as far as it can: the rest is delivered as if it had no keys."""
+def keys_of(stored: memoryview, payload: bytes | None = None) -> BatchKeys:
+    """Of a stored batch, whose `payload` may be at hand. Of one that cannot be read, as far as it can: the rest is delivered as if it
+    had no keys."""
     keys = BatchKeys(read_header(stored).base_offset)
     try:
-        for record in stored_records(stored):
+        for record in stored_records(stored, payload=payload):
             if record.key is not None:
                 keys.add(record.offset, record.key)
     except (CorruptPayload, TooLarge):

@@ -217,12 +217,16 @@ def records_payload(data: Buffer, header: BatchHeader, position: int = 0, *, max
     return decompress(codec, payload, max_bytes=max_bytes)
 
 
-def iter_records(data: Buffer, position: int = 0, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Iterator[Record]:
-    """The records of the batch at `position`. CorruptPayload when the bytes are not those of a batch."""
+def iter_records(
+    data: Buffer, position: int = 0, *, max_bytes: int = DEFAULT_MAX_BYTES, payload: bytes | None = None
+) -> Iterator[Record]:
+    """The records of the batch at `position`; `payload`: what records_payload() gave for it. CorruptPayload when the bytes are not
+    those of a batch."""
     header = read_header(data, position)
     base_offset, base_ms = header.base_offset, header.base_timestamp_ms
     one_ms = header.max_timestamp_ms if header.is_log_append_time else None
-    payload = bytes(records_payload(data, header, position, max_bytes=max_bytes))  # Faster to cut and to index than a view.
+    if payload is None:
+        payload = bytes(records_payload(data, header, position, max_bytes=max_bytes))  # Faster to cut and to index than a view.
     size, start = len(payload), 0
     try:
         for _ in range(header.record_count):
@@ -248,12 +252,14 @@ def iter_records(data: Buffer, position: int = 0, *, max_bytes: int = DEFAULT_MA
         raise CorruptPayload(f"record at byte {start} cannot be read: {error}") from error
 
 
-def stored_records(data: Buffer, position: int = 0, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Iterator[Record]:
+def stored_records(
+    data: Buffer, position: int = 0, *, max_bytes: int = DEFAULT_MAX_BYTES, payload: bytes | None = None
+) -> Iterator[Record]:
     """As iter_records, of a batch whose payload a producer may have written that contradicts its header: no record has an offset that
     belongs to another batch, comes twice or out of order, nor a time that 64 bits cannot hold. CorruptPayload behind the last such one."""
     header = read_header(data, position)
     least, last_offset = header.base_offset, header.last_offset
-    for record in iter_records(data, position, max_bytes=max_bytes):
+    for record in iter_records(data, position, max_bytes=max_bytes, payload=payload):
         if not least <= record.offset <= last_offset:
             raise CorruptPayload(f"a record of the batch at offset {header.base_offset} says that its offset is {record.offset}")
         if not -_MAX_TIMESTAMP_MS - 1 <= record.timestamp_ms <= _MAX_TIMESTAMP_MS:

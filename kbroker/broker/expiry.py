@@ -85,12 +85,13 @@ def times_of(stored: memoryview, *, schedules: bool) -> BatchTimes:
 
 def _times_of(stored: memoryview, header: BatchHeader, *, schedules: bool) -> BatchTimes:
     """Raises CorruptPayload, TooLarge."""
-    if not (schedules and MARK in bytes(records_payload(stored, header))):
+    payload = None
+    if not (schedules and MARK in (payload := bytes(records_payload(stored, header)))):
         if header.is_log_append_time:
             return BatchTimes(header.max_timestamp_ms)
         schedules = False
     deltas, each = array("i"), array("q")
-    for record in stored_records(stored):
+    for record in stored_records(stored, payload=payload):
         since_ms = _NEVER if record.timestamp_ms == NO_TIMESTAMP else record.timestamp_ms
         due_ms = due_of(record, since_ms).due_ms if schedules else None
         deltas.append(record.offset - header.base_offset)

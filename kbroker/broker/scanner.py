@@ -78,8 +78,14 @@ class Scanner:
         """Whether the persister finds parked records by their keys."""
         return self._lookup.is_possible
 
+    def resume(self, loaded: LoadedSharePartition) -> None:
+        """There may be more room, or keys to look at: a running scan resumes where there are. Each fetch and each acknowledgement
+        calls this, and most find nothing."""
+        if loaded.scanner is not None and loaded.engine is not None and loaded.engine.has_to_scan(loaded.partition.high_watermark):
+            loaded.scanner.wake()
+
     def see_to(self, loaded: LoadedSharePartition) -> None:
-        """It was loaded, its settings were altered, or there is more room."""
+        """It was loaded, or its settings were altered."""
         engine = loaded.engine
         if engine is None or engine.parking is None:
             return

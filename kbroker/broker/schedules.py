@@ -36,13 +36,13 @@ class DueNow(NamedTuple):
     later: list[tuple[int, int]]
 
 
-def schedules_of(stored: memoryview, wall_ms: int, max_delay_ms: int) -> Schedules:
-    """None of them where the batch cannot be read: that is found out when it is delivered."""
+def schedules_of(stored: memoryview, payload: bytes, wall_ms: int, max_delay_ms: int) -> Schedules:
+    """`payload`: of records_payload(). None of them where it cannot be read: that is found out when it is delivered."""
     due: list[tuple[int, int]] = []
     odd: Counter[Oddity] = Counter()
     try:
-        if MARK in bytes(records_payload(stored, read_header(stored))):
-            for record in stored_records(stored):
+        if MARK in payload:
+            for record in stored_records(stored, payload=payload):
                 due_ms, oddity = schedule_of(record, wall_ms, max_delay_ms)
                 if due_ms is not None:
                     due.append((record.offset, due_ms))
@@ -54,8 +54,15 @@ def schedules_of(stored: memoryview, wall_ms: int, max_delay_ms: int) -> Schedul
 
 
 def looked_at(stored: memoryview, wall_ms: int, settings: ShareSettings) -> Schedules:
-    found = schedules_of(stored, wall_ms, settings.max_delay_ms) if settings.schedules else Schedules([], Counter())
-    return found._replace(keys=keys_of(stored)) if settings.ordered else found
+    header = read_header(stored)
+    found = Schedules([], Counter())
+    try:
+        payload = bytes(records_payload(stored, header))
+    except (CorruptPayload, TooLarge):
+        return found._replace(keys=BatchKeys(header.base_offset)) if settings.ordered else found
+    if settings.schedules:
+        found = schedules_of(stored, payload, wall_ms, settings.max_delay_ms)
+    return found._replace(keys=keys_of(stored, payload)) if settings.ordered else found
 
 
 def due_now(batches: Sequence[Walked], wall_ms: int, max_delay_ms: int) -> list[DueNow]:
@@ -65,12 +72,13 @@ def due_now(batches: Sequence[Walked], wall_ms: int, max_delay_ms: int) -> list[
         stored = view[start:end]
         header = read_header(stored)
         try:
-            marks = bytes(records_payload(stored, header)).count(MARK)
+            payload = bytes(records_payload(stored, header))
         except (CorruptPayload, TooLarge):
             continue
+        marks = payload.count(MARK)
         if is_control or marks >= header.record_count:
             continue
-        later = schedules_of(stored, wall_ms, max_delay_ms).due if marks else []
+        later = schedules_of(stored, payload, wall_ms, max_delay_ms).due if marks else []
         if len(later) < header.record_count:
             found.append(DueNow(base_offset, last_offset, later))
     return found

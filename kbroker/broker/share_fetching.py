@@ -371,8 +371,7 @@ class ShareFetching:
         self, partition: TopicPartition, loaded: LoadedSharePartition, ranges: list[AcquiredRange], records: Sequence[Buffer]
     ) -> None:
         self._broker.share_groups.schedule(loaded)
-        if loaded.scanner is not None:
-            loaded.scanner.wake()
+        self._broker.share_groups.scanner.resume(loaded)
         for first, last, _ in ranges:
             size = last - first + 1
             self._budget -= size

@@ -433,7 +433,7 @@ class ShareGroups:
         if engine.parking is not None:
             self.schedule(loaded)
             self.parked.see_to(loaded)
-            self.scanner.see_to(loaded)
+            self.scanner.resume(loaded)
         if loaded.retiring:
             self.retire(loaded)
         return error
@@ -476,7 +476,7 @@ class ShareGroups:
         if engine.parking is not None and engine.parking.has_unsaved:
             self.save_later(loaded, engine.retry_unsaved())
         if engine.key_order is not None:
-            self.scanner.see_to(loaded)
+            self.scanner.resume(loaded)
         self.schedule(loaded)
 
     def schedule(self, loaded: LoadedSharePartition) -> None:
@@ -501,7 +501,7 @@ class ShareGroups:
         if engine.end_waits(now_ms(), wall_clock_ms()) or persist is not None:
             loaded.waiters.wake_all()
         if engine.key_order is not None:
-            self.scanner.see_to(loaded)
+            self.scanner.resume(loaded)
         self.schedule(loaded)
         self.retire(loaded)
 

@@ -514,7 +514,7 @@ class SharePartition(SharePartitionScans):
 
     def retry_unsaved(self) -> Persist | None:
         """What failed best-effort writes left unsaved, once more, without waiting for the next Persist. None: nothing is."""
-        return self._persist([]) if self._unsaved or (self.parking is not None and self.parking.has_unsaved) else None
+        return self._persist([]) if self.has_unsaved else None
 
     @property
     def has_archiving(self) -> bool:

@@ -33,6 +33,14 @@ class SharePartitionScans(SharePartitionWrites):
         is_full = not settings.limits_undecided and window.in_flight >= settings.max_record_locks
         return None if offset is None or (is_full and offset >= window.unread_from) else offset
 
+    def has_to_scan(self, end_offset: int) -> bool:
+        """Whether a scan of a log that ends there would find something to do, or keys are to be looked at."""
+        order = self.key_order
+        if order is not None and (order.asked or not order.has_learnt or self.has_unsaved):
+            return True
+        offset = self.scan_from()
+        return offset is not None and offset < end_offset
+
     def park_again(self, wall_ms: float) -> Persist | None:
         """What scanned() said was not saved: once more. None: nothing is left to be parked."""
         if self.parking is None:

@@ -56,6 +56,11 @@ class SharePartitionWrites:
         self._counters = Counters()
 
     @property
+    def has_unsaved(self) -> bool:
+        """Whether failed writes left something that the next write is to save."""
+        return bool(self._unsaved) or (self.parking is not None and self.parking.has_unsaved)
+
+    @property
     def settings(self) -> ShareSettings:
         return self._settings
 

@@ -30,6 +30,11 @@ def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configs, "PARK_FROM_MS", 100)
 
 
+def is_loaded(client: Client, key: tuple[UUID, int]) -> bool:
+    loaded = client.broker.share_groups.find(GROUP, TopicPartition(*key))
+    return loaded is not None and loaded.engine is not None
+
+
 def engine_of(client: Client, key: tuple[UUID, int]) -> SharePartition:
     loaded = client.broker.share_groups.find(GROUP, TopicPartition(*key))
     assert loaded is not None

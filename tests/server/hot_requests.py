@@ -11,6 +11,9 @@ from itertools import count
 from typing import Any, TypeAlias
 from uuid import UUID
 
+from kbroker.client import admin
+from kbroker.client.queue_plan import plan
+from kbroker.client.queues import Wish
 from kbroker.client.rpc import Connection
 from kbroker.records import ProducerInfo, Record, build_batch
 
@@ -20,7 +23,8 @@ FETCH_BYTES = 16 << 10
 _MEMBER = "member-1"
 _GROUP_RESOURCE = 32
 QUEUE_RECORDS = 200
-_ACCEPT = 1
+_LOAD_MS = 1000
+_ACCEPT, _RELEASE = 1, 2
 
 Series: TypeAlias = Callable[[], None]
 
@@ -157,14 +161,38 @@ class Requests:
 
         return fetch
 
+    def fetching_jobs(self, verdict: int = _ACCEPT) -> Series:
+        """The same from a work queue as `kbroker queues create` makes it. A job that is released waits for a minute."""
+        name = f"jobs-{verdict}"
+        for step in plan(self.connection, Wish(name, settings={"delay": "60000"})).steps:
+            step.run(self.connection)
+        (topic,) = admin.topics(self.connection, [name])
+        topic_id = topic.topic_id
+        for _ in range(QUEUE_RECORDS // BURST):
+            self._send([self._produce_frame(topic_id, {0: batch()}) for _ in range(BURST)])
+        self._join(name, name)
+        epochs, offsets = count(), count()
+
+        def fetch() -> None:
+            epoch, offset = next(epochs), next(offsets)
+            topics = self._share_topics(topic_id, offset - 1 if offset else None, verdict)
+            (row,) = _rows(self._share_fetch(name, epoch, 1, topics))
+            assert (row.error_code, row.acknowledge_error_code) == (0, 0)
+            assert [(each.first_offset, each.last_offset) for each in row.acquired_records] == [(offset, offset)]
+
+        return fetch
+
     def _fetch_idle_ones(self, group_id: str, topic_id: UUID, partitions: int, epochs: Iterator[int]) -> None:
         """Until all of them are loaded and have had their row."""
         rows = [{"partition_index": index, "acknowledgement_batches": []} for index in range(partitions)]
         seen: set[int] = set()
-        while len(seen) < partitions:
+        for wait_ms in (_LOAD_MS, *[100] * 50):  # Of one that is not loaded by then nothing is said before it has records.
             topics = [] if seen else [{"topic_id": topic_id, "partitions": rows}]
-            answer = self._share_fetch(group_id, next(epochs), 1, topics, wait_ms=100)
+            answer = self._share_fetch(group_id, next(epochs), 1, topics, wait_ms=wait_ms)
             seen |= {row.partition_index for topic in answer.responses for row in topic.partitions if row.error_code == 0}
+            if len(seen) == partitions:
+                return
+        raise AssertionError(f"{partitions - len(seen)} of {partitions} share-partitions were not loaded within {_LOAD_MS} ms")
 
     def share_fetching_what_is_produced(self) -> Series:
         """A ShareFetch that waits, and the Produce that brings it a record."""
@@ -209,7 +237,10 @@ class Requests:
         resource = {"resource_type": _GROUP_RESOURCE, "resource_name": group_id, "configs": configs}
         answer = self.connection.call("incremental_alter_configs", 1, resources=[resource], validate_only=False)
         assert answer.responses[0].error_code == 0, answer
-        answer = self._share_heartbeat(group_id, 0, list(topics) or ["queue"])
+        return self._join(group_id, *topics or ["queue"])
+
+    def _join(self, group_id: str, *topics: str) -> str:
+        answer = self._share_heartbeat(group_id, 0, list(topics))
         while answer.assignment is None or not answer.assignment.topic_partitions:
             answer = self._share_heartbeat(group_id, answer.member_epoch, None)
         return group_id
@@ -228,8 +259,8 @@ class Requests:
         return answer
 
     @staticmethod
-    def _share_topics(topic_id: UUID, acknowledged: int | None) -> list[dict[str, Any]]:
-        acks = [] if acknowledged is None else [{"first_offset": acknowledged, "last_offset": acknowledged, "acknowledge_types": [_ACCEPT]}]
+    def _share_topics(topic_id: UUID, acknowledged: int | None, verdict: int = _ACCEPT) -> list[dict[str, Any]]:
+        acks = [] if acknowledged is None else [{"first_offset": acknowledged, "last_offset": acknowledged, "acknowledge_types": [verdict]}]
         return [{"topic_id": topic_id, "partitions": [{"partition_index": 0, "acknowledgement_batches": acks}]}]
 
     def _share_fetch(self, group_id: str, epoch: int, records: int, topics: list[dict[str, Any]], *, wait_ms: int = 5000) -> Any:
@@ -304,6 +335,8 @@ SERIES: Mapping[str, tuple[Callable[[Requests], Series], int]] = {
     "share fetch beside 60 idle": (lambda requests: requests.share_fetching(idle=60), 1),
     "produce to a waiting share fetch": (Requests.share_fetching_what_is_produced, 1),
     "share acknowledge": (Requests.share_acknowledging, 1),
+    "job": (Requests.fetching_jobs, 1),
+    "job given back": (lambda requests: requests.fetching_jobs(_RELEASE), 1),
     "heartbeat": (Requests.classic_heartbeats, 1),
     "share heartbeat": (Requests.share_heartbeats, 1),
 }
