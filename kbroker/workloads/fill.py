@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _CHUNK_RECORDS = 1_000
 _SMALL_CHUNK_RECORDS = 60
 _SMALL_OUTSTANDING = 300
+_SMALL_LINGER_MS = 1_000
 _STALLED_S = 60.0
 _PROGRESS_S = 0.2
 _METADATA_S = 10.0
@@ -62,7 +63,11 @@ def fill_small(
     The client library makes batches of one size, so there are three producers, which are kept within some hundred batches of each other.
     """
     common = {**base(bootstrap, settings), "acks": "all"}
-    producers = [{**common, **batching(batch_bytes=1_000_000, linger_ms=100, compression="none", batch_records=size)} for size in (1, 2, 3)]
+    sizes = [
+        batching(batch_bytes=1_000_000, linger_ms=_SMALL_LINGER_MS, compression="none", batch_records=size)
+        for size in (1, 2, 3)
+    ]
+    producers = [{**common, **size} for size in sizes]
     _Filling(producers, [1, 2, 3], topic, record_bytes, _SMALL_CHUNK_RECORDS, _SMALL_OUTSTANDING).write(records, partitions, progress)
 
 
@@ -124,11 +129,13 @@ class _Filling:
             raise WorkloadFailed(f"the client library took {taken} of {len(messages)} records for {self._topic}: {reason}")
 
     def _wait(self, producer: Producer, outstanding: int) -> None:
-        """Until no more are on their way. Raises WorkloadFailed when nothing moves."""
+        """Until no more are on their way. Raises WorkloadFailed when nothing moves.
+
+        It does not flush: that ends the linger, and a batch goes before it is full."""
         left, moved_s = len(producer), time.monotonic()
         while left > outstanding:
             self._refusals.check()
-            producer.poll(0.001) if outstanding else producer.flush(0.1)
+            producer.poll(0.001)
             if (now_left := len(producer)) < left:
                 left, moved_s = now_left, time.monotonic()
             elif time.monotonic() - moved_s > _STALLED_S:
