@@ -52,6 +52,7 @@ from kbroker.broker.share_groups import ShareGroups, ShareGroupsStatistics
 from kbroker.broker.space_reserve import SpaceReserve
 from kbroker.broker.state_housekeeping import StateHousekeeping, StateHousekeepingStatistics
 from kbroker.broker.topics import Topics, TopicsStatistics
+from kbroker.broker.unattended import Unattended
 from kbroker.clock import wall_clock_ms
 from kbroker.config import NODE_ID, BrokerConfig
 from kbroker.coordinator import classic_group, consumer_group
@@ -150,6 +151,8 @@ class Broker:
             share_coordinator, self.topics, persister, self.share_groups, self.configs, state_store, self.state, clock
         )
         self.share_groups.member_lives_ms = self.group_coordinator.member_lives_ms
+        self.unattended = Unattended(self.share_groups, share_coordinator.group_ids, share_coordinator.partitions_of)
+        self.group_coordinator.on_state_altered = self.unattended.look
         self.configs.on_group_changed = self._group_settings_changed
         removed = RemovedRecords(persister, self.share_groups, share_coordinator.groups_of)
         self.topics.count_unfinished = removed.before_removal
@@ -176,6 +179,8 @@ class Broker:
     def _group_settings_changed(self, group_id: str | None) -> None:
         self.share_groups.settings_changed(group_id)
         self.group_coordinator.settings_changed(group_id)
+        if group_id is not None:
+            self.unattended.look(group_id)
 
     def _house_keepers(self) -> tuple[StateHousekeeping, ParkedCleaner]:
         cold_ms = self.config["share.coordinator.cold.partition.snapshot.interval.ms"]
@@ -378,6 +383,7 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
                 broker.consumer_groups.work_in(workers)
                 broker.dead_letters.work_in(workers)
                 broker.append_queues.work_in(workers)
+                workers.start_soon(broker.unattended.run)
                 settle_memory()
                 yield
                 workers.cancel_scope.cancel()

@@ -108,6 +108,8 @@ class GroupCoordinator:
         self._in_administration: set[str] = set()
         self._asking: list[str] = []  # the group of each initialisation, from the decision to the persister's answer
         self._nursery: trio.Nursery | None = None
+        self.on_state_altered: Callable[[str], None] = lambda _: None
+        """Called with a group whose share state an administrator has altered."""
 
     def statistics(self) -> GroupCoordinatorStatistics:
         return GroupCoordinatorStatistics(self.coordinator.statistics(), len(self._asking), len(self._in_administration))
@@ -314,6 +316,7 @@ class GroupCoordinator:
             if not await self._save(altered):
                 return _NOT_SAVED
             assert altered.reply is not None
+            self.on_state_altered(group_id)
             return altered.reply
         return outcome.reply
 

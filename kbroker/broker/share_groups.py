@@ -305,8 +305,11 @@ class ShareGroups:
         self.retire(loaded)
 
     def retire(self, loaded: LoadedSharePartition) -> None:
-        """Forget it if its group has no sessions, it is settled, and no fetch waits for it."""
-        if loaded.retiring and not loaded.gone and loaded.engine is not None and loaded.engine.is_settled and not loaded.waiters:
+        """Forget it if its group has no sessions and does not work alone, it is settled, and no fetch waits for it."""
+        engine = loaded.engine
+        if not loaded.retiring or loaded.gone or engine is None or engine.settings.works_alone:
+            return
+        if engine.is_settled and not loaded.waiters:
             self._forget(loaded)
 
     def forget_topic(self, topic: Sequence[Partition]) -> None:
@@ -327,6 +330,8 @@ class ShareGroups:
                 if counted != (loaded.engine.settings.prefetch > 0):
                     self._count_held(group, loaded.engine)
                 loaded.waiters.wake_all()
+        for loaded in [each for each in self._loaded.values() if each.engine is not None and group_id in (None, each.key[0])]:
+            self.retire(loaded)  # It may have worked alone until now.
         for group in [group for group in self.held if not self.settings(group).prefetch]:
             del self.held[group]
         for group in self._groups if group_id is None else (group_id,):

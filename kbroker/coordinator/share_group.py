@@ -73,7 +73,7 @@ from kbroker.coordinator.share_group_state import NO_PARTITIONS, Group, Member, 
 from kbroker.coordinator.stored_times import StoredTimes
 from kbroker.coordinator_records import SHARE_GROUP_VALUES, RecordType
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.share.persister import Result
+from kbroker.share.persister import Result, TopicPartition
 from kbroker.state_records import MAX_GROUP_ID_BYTES, GroupKey, parse_key
 
 MAX_MEMBER_ID_LENGTH = 36
@@ -315,6 +315,15 @@ class ShareGroupCoordinator:
     def topic_ids(self) -> set[UUID]:
         """All topics that some group has share state for, so that at start those that exist no more can be told to be deleted."""
         return {topic_id for group in self._groups.values() for topic_id in (*group.initializing, *group.initialized, *group.deleting)}
+
+    def group_ids(self) -> list[str]:
+        return list(self._groups)
+
+    def partitions_of(self, group_id: str) -> list[TopicPartition]:
+        """Those of which the group has share state."""
+        group = self._groups.get(group_id)
+        parts = group.initialized.items() if group is not None else ()
+        return [TopicPartition(topic_id, index) for topic_id, part in parts for index in sorted(part.partitions)]
 
     def groups_of(self, partition: tuple[UUID, int]) -> list[str]:
         """The groups that have share state of it."""

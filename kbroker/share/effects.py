@@ -109,3 +109,8 @@ class ShareSettings:
     priorities: tuple[tuple[str, int], ...] = ()
     ttl_ms: int = 0
     ordered: bool = False
+
+    @property
+    def works_alone(self) -> bool:
+        """Whether its records are looked at while it has no members."""
+        return self.schedules or self.ttl_ms > 0
