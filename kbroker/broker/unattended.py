@@ -58,6 +58,8 @@ class Unattended:
         if not self._share_groups.settings(group_id).works_alone:
             return
         for partition in self._partitions_of(group_id):
+            if partition not in self._partitions_of(group_id):
+                continue  # Its state was deleted while another one was loaded: to load it would make it again.
             try:
                 loaded = await self._share_groups.load(group_id, partition)
             except KafkaError as error:  # Its topic is being deleted, or its state cannot be read: members are told that.
