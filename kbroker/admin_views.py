@@ -120,17 +120,19 @@ async def _parked(
 
 
 def _log_holders(broker: Broker, name: str) -> list[dict[str, object]]:
-    """Which groups keep retention from the logs of a topic, and from where on; those that keep the most first."""
+    """Which groups keep retention from the logs of a topic, and from where on: by partition, and the furthest in front first."""
     topic = broker.topics.by_name(name)
     known = [(each.log.partition, broker.held_logs.known(each)) for each in (() if topic is None else topic.partitions)]
-    found = [
-        (-holdings.held_bytes[group_id], number, group_id, offset)
+    return [
+        {
+            "partition": number,
+            "group": group_id,
+            "from_offset": offset,
+            "bytes": holdings.held_bytes[group_id],
+            "together_bytes": holdings.together_bytes[group_id],
+        }
         for number, holdings in known
         for group_id, offset in holdings.holders.items()
-    ]
-    return [
-        {"partition": number, "group": group_id, "from_offset": offset, "bytes": -less_bytes}
-        for less_bytes, number, group_id, offset in sorted(found)
     ]
 
 

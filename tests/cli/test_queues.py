@@ -325,6 +325,30 @@ def test_the_oldest_job_may_lie_beside_the_log(
     assert sent_ms(command, queue, http) == pytest.approx(first_ms, abs=1_000), "without a worker"
 
 
+def test_who_holds_the_log_is_shown(
+    command: Command, broker: RunningBroker, queue: str, http: str
+) -> None:
+    """One group alone, or several of which none does it alone."""
+    assert command("configs", "set", "--topic", queue, "internal.segment.bytes=2000").code == OK
+    for number in range(5):
+        command("queues", "send", queue, *(f"{number:0100}" for number in range(10)))
+
+    def held(*groups: str) -> str | None:
+        described = command("queues", "describe", queue, "--admin", http)
+        lines = [line.split(None, 2)[2] for line in described.lines if line.startswith("  log held")]
+        assert len(lines) <= 1
+        return lines[0] if lines and all(each in lines[0] for each in groups) else None
+
+    until("the queue holds the log", lambda: held(f" by group {queue}, from offset 0 of partition 0 on"))
+    other = f"{queue}-other"
+    command("share-groups", "reset-offsets", other, "--topic", queue, "--to-earliest", "--execute")
+    together = until("so does another group", lambda: held(" by groups ", other))
+    assert together.endswith(" together, from offset 0 of partition 0 on")
+    assert sorted(re.findall(rf"{queue}\S*", together.replace(",", ""))) == [queue, other]
+    assert command("share-groups", "delete", other).code == OK
+    until("it is gone", lambda: held(f" by group {queue}, "))
+
+
 def sent_ms(command: Command, queue: str, http: str) -> float:
     document = command("queues", "describe", queue, "--admin", http, "--json").json
     return time.time() * 1000 - float(document["oldest_age_ms"])
