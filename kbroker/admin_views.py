@@ -15,11 +15,12 @@ import trio
 from kbroker.admin_http import HttpAnswer, HttpRefusal, HttpRequest, json_answer
 from kbroker.broker.broker import Broker
 from kbroker.broker.deadlines import now_ms
-from kbroker.broker.parked_left import parked_left
+from kbroker.broker.parked_left import kept_sent_ms, parked_left
 from kbroker.broker.share_groups import LoadedSharePartition
 from kbroker.clock import wall_clock_ms
 from kbroker.metrics_export.exposition import MetricsExport
 from kbroker.share.in_flight_view import InFlightRange, parked_view
+from kbroker.share.lag import ParkedLeft
 from kbroker.share.persister import TopicPartition
 from kbroker.share.share_partition import SharePartition
 
@@ -75,7 +76,7 @@ async def _in_flight_pieces(
         parked = await parked_left(broker.persister, *each.key, each.partition.log_start_offset, with_due=True)
         if each.engine is not None and not each.gone:
             shown = _share_partition(broker, each, each.engine)
-            shown |= {"parked": parked.number, "first_parked": parked.first_offset if parked.number else None}
+            shown |= await _parked(broker, group_id, each.key[1], parked, each.partition.log_start_offset)
             # A record that a member holds has its old due time in the store.
             next_due_ms = None if each.engine.parking is None else each.engine.parking.next_due_at_ms()
             shown |= {"next_due_ms": parked.next_due_ms if next_due_ms is None else next_due_ms}
@@ -101,23 +102,37 @@ async def _not_loaded(broker: Broker, group_id: str, name: str, loaded: Collecti
             key = TopicPartition(partition.log.topic_id, number)
             parked = await parked_left(broker.persister, group_id, key, partition.log_start_offset, with_due=True)
             if parked.number:
-                shown = {"topic": name, "partition": number, "parked": parked.number, "first_parked": parked.first_offset}
-                found.append(shown | {"next_due_ms": parked.next_due_ms})
+                shown = await _parked(broker, group_id, key, parked, partition.log_start_offset)
+                found.append({"topic": name, "partition": number, **shown, "next_due_ms": parked.next_due_ms})
     return found
 
 
+async def _parked(
+    broker: Broker, group_id: str, key: TopicPartition, parked: ParkedLeft, log_start_offset: int
+) -> dict[str, object]:
+    """How many, the lowest offset, and when that one was sent if it lies beside the log: nobody else can tell then."""
+    if not parked.number:
+        return {"parked": 0, "first_parked": None, "first_parked_sent_ms": None}
+    first, sent_ms = parked.first_offset, None
+    if first < log_start_offset:
+        sent_ms = await kept_sent_ms(broker.persister, group_id, key, first)
+    return {"parked": parked.number, "first_parked": first, "first_parked_sent_ms": sent_ms}
+
+
 def _log_holders(broker: Broker, name: str) -> list[dict[str, object]]:
-    """Which groups keep retention from the logs of a topic, and from where on; those that keep the most first."""
+    """Which groups keep retention from the logs of a topic, and from where on: by partition, and the furthest in front first."""
     topic = broker.topics.by_name(name)
     known = [(each.log.partition, broker.held_logs.known(each)) for each in (() if topic is None else topic.partitions)]
-    found = [
-        (-holdings.held_bytes[group_id], number, group_id, offset)
+    return [
+        {
+            "partition": number,
+            "group": group_id,
+            "from_offset": offset,
+            "bytes": holdings.held_bytes[group_id],
+            "together_bytes": holdings.together_bytes[group_id],
+        }
         for number, holdings in known
         for group_id, offset in holdings.holders.items()
-    ]
-    return [
-        {"partition": number, "group": group_id, "from_offset": offset, "bytes": -less_bytes}
-        for less_bytes, number, group_id, offset in sorted(found)
     ]
 
 

@@ -39,13 +39,15 @@ class Hold(NamedTuple):
 
 
 class Holdings(NamedTuple):
-    """Who holds a log: by group from which offset on, and how many bytes would go soon if not for that group alone."""
+    """Who holds a log: by group from which offset on, and how many bytes would go soon if not for that group alone.
+    `together_bytes`: if not for that group and those that hold it from further in front; the groups are in that order."""
 
     holders: Mapping[str, int]
     held_bytes: Mapping[str, int]
+    together_bytes: Mapping[str, int]
 
 
-NOTHING_HELD: Final = Holdings({}, {})
+NOTHING_HELD: Final = Holdings({}, {}, {})
 
 
 class HeldLogs:
@@ -127,13 +129,13 @@ def holdings_of(
     in_order = sorted(holders, key=lambda group_id: holders[group_id])
     if not in_order:
         return NOTHING_HELD
-    others = holders[in_order[1]] if len(in_order) > 1 else visible_end
-    begins, would_begin = (
-        queue_log_start(segments, start, min(each, visible_end), removes_finished=removes_finished)
-        for each in (holders[in_order[0]], others)
-    )
-    size_bytes = sum(segment.size_bytes for segment in segments if begins <= segment.base_offset < would_begin)
-    return Holdings(dict(holders), dict.fromkeys(in_order, 0) | {in_order[0]: size_bytes})
+    ends = (min(each, visible_end) for each in (*(holders[group_id] for group_id in in_order), visible_end))
+    begins, *would_begin = (queue_log_start(segments, start, end, removes_finished=removes_finished) for end in ends)
+    sizes = [
+        sum(segment.size_bytes for segment in segments if begins <= segment.base_offset < each) for each in would_begin
+    ]
+    alone = dict.fromkeys(in_order, 0) | {in_order[0]: sizes[0]}
+    return Holdings({group_id: holders[group_id] for group_id in in_order}, alone, dict(zip(in_order, sizes, strict=True)))
 
 
 def queue_log_start(segments: Sequence[SegmentInfo], start: int, held_from: int | None, *, removes_finished: bool) -> int:

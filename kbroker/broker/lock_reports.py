@@ -96,7 +96,10 @@ class LockReports:
 
     def _advice(self, group_id: str, settings: ShareSettings) -> str:
         if settings.lock_max_ms:
-            return f"their consumers are gone or frozen: of those that live the broker prolongs the locks ({LOCK_MAX})"
+            return (
+                "their consumers are gone or frozen, or had answered and that could not be saved; "
+                f"all other locks the broker prolongs ({LOCK_MAX})"
+            )
         longer = _longer(group_id, settings.lock_duration_ms, self._longest_ms())
         return f"if its consumers are at work they need {longer}fewer records a poll (max.poll.records)"
 

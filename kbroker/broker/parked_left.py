@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from kbroker.errors import KafkaError
+from kbroker.records import read_header
 from kbroker.share.lag import NOTHING_PARKED, ParkedLeft
 from kbroker.share.parked import Lane, Parked
 from kbroker.share.persister import KeepsRecords, ParksRecords, Persister, TopicPartition
@@ -42,6 +43,22 @@ async def _first(
         if first is not None or len(found) < limit:
             return first
         offset, limit = found[-1].offset + 1, _AT_ONCE
+    return None
+
+
+async def kept_sent_ms(persister: Persister, group_id: str, partition: TopicPartition, offset: int) -> int | None:
+    """The timestamp of a record that is kept beside the log (ms since 1970). None: it is not, or that cannot be told, which the
+    log says. Raises nothing, as parked_left()."""
+    keeps = keeps_of(persister)
+    if keeps is None:
+        return None
+    try:
+        record = await keeps.kept_record(group_id, partition, offset)
+        return None if record is None else read_header(record).base_timestamp_ms
+    except KafkaError as error:
+        logger.warning("what is kept of group %s on %s-%d is not known: %s", group_id, *partition, error)
+    except Exception:
+        logger.exception("the persister failed on a share-partition of group %s", group_id)
     return None
 
 

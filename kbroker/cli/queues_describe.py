@@ -224,12 +224,18 @@ def _dead_letters(document: dict[str, Any]) -> str:
 
 
 def _log_holders(holders: Sequence[dict[str, Any]]) -> list[str]:
-    """Those that keep something of the log that could go without them."""
-    lines = []
-    for each in holders:
-        if each["bytes"]:
-            where = f"offset {each['from_offset']} of partition {each['partition']}"
-            lines.append(f"{human_bytes(each['bytes'])} by group {escaped(each['group'])}, from {where} on")
+    """Those that keep something of the log that could go without them: of each partition the fewest groups."""
+    lines, partitions = [], sorted({each["partition"] for each in holders})
+    for number in partitions:
+        found = [each for each in holders if each["partition"] == number]
+        # A broker of an earlier version tells only what one group alone keeps.
+        sizes = [each.get("together_bytes", each["bytes"]) for each in found]
+        some = next((i for i, size_bytes in enumerate(sizes) if size_bytes), None)
+        if some is None:
+            continue
+        names = [escaped(each["group"]) for each in found[: some + 1]]
+        groups = f"group {names[0]}" if some == 0 else f"groups {', '.join(names[:-1])} and {names[-1]} together"
+        lines.append(f"{human_bytes(sizes[some])} by {groups}, from offset {found[0]['from_offset']} of partition {number} on")
     return lines
 
 

@@ -7,7 +7,7 @@ broker's HTTP endpoint tells; without it that stays open.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from kbroker.client import admin, group_admin
@@ -179,17 +179,19 @@ def _oldest_ms(
     connection: Connection,
     queue: Queue,
     spans: Mapping[int, Bounds],
-    partitions: Iterable[Document],
-    resting: Iterable[Document],
+    partitions: Sequence[Document],
+    resting: Sequence[Document],
 ) -> int | None:
     """The timestamp of the first job that is not finished, the oldest of all partitions. Where the
     endpoint was not asked, or the broker has not loaded a partition, that is the record at its
-    start offset, which may be finished already."""
+    start offset, which may be finished already. Of a job that is kept beside the log only the
+    endpoint tells it."""
     assert queue.topic is not None
     starts = {row.partition: row.start_offset for row in queue.offsets}
     known = {each["partition"]: _first_unfinished(each) for each in partitions}
     known |= {each["partition"]: int(each["first_parked"]) for each in resting}
-    stamps = []
+    sent_ms = [each.get("first_parked_sent_ms") for each in (*partitions, *resting)]
+    stamps = [each for each in sent_ms if each is not None]
     for partition, (start, end) in spans.items():
         first = max(start, known.get(partition, starts.get(partition) or 0))
         records = read_records(

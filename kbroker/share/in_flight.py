@@ -28,7 +28,7 @@ from itertools import groupby
 
 from kbroker.share.effects import AckBatch, StateBatch
 from kbroker.share.lag import Standing
-from kbroker.share.locks import Lock, Locks
+from kbroker.share.locks import ANSWERED, Lock, Locks
 from kbroker.share.record_state import (
     BEHIND,
     CONTROL,
@@ -489,9 +489,10 @@ class InFlightWindow:
         if AVAILABLE in codes and first < self.available_from:
             self.available_from = first
 
-    def roll_back(self, first: int, last: int, by_count: bytes, now_ms: float) -> list[tuple[int, int]]:
+    def roll_back(self, first: int, last: int, by_count: bytes, now_ms: float, *, prolongs: bool) -> list[tuple[int, int]]:
         """What was pending in first..last goes back to its holder. Where that lock has run out it is given back by
-        delivery count: archived at the limit, without a dead letter. The runs of the latter kind."""
+        delivery count: archived at the limit, without a dead letter. The runs of the latter kind. `prolongs`: the
+        broker prolongs locks, and is not to prolong these."""
         first = max(first, self.start_offset)
         if first > last:
             return []
@@ -502,6 +503,8 @@ class InFlightWindow:
             lock = self.locks.by_number.get(number)
             if lock is not None and lock.deadline_ms > now_ms:
                 self.set_code(first, run_last, ACQUIRED)
+                if prolongs and lock.since_ms != ANSWERED:
+                    self.renew(lock.member_id, first, run_last, lock.deadline_ms, ANSWERED)
             else:
                 self.exhausted += self.give_back(first, run_last, by_count)
                 returned.append((first, run_last))

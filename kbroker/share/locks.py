@@ -16,11 +16,14 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 
 _SWEEP_FROM = 1024
+ANSWERED = float("-inf")
+"""In place of a time: the holder has answered for these records, or left, and that could not be saved.
+It works on them no more, so the broker does not prolong the Lock."""
 
 
 class Lock:
     """`member_id` holds the offsets of first..last that still carry `number`, until `deadline_ms`. `since_ms`: when the
-    first of the Locks was granted that this one prolongs, None where it prolongs none."""
+    first of the Locks was granted that this one prolongs, None where it prolongs none; or ANSWERED."""
 
     __slots__ = ("deadline_ms", "first", "last", "member_id", "number", "since_ms")
 

@@ -32,6 +32,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share import throttle
 from kbroker.share.effects import AckBatch, AcquiredRange, DeadLetter, DeadLetterCause, ShareSettings
 from kbroker.share.key_order import KeyOrder
+from kbroker.share.locks import ANSWERED
 from kbroker.share.parked import Lane, Parked, ParkingChange, Place
 from kbroker.share.parked_keeping import Look, ParkedKeeping
 from kbroker.share.parked_memory import DEAD, SETTLED, Code, Entry
@@ -133,7 +134,7 @@ class Parking(ParkedKeeping):
                 self._lock(entry, min(now_ms + min(settings.lock_duration_ms, alive), until_ms))
                 prolonged += 1
                 continue
-            at_lock_max += alive > 0
+            at_lock_max += alive > 0 and entry.since_ms != ANSWERED
             by_member[entry.member_id] = by_member.get(entry.member_id, 0) + 1
             self._return(entry, now_ms, settings, drawn())
         return RanOutHere(by_member, at_lock_max, prolonged)
@@ -522,7 +523,7 @@ class Parking(ParkedKeeping):
             if self._is_gone(entry.offset, is_kept=entry.kept):
                 self._remove(entry)
             elif entry.deadline_ms > now_ms:
-                entry.code = Code.HELD
+                entry.code, entry.since_ms = Code.HELD, ANSWERED
                 self.held += 1
                 still_held += 1
                 heappush(self._locks, (entry.deadline_ms, entry.offset))

@@ -36,7 +36,7 @@ from kbroker.share.held import HeldHere, HeldRecords
 from kbroker.share.in_flight_view import InFlightView, in_flight_view
 from kbroker.share.lag import Standing
 from kbroker.share.leaving import Leavers
-from kbroker.share.locks import Lock
+from kbroker.share.locks import ANSWERED, Lock
 from kbroker.share.parked import Parked
 from kbroker.share.parked_keeping import Look
 from kbroker.share.parking import Parking
@@ -350,6 +350,8 @@ class SharePartition(SharePartitionScans):
     def _prolong(self, lock: Lock, held: Runs, now_ms: float, alive_ms: float) -> bool:
         """Whether the holder may go on."""
         settings = self._settings
+        if lock.since_ms == ANSWERED:
+            return False
         since_ms = lock.deadline_ms - settings.lock_duration_ms if lock.since_ms is None else lock.since_ms
         until_ms = since_ms + settings.lock_max_ms
         if alive_ms <= 0 or until_ms <= now_ms:

@@ -135,8 +135,9 @@ class SharePartitionWrites:
             pending = self._put_off_again(pending, self.parking.scheduled_in(parked), now_ms)
             due = self.parking.redeliveries_in(parked)
             pending = self._come_back_soon(pending, self.parking.expired_in(parked), now_ms)
+        prolongs = self._settings.lock_max_ms > 0
         for first, last in pending:
-            returned = self._window.roll_back(first, last, by_count, now_ms)
+            returned = self._window.roll_back(first, last, by_count, now_ms, prolongs=prolongs)
             self._begin_waits(returned, now_ms, parks=False)
             if due:
                 self._wait_here(returned, due)

@@ -22,6 +22,7 @@ from kbroker.share.persister import KeepsRecords, Result, TopicPartition, WriteR
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import COPY, ENABLED, NAME, QUEUE, batches_of, until
 from tests.api.share_consumers import ACCEPT, GROUP, REJECT, RELEASE, RENEW, Member, acquired, rows, sent, set_up_group
+from tests.api.test_lag_above_a_log_start import in_flight
 from tests.api.test_lost_log import lose
 from tests.api.test_parked_records import engine_of, parked
 from tests.api.test_queue_retention import heartbeat_of, removed
@@ -115,6 +116,8 @@ class TestScheduled:
             assert start > 100
             assert (kept(client, key), await lag(client)) == ([job], 1)
             assert removed(client) == 0
+            (shown,) = (await in_flight(client))["share_partitions"]
+            assert (shown["first_parked"], shown["first_parked_sent_ms"]) == (job, TIME_MS + 2)
         async with connect(every_engine, config) as client:
             assert await lag(client) == 1
             member = Member(client, "m2")
@@ -331,7 +334,9 @@ class TestLooks:
             await look(client)
             partition = client.partition("orders")
             closed_bytes = sum(each.size_bytes for each in partition.segments()[:-1])
-            assert client.broker.held_logs.known(partition) == ({GROUP: 5 * BATCHES, "slow": 0}, {GROUP: 0, "slow": closed_bytes})
+            alone = {GROUP: 0, "slow": closed_bytes}
+            together = {GROUP: closed_bytes, "slow": closed_bytes}
+            assert client.broker.held_logs.known(partition) == ({GROUP: 5 * BATCHES, "slow": 0}, alone, together)
             await take(Member(client.another(5), "s1", "slow"), key)
             assert await look(client) > 100
             assert client.broker.held_logs.known(partition).held_bytes == {GROUP: 0, "slow": 0}

@@ -77,7 +77,8 @@ async def test_where_the_broker_prolongs_locks_it_does_not_advise_longer_ones(
         nursery.cancel_scope.cancel()
     assert lines(caplog) == [
         "WARNING group a: the locks of 3 records ran out in the last 1 s: they are delivered again; their consumers "
-        "are gone or frozen: of those that live the broker prolongs the locks (kbroker.queue.lock.max.ms)"
+        "are gone or frozen, or had answered and that could not be saved; all other locks the broker prolongs "
+        "(kbroker.queue.lock.max.ms)"
     ]
 
 

@@ -77,6 +77,8 @@ class Job:
     least_count: int = 0
     member: str | None = None
     deadline_ms: float = 0
+    answered: bool = False
+    """Its holder has answered, which could not be saved."""
     due_ms: float = 0
     done: bool = False
     given_up: bool = False

@@ -203,7 +203,7 @@ class World(LogStarts):
                 assert count > 1 or job.was_moved or self._was_due(job), f"{offset} before it is due"
                 assert job.least_count < count <= job.count + 1, f"{offset}: delivery {count} after {job.count}"
                 job.count = job.least_count = count
-                job.member, job.deadline_ms = member, self.now_ms + LOCK_MS
+                job.member, job.deadline_ms, job.answered = member, self.now_ms + LOCK_MS, False
 
     def acknowledge(self) -> None:
         member = self.rnd.choice(MEMBERS)
@@ -248,7 +248,7 @@ class World(LogStarts):
             if job.member != member:
                 continue  # below the log's start: skipped without a word
             if ack_type == RENEW:
-                job.deadline_ms = self.now_ms + LOCK_MS
+                job.deadline_ms, job.answered = self.now_ms + LOCK_MS, False
             else:
                 said[offset] = ack_type
                 job.member = "saving"
@@ -322,6 +322,7 @@ class World(LogStarts):
         held = {run[0] for run in self._holdings()}
         for offset, job in due:
             if offset in held:
+                assert not job.answered, "its holder works on it no more"
                 job.deadline_ms = self._deadline_of(offset)  # prolonged; by how much is the other model's business
                 prolonged -= 1
                 continue
@@ -393,7 +394,7 @@ class World(LogStarts):
                 elif ack_type == _EXPIRED:
                     job.expired, job.came_back = False, True
                 elif job.deadline_ms > self.now_ms:
-                    job.member, job.due_ms = holder, 0
+                    job.member, job.due_ms, job.answered = holder, 0, self.settings.lock_max_ms > 0
                 else:
                     job.member = None
                     drawn_ms = job.due_ms

@@ -346,6 +346,8 @@ class CheckedQueue:
                 assert rec.target is not None
                 rec.target = rec.cause = None
                 rec.due_ms = 0
+                if self.settings.lock_max_ms:
+                    rec.since_ms = float("-inf")  # its holder has answered, or is gone: the lock is not prolonged
                 if rec.deadline_ms <= self.now_ms:  # and then it is archived at the limit, without a dead letter
                     rec.state = ARCHIVED if rec.count >= self.settings.delivery_count_limit else self._given_back(rec)
                     rec.member = None

@@ -298,6 +298,26 @@ class TestFailing:
         assert persist is not None
         assert [tuple(batch) for batch in persist.batches] == [(0, 4, 0, 1), (5, 9, 2, 2)]
 
+    def test_the_broker_does_not_prolong_the_lock_any_more(self) -> None:
+        """The holder has answered, and was told that it failed: it works on the records no more."""
+        q = Queue((0, 9), lock_max_ms=100 * LOCK_MS)
+        q.fetch("m")
+        q.fail(q.ask("m", ack(0, 4, ACCEPT)))
+        q.now_ms = LOCK_MS
+        q.sp.expire(q.now_ms, lambda member_id: 1e9)
+        assert q.shown() == "0-4 A1, 5-9 H1 m"
+        assert q.sp.ran_out == (5, 0, 0), "not by the limit of prolonging"
+        assert q.sp.statistics().prolonged_locks == 5
+
+    def test_a_renewal_says_that_its_holder_is_at_work_again(self) -> None:
+        q = Queue((0, 9), lock_max_ms=100 * LOCK_MS)
+        q.fetch("m")
+        q.fail(q.ask("m", ack(0, 9, ACCEPT)))
+        q.ack("m", ack(0, 4, RENEW))
+        q.now_ms = LOCK_MS
+        q.sp.expire(q.now_ms, lambda member_id: 1e9)
+        assert q.shown() == "0-4 H1 m, 5-9 A1"
+
     def test_failing_and_saving_interleaved(self) -> None:  # ACK-22
         q = one_batch()
         a, b, c = q.ask("m", ack(0, 2, ACCEPT)), q.ask("m", ack(3, 5, ACCEPT)), q.ask("m", ack(6, 9, ACCEPT))
