@@ -48,7 +48,11 @@ NOW, DAY = 1_700_000_000_000, 86_400_000
         ((("kbroker-delay-ms", b"soon"),), Schedule(None, Oddity.MALFORMED)),
         ((("kbroker-delay-ms", b"-5"),), Schedule(None, Oddity.MALFORMED)),
         ((("kbroker-delay-ms", None),), Schedule(None, Oddity.MALFORMED)),
-        ((("kbroker-delay-ms", b"9" * 30),), Schedule(None, Oddity.MALFORMED)),
+        ((("kbroker-delay-ms", b"9" * 30),), Schedule(NOW + DAY, Oddity.TOO_FAR)),
+        ((("kbroker-deliver-at", b"9223372036854775807"),), Schedule(NOW + DAY, Oddity.TOO_FAR)),
+        ((("kbroker-deliver-at", b"9" * 5000),), Schedule(NOW + DAY, Oddity.TOO_FAR)),
+        ((("kbroker-delay-ms", b"0" * 30 + b"500"),), Schedule(NOW + 400)),
+        ((("kbroker-delay-ms", b"000"),), Schedule(None)),
         ((("kbroker-delay-ms", str(2 * DAY).encode()),), Schedule(NOW + DAY, Oddity.TOO_FAR)),
     ],
 )
