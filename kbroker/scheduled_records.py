@@ -21,6 +21,8 @@ DEAD_LETTER_PREFIX: Final = "__dlq.errors."
 MARK: Final = b"kbroker-de"
 """A payload without these bytes has neither header."""
 _DIGITS_AT_MOST: Final = 18
+_BEYOND_ALL_MS: Final = 10**_DIGITS_AT_MOST
+"""Stands for each number of more digits: later than any bound allows."""
 
 
 class Oddity(Enum):
@@ -65,4 +67,7 @@ def due_of(record: Record, now_ms: int) -> Schedule:
 
 def _number(value: bytes | None) -> int | None:
     text = (value or b"").strip()
-    return int(text) if text.isdigit() and len(text) <= _DIGITS_AT_MOST else None
+    if not text.isdigit():
+        return None
+    text = text.lstrip(b"0")
+    return int(text or b"0") if len(text) <= _DIGITS_AT_MOST else _BEYOND_ALL_MS

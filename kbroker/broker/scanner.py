@@ -108,7 +108,7 @@ class Scanner:
                     ahead = await self._look_ahead(loaded, engine, ahead)
                     has_more = await self._turn(loaded, engine, known)
                 except (KafkaError, NoSpace, StoreFailed) as error:
-                    logger.warning("the scan of share-partition %s ahead of its members has to wait: %s", loaded.key, error)
+                    self._report_delay(loaded, error)
                     await trio.sleep(_RETRY_S)
                     continue
                 if has_more:
@@ -258,6 +258,11 @@ class Scanner:
         for key in known.keys() - set(keys[-1:]):
             del known[key]
         return due, hashes
+
+    def _report_delay(self, loaded: LoadedSharePartition, error: Exception) -> None:
+        if self._reports.times(loaded.key, trio.current_time()):
+            place = f"{loaded.key[0]}:{loaded.partition.topic_name}-{loaded.partition.log.partition}"
+            logger.warning("the scan of share-partition %s ahead of its members has to wait: %s", place, error)
 
     def _report(self, loaded: LoadedSharePartition, odd: Counter[Oddity]) -> None:
         group_id = loaded.key[0]

@@ -101,6 +101,12 @@ class TestTimes:
         broken[-4:] = b"\xff" * 4
         assert times_of(memoryview(broken), schedules=False).earliest_ms > NOW + (1 << 60)
 
+    def test_times_beyond_64_bits_are_the_longest_there_are(self) -> None:
+        last = (1 << 63) - 1
+        records = [Record(0, last, None, b"", (("kbroker-delay-ms", b"9" * 18),)), Record(0, NOW, None, b"")]
+        times = times_of(memoryview(build_batch(records)), schedules=True)
+        assert [times.of(delta) for delta in range(2)] == [last, NOW]
+
 
 class TestExpired:
     @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])

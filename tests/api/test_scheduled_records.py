@@ -12,7 +12,7 @@ from kbroker.broker import configs, scanner
 from kbroker.broker.deadlines import now_ms
 from kbroker.clock import wall_clock_ms
 from kbroker.compression import Codec
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, NoSpace
 from kbroker.metrics import ODDITIES
 from kbroker.records import NO_TIMESTAMP, Record, build_batch
 from kbroker.scheduled_records import DEAD_LETTER_PREFIX, Oddity, Schedule, schedule_of
@@ -21,6 +21,7 @@ from kbroker.share.in_flight_view import parked_view
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import until
 from tests.api.share_consumers import ACCEPT, RELEASE, Member, acquired, prepare, sent, set_up_group
+from tests.api.test_full_disk import refusing
 from tests.api.test_parked_records import engine_of, is_loaded, parked
 from tests.api.test_work_queue import FAST, heartbeat, lag
 
@@ -48,7 +49,11 @@ NOW, DAY = 1_700_000_000_000, 86_400_000
         ((("kbroker-delay-ms", b"soon"),), Schedule(None, Oddity.MALFORMED)),
         ((("kbroker-delay-ms", b"-5"),), Schedule(None, Oddity.MALFORMED)),
         ((("kbroker-delay-ms", None),), Schedule(None, Oddity.MALFORMED)),
-        ((("kbroker-delay-ms", b"9" * 30),), Schedule(None, Oddity.MALFORMED)),
+        ((("kbroker-delay-ms", b"9" * 30),), Schedule(NOW + DAY, Oddity.TOO_FAR)),
+        ((("kbroker-deliver-at", b"9223372036854775807"),), Schedule(NOW + DAY, Oddity.TOO_FAR)),
+        ((("kbroker-deliver-at", b"9" * 5000),), Schedule(NOW + DAY, Oddity.TOO_FAR)),
+        ((("kbroker-delay-ms", b"0" * 30 + b"500"),), Schedule(NOW + 400)),
+        ((("kbroker-delay-ms", b"000"),), Schedule(None)),
         ((("kbroker-delay-ms", str(2 * DAY).encode()),), Schedule(NOW + DAY, Oddity.TOO_FAR)),
     ],
 )
@@ -249,6 +254,24 @@ class TestScheduled:
             assert await take(Member(client, "m1"), key) == [(0, 1, 1)]
             assert "2 records for share group g1 have a schedule that is no number" in caplog.text
             assert client.broker.share_groups.metrics["g1"].odd_schedules == {"malformed": 2, "too_far": 0}
+
+    async def test_a_scan_that_cannot_save_is_said_once_and_goes_on(
+        self, connect: Connect, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(scanner, "_RETRY_S", 0.01)
+        async with connect(config=FAST) as client:
+            key = await prepare(client)
+            await set_up_group(client, SETTINGS)
+            member = Member(client, "m1")
+            assert await take(member, key, 10) == []
+            with refusing(client, NoSpace("the disk is full")):
+                await send(client, 3_600_000, None)
+                await until(lambda: engine_of(client, key).statistics().failed_writes >= 3)
+            assert await take(member, key) == [(1, 1, 1)]
+            await until(lambda: parked(client, key) == 1)
+        said = [record.getMessage() for record in caplog.records if "ahead of its members" in record.getMessage()]
+        assert len(said) == 1
+        assert "share-partition g1:orders-0 ahead of its members has to wait" in said[0]
 
     def test_the_headers_of_dead_letters_are_known(self) -> None:
         assert DEAD_LETTER_PREFIX == HEADER_PREFIX
