@@ -88,6 +88,8 @@ class QueueTorment:
     """kbroker.queue.retention of the topic."""
     load_s: tuple[float, float] = LOAD_S
     """How long a round's load lasts."""
+    roles: Sequence[str] = ()
+    """Others than usual."""
     rounds: int = 0
     purges: int = 0
     _random: random.Random = field(default_factory=random.Random)
@@ -202,7 +204,7 @@ class QueueTorment:
             assert not group_admin.alter_share_group_offsets(connection, GROUP, ends)
 
     def _begin_clients(self) -> None:
-        for role in self._roles():
+        for role in self.roles or self._roles():
             self.torment.start_client(role)
 
     def _roles(self) -> Sequence[str]:
@@ -309,13 +311,14 @@ def tormented(
     ordered: bool = False,
     retention: str = "time",
     load_s: tuple[float, float] = LOAD_S,
+    roles: Sequence[str] = (),
     one_log: Path | None = None,
 ) -> Iterator[QueueTorment]:
     """A running broker with its queue, a process of producers and two or three of workers; gone afterwards."""
     torment = Torment(broker, home, seed, one_log, module="tests.crash.queue_worker")
     torment.start_broker()
     try:
-        queue = QueueTorment(torment, patience_s, ordered, retention, load_s, _random=random.Random(seed))
+        queue = QueueTorment(torment, patience_s, ordered, retention, load_s, roles, _random=random.Random(seed))
         broker.create_topic(TOPIC, partitions=PARTITIONS, config=queue.topic_config)
         broker.create_topic(DEAD_LETTERS, config={"errors.deadletterqueue.group.enable": "true"})
         broker.set_group_config(GROUP, queue.config)
