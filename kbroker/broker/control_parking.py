@@ -27,11 +27,11 @@ import trio
 from kbroker.broker.group_commit import GroupCommit
 from kbroker.broker.parked_reader import PIECE, ParkedReader, blocks
 from kbroker.broker.waiting import OnDone
-from kbroker.coordinator.parked_state import changes_of, counter, keys_of, prefix_of, stored_count
+from kbroker.coordinator.parked_state import changes_of, counter, keys_of, parked_of, prefix_of, stored_count
 from kbroker.coordinator.share_state import ShareStateCoordinator
 from kbroker.coordinator.share_state_housekeeping import SharePartitionKey
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
-from kbroker.parked_records import BY_OFFSET, NO_GENERATION, ParkedRecord, by_key_key, by_offset_key, kept_key, place_key
+from kbroker.parked_records import BY_OFFSET, NO_GENERATION, by_key_key, by_offset_key, kept_key, place_key, record_by_offset
 from kbroker.share.parked import Lane, Parked, ParkingChange
 from kbroker.share.persister import TopicPartition, WriteRequest
 from kbroker.storage.spi import Change, StateReader
@@ -228,7 +228,10 @@ class ControlParking:
         return stored_count(self._store.get, prefix) if known is None else known
 
     async def in_lane(self, group_id: str, partition: TopicPartition, lane: Lane, after: tuple[int, int], limit: int) -> list[Parked]:
-        """As ParkedReader, without old places that a kill has left; these are removed."""
+        """As ParkedReader, without old places that a kill has left; these are removed.
+
+        A record may have been written anew since the piece was read, at the same place: to be kept, for instance. That place is as
+        valid as before, and what the key by offset says of the record is newer."""
         found: list[Parked] = []
         while len(found) < limit:
             piece = await self._reader.in_lane(group_id, partition, lane, after, limit - len(found))
@@ -237,8 +240,8 @@ class ControlParking:
                 break
             after = piece[-1].due_ms, piece[-1].offset
             named = {each.offset: self._store.get(by_offset_key(prefix, each.offset)) for each in piece}
-            old = [each for each in piece if named[each.offset] != _value(each)]
-            found += [each for each in piece if named[each.offset] == _value(each)]
+            valid, old = _told_apart(piece, named)
+            found += valid
             if old:
                 removals = [(place_key(prefix, each.lane, each.due_ms, each.offset), None) for each in old]
                 blocked = [each for each in old if each.key_hash is not None and not blocks(named[each.offset], each.key_hash)]
@@ -257,8 +260,20 @@ def _is_by_offset(prefix: bytes, key: bytes) -> bool:
     return key[len(prefix)] == BY_OFFSET
 
 
-def _value(parked: Parked) -> bytes:
-    return ParkedRecord(*parked).encode()
+def _told_apart(piece: Iterable[Parked], named: Mapping[int, bytes | None]) -> tuple[list[Parked], list[Parked]]:
+    """Those that stand where their keys by offset say, as these say they are, and old places. Raises KafkaError."""
+    valid, old = [], []
+    for each in piece:
+        value = named[each.offset]
+        try:
+            record = None if value is None else parked_of(record_by_offset(each.offset, value))
+        except ValueError as error:
+            raise KafkaError(ErrorCode.unknown_server_error, f"A parked record cannot be read: {error}") from error
+        if record is not None and (record.lane, record.due_ms) == (each.lane, each.due_ms):
+            valid.append(record)
+        else:
+            old.append(each)
+    return valid, old
 
 
 def _report(error: Exception | None) -> None:

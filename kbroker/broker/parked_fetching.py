@@ -53,8 +53,8 @@ async def plan_parked(
     for leader in parking.in_turn(room):
         if len(offsets) >= room or len(batches) >= _BATCHES_AT_MOST or (batches and max_bytes <= 0):
             break
-        if leader in taken:
-            continue
+        if leader in taken or any(first <= leader <= last for first, last, *_ in batches):
+            continue  # Free again since its batch was read: the next fetch gives it. The batch twice would give the others twice.
         batch = await parked_batch(partition, parking, leader, record_of)
         if batch is None:
             lost.append(leader)

@@ -22,6 +22,9 @@ A share-partition is read from the store when it is first asked for, so a restar
 number; a snapshot, after `updates_per_snapshot` of them, replaces them all in one write; so does a cold snapshot, when somebody asks
 for it (share_state_housekeeping.py). Nothing obsolete stays behind; how an engine cleans its own log is its own business.
 
+Where a group answers in random order each update has hundreds of batches, and to merge all updates takes long. So a snapshot comes
+before they have more than BATCHES_PER_SNAPSHOT.
+
 This module must not know who calls the five verbs, nor what a delivery state means beyond the combiner's order.
 """
 
@@ -81,6 +84,8 @@ from kbroker.storage.spi import Change
 
 UPDATES_PER_SNAPSHOT: Final = 500
 """share.coordinator.snapshot.update.records.per.snapshot."""
+BATCHES_PER_SNAPSHOT: Final = 2000
+"""Merged in some milliseconds, and 40 kB; a busy group that answers in order has fewer in all of its updates."""
 
 
 class _Request(Protocol):
@@ -496,11 +501,12 @@ class ShareStateCoordinator:
 
     def _put_update(self, decision: _Decision[R], entry: _Entry, state: ShareState, batches: Sequence[StateBatch], now_ms: int) -> None:
         """Save what changed: as an update, or as a snapshot when there are enough of those."""
-        if state.updates >= self._updates_per_snapshot:
+        if state.updates >= self._updates_per_snapshot or state.update_batches + len(batches) > BATCHES_PER_SNAPSHOT:
             state.snapshot_epoch += 1
             self._put_snapshot(decision, entry, state, now_ms)
             return
         state.updates += 1
+        state.update_batches += len(batches)
         value = encode_share_update(state.snapshot_epoch, state.leader_epoch, state.start_offset, state.delivery_complete_count, batches)
         decision.change(entry, state.updates, value)
         self._updates += 1
@@ -524,7 +530,7 @@ class ShareStateCoordinator:
         decision.change(entry, 0, value)
         for number in range(1, state.updates + 1):
             decision.change(entry, number, None)
-        state.updates = 0
+        state.updates = state.update_batches = 0
         self._snapshots += 1
         self._entries[entry.key] = entry
 

@@ -22,11 +22,11 @@ _UNCHANGED_EPOCH: Final = -1
 class ShareState:
     """One share-partition. `recent` holds batches that `batches` does not contain yet: they are merged when somebody looks.
 
-    `updates` is the number of the newest stored update. `leader_fence` is the newest leader epoch seen since the state was loaded:
-    it outlives an initialize, which stores leader epoch 0. `written_in` is the newest leader epoch whose log start offset and batches
-    speak of: that of the newest write that changed one of them. None: they speak of no record. The timestamps are those of the stored
-    snapshot, in milliseconds since 1970. `generation`: under which its `waiting` parked records lie, which the coordinator counts;
-    a new one wants a snapshot that says so.
+    `updates` is the number of the newest stored update, `update_batches` how many batches they have in all. `leader_fence` is
+    the newest leader epoch seen since the state was loaded: it outlives an initialize, which stores leader epoch 0. `written_in` is
+    the newest leader epoch whose log start offset and batches speak of: that of the newest write that changed one of them. None: they
+    speak of no record. The timestamps are those of the stored snapshot, in milliseconds since 1970. `generation`:
+    under which its `waiting` parked records lie, which the coordinator counts; a new one wants a snapshot that says so.
     """
 
     snapshot_epoch: int
@@ -37,6 +37,7 @@ class ShareState:
     batches: tuple[StateBatch, ...] = ()
     recent: list[StateBatch] = field(default_factory=list)
     updates: int = 0
+    update_batches: int = 0
     leader_fence: int = NEVER_READ_LEADER_EPOCH
     written_in: int | None = None
     create_timestamp: int = 0
@@ -64,6 +65,7 @@ def load(records: Iterable[tuple[bytes, bytes]]) -> ShareState | None:
             update = ShareUpdate.decode(value)
             state = _from_update(update) if state is None else _with_update(state, update)
             state.updates = number
+            state.update_batches += len(update.state_batches)
     return state
 
 

@@ -7,20 +7,22 @@ ACKNOWLEDGED 2 > AVAILABLE 0). The order of arrival never matters, so writes may
     incoming             |---- ACKNOWLEDGED 1 ----|
     result     |- AVAIL -|---- ACKNOWLEDGED 1 ----|
 
-The usual case is a handful of batches that do not overlap; only where they do is the sweep paid for.
+The usual case is batches that do not overlap, or that speak of the same offsets; only the others pay for the sweep.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
+from operator import itemgetter
 
 from kbroker.share.effects import StateBatch
 from kbroker.share.record_state import MAX_DELIVERY_COUNT, TERMINAL, RecordState
 
 MANY = 1000
 _FINAL = int(RecordState.ARCHIVED)
+_COUNT_AND_STATE = itemgetter(3, 2)
 NOT_DECIDED = -1
 """A start offset that clips nothing."""
 
@@ -32,9 +34,23 @@ def combine(stored: Sequence[StateBatch], incoming: Sequence[StateBatch], start_
     if len(batches) < 2:
         return tuple(batches)
     batches.sort()
-    if any(after.first_offset <= before.last_offset for before, after in pairwise(batches)):
-        batches = _sweep(batches)
-    return _join(batches)
+    pieces: list[StateBatch] = []
+    overlapping = [batches[0]]
+    first, last, _, _ = batches[0]
+    are_alike = True
+    for batch in islice(batches, 1, None):
+        next_first, next_last, _, _ = batch
+        if next_first > last:
+            pieces += _pieces(overlapping, are_alike=are_alike)
+            overlapping, are_alike = [batch], True
+            first, last = next_first, next_last
+            continue
+        overlapping.append(batch)
+        if next_first != first or next_last != last:
+            are_alike = False
+            last = max(last, next_last)
+    pieces += _pieces(overlapping, are_alike=are_alike)
+    return _join(pieces)
 
 
 def shortened(batches: tuple[StateBatch, ...]) -> tuple[StateBatch, ...]:
@@ -43,8 +59,7 @@ def shortened(batches: tuple[StateBatch, ...]) -> tuple[StateBatch, ...]:
     no batch overrules what is final."""
     if len(batches) <= MANY:
         return batches
-    alike = {"state": _FINAL, "delivery_count": MAX_DELIVERY_COUNT}
-    return _join([batch._replace(**alike) if batch.state in TERMINAL else batch for batch in batches])
+    return _join([StateBatch(batch[0], batch[1], _FINAL, MAX_DELIVERY_COUNT) if batch[2] in TERMINAL else batch for batch in batches])
 
 
 def clip(batches: Iterable[StateBatch], start_offset: int) -> list[StateBatch]:
@@ -56,6 +71,15 @@ def clip(batches: Iterable[StateBatch], start_offset: int) -> list[StateBatch]:
         for batch in batches
         if batch.last_offset >= start_offset
     ]
+
+
+def _pieces(overlapping: list[StateBatch], *, are_alike: bool) -> Sequence[StateBatch]:
+    """What becomes of batches that overlap one another. `are_alike`: all have the same offsets."""
+    if len(overlapping) == 1:
+        return overlapping
+    if are_alike:
+        return (max(overlapping, key=_COUNT_AND_STATE),)
+    return _sweep(overlapping)
 
 
 def _sweep(batches: list[StateBatch]) -> list[StateBatch]:
@@ -83,10 +107,13 @@ def _sweep(batches: list[StateBatch]) -> list[StateBatch]:
 def _join(batches: list[StateBatch]) -> tuple[StateBatch, ...]:
     """Join neighbours that touch and agree."""
     joined = [batches[0]]
-    for batch in batches[1:]:
-        last = joined[-1]
-        if batch.first_offset == last.last_offset + 1 and batch.state == last.state and batch.delivery_count == last.delivery_count:
-            joined[-1] = last._replace(last_offset=batch.last_offset)
+    first, last, state, count = batches[0]
+    for batch in islice(batches, 1, None):
+        next_first, next_last, next_state, next_count = batch
+        if next_first == last + 1 and next_state == state and next_count == count:
+            last = next_last
+            joined[-1] = StateBatch(first, last, state, count)
         else:
             joined.append(batch)
+            first, last, state, count = batch
     return tuple(joined)

@@ -71,6 +71,7 @@ class Sent:
     `is_old`: its timestamp lies so far back that retention by time may remove it at once.
     `due_ns`: its headers say not to deliver it before that time of CLOCK_MONOTONIC; 0: they say nothing.
     `key`: the record's; "": it has none.
+    `digest`: of key, value, headers and timestamp, as Delivered and DeadLetterRead have it; "": not told.
     """
 
     at_ns: int
@@ -80,6 +81,7 @@ class Sent:
     is_old: bool = False
     due_ns: int = 0
     key: str = ""
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class Delivered:
     record: Record
     value: str
     count: int
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +164,12 @@ class LogRead:
 
 @dataclass(frozen=True, slots=True)
 class LogReadDone:
-    """The LogRead events of this topic partition are complete."""
+    """The LogRead events of this topic partition are complete, from `start` on: behind the read its log began there."""
 
     at_ns: int
     topic: str
     partition: int
+    start: int = 0
 
 
 # --- work queues ---
@@ -182,19 +186,32 @@ class PassedOver:
 
 
 @dataclass(frozen=True, slots=True)
+class LogCut:
+    """The log begins at `start`, by the broker's word: what comes from below comes from beside the log."""
+
+    at_ns: int
+    topic: str
+    partition: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetterRead:
-    """A read of the dead letter topic, at the end, found one that stands for `record`. `value`: its copy of the record's, if any."""
+    """A read of the dead letter topic, at the end, found one that stands for `record`. `value`: its copy of the record's, if any;
+    `digest`: of all that it holds of the record."""
 
     at_ns: int
     record: Record
     count: int
     is_rejected: bool
     value: str | None
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftBehind:
-    """When all is over: the group's lag by the broker's word; parked records in the store, and what the store's counters say of them.
+    """When all is over: the group's lag by the broker's word; parked records in the store, what the store's counters say of them, and
+    records that are kept there.
 
     With the event of a group's last partition the DeadLetterRead events are complete, too."""
 
@@ -204,6 +221,7 @@ class LeftBehind:
     lag: int | None
     parked: int
     counted: int
+    kept: int = 0
 
 
 # --- members of a consumer group ---
@@ -381,6 +399,7 @@ Event: TypeAlias = (
     | LogRead
     | LogReadDone
     | PassedOver
+    | LogCut
     | DeadLetterRead
     | LeftBehind
     | Assigned
@@ -416,6 +435,7 @@ _EVENTS: dict[str, type[Event]] = {
         LogRead,
         LogReadDone,
         PassedOver,
+        LogCut,
         DeadLetterRead,
         LeftBehind,
         Assigned,

@@ -55,6 +55,7 @@ class LogIndex:
     confirmed: list[SendConfirmed] = field(default_factory=list)
     log: dict[Record, LogRead] = field(default_factory=dict)
     logs_read: set[tuple[str, int]] = field(default_factory=set)
+    starts: dict[tuple[str, int], int] = field(default_factory=dict)
     seen: dict[Record, list[Delivered | Read]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, event: Event) -> bool:
@@ -68,6 +69,7 @@ class LogIndex:
                 self.log[event.record] = event
             case LogReadDone():
                 self.logs_read.add((event.topic, event.partition))
+                self.starts[event.topic, event.partition] = event.start
             case Delivered() | Read():
                 self.seen[event.record].append(event)
                 return False

@@ -6,11 +6,14 @@ What history.py asks of every share group, and:
                    record comes when delay x multiplier^(count - 1) has passed, counted from when the release
                    was sent, over any number of restarts, as the due time is stored with the release
     passed over    what an operator removed, or put behind the group, is not delivered
-    unfinished     every other record of the log may have been accepted, or has a dead letter
+    unfinished     every other record of the log may have been accepted, or has a dead letter; where the
+                   log's front goes as it is finished (`cuts`), so it is of every record that was there
+    altered        a record comes with the key, value, headers and timestamp that it was sent with,
+                   from the log or from beside it, and its dead letter has them
     dead letters   there is at most one for a record, none for one that was certainly accepted; its cause, count
                    and value are right
     key order, two of a key   where the group is `ordered`: see key_order_rules.py
-    left           at the end the lag is 0, and nothing is parked, nor counted
+    left           at the end the lag is 0, and nothing is parked, nor counted, nor kept
 
 Only what is certain is called a violation. A lock that ran out, or a session that ended, gives no certain bound.
 """
@@ -24,7 +27,7 @@ from typing import TypeAlias
 
 from kbroker.testing import history, key_order_rules, log_rules
 from kbroker.testing.history import GroupSettings
-from kbroker.testing.history_events import AckKind, DeadLetterRead, Event, LeftBehind, PassedOver, Record
+from kbroker.testing.history_events import AckKind, DeadLetterRead, Event, LeftBehind, LogCut, PassedOver, Record
 from kbroker.testing.log_rules import Violation, contradiction, duplicated, invented, reordered
 
 CLOCKS_DIFFER_NS = 20_000_000
@@ -33,13 +36,15 @@ CLOCKS_DIFFER_NS = 20_000_000
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """`multiplier`, `max_ms`: as in the group's redelivery settings, without jitter. `ordered`: with kbroker.queue.ordering=key."""
+    """`multiplier`, `max_ms`: as in the group's redelivery settings, without jitter. `ordered`: with kbroker.queue.ordering=key.
+    `cuts`: the topic has kbroker.queue.retention."""
 
     group: GroupSettings
     delay_ms: int
     multiplier: float
     max_ms: int
     ordered: bool = False
+    cuts: bool = False
 
     def wait_ns(self, count: int) -> int:
         """What a record waits that was released by the holder of that delivery."""
@@ -63,6 +68,10 @@ class Statistics:
     passed_over: int
     keyed: int = 0
     """Deliveries of records that had an older one of their key in the log, where the group is ordered."""
+    cut: int = 0
+    """Records that the log had, and has no more."""
+    kept: int = 0
+    """Deliveries that were certainly made from beside the log."""
 
 
 Report: TypeAlias = log_rules.Report[Statistics]
@@ -74,6 +83,9 @@ class QueueIndex(history.Index):
     passes: dict[tuple[str, int], list[PassedOver]] = field(default_factory=lambda: defaultdict(list))
     letters: dict[Record, list[DeadLetterRead]] = field(default_factory=lambda: defaultdict(list))
     left: list[LeftBehind] = field(default_factory=list)
+    cuts: dict[tuple[str, int], list[LogCut]] = field(default_factory=lambda: defaultdict(list))
+    values: dict[Record, str] = field(default_factory=dict)
+    """By those that produced and consumed them."""
     delays: int = 0
     schedules: int = 0
 
@@ -83,11 +95,28 @@ class QueueIndex(history.Index):
                 self.passes[event.topic, event.partition].append(event)
             case DeadLetterRead():
                 self.letters[event.record].append(event)
+            case LogCut():
+                self.cuts[event.topic, event.partition].append(event)
             case LeftBehind():
                 self.left.append(event)
             case _:
                 return history.Index.add(self, event)
         return False
+
+    def finish(self) -> None:
+        history.Index.finish(self)
+        self.values = {event.record: event.value for event in self.confirmed}
+        self.values |= {record: holds[0].delivered.value for record, holds in self.holds.items() if holds}
+
+    def is_cut(self, record: Record) -> bool:
+        """The log may have it no more."""
+        return self.queue.cuts and record.offset < self.starts.get(record[:2], 0)
+
+    def is_kept(self, hold: history.Hold) -> bool:
+        """The log had it no more before the delivery was asked for."""
+        delivered = hold.delivered
+        cuts = self.cuts.get(delivered.record[:2], ())
+        return any(cut.at_ns < delivered.asked_ns and delivered.record.offset < cut.start for cut in cuts)
 
     def is_passed_over(self, record: Record) -> bool:
         """Sooner or later."""
@@ -97,9 +126,7 @@ class QueueIndex(history.Index):
         """Records that have keys, but for those that were passed over; none where the group is not ordered."""
         if not self.queue.ordered:
             return {}
-        values = {event.record: event.value for event in self.confirmed}
-        values |= {record: holds[0].delivered.value for record, holds in self.holds.items() if holds}
-        return key_order_rules.by_key(((each, value) for each, value in values.items() if not self.is_passed_over(each)), self.sent)
+        return key_order_rules.by_key(((each, value) for each, value in self.values.items() if not self.is_passed_over(each)), self.sent)
 
 
 def check(events: Iterable[Event], settings: QueueSettings) -> Report:
@@ -125,6 +152,8 @@ def _statistics(index: QueueIndex) -> Statistics:
         rejected=sum(letter.is_rejected for letter in letters),
         exhausted=sum(not letter.is_rejected for letter in letters),
         passed_over=sum(index.is_passed_over(event.record) for event in index.confirmed),
+        cut=sum(index.is_cut(record) for record in index.values),
+        kept=sum(map(index.is_kept, holds)),
         keyed=sum(len(index.holds.get(record, ())) for records in index.by_key().values() for record, _ in records[1:]),
     )
 
@@ -137,9 +166,10 @@ def _incomplete(index: QueueIndex) -> Iterator[Violation]:
 
 
 def _missing(index: QueueIndex) -> Iterator[Violation]:
-    """A confirmed record is in its log until an operator removes it."""
+    """A confirmed record is in its log until an operator removes it, or the log's front goes."""
     for violation in log_rules.missing(index):
-        if violation.record is None or not index.is_passed_over(violation.record):
+        record = violation.record
+        if record is None or not (index.is_passed_over(record) or index.is_cut(record)):
             yield violation
 
 
@@ -180,14 +210,36 @@ def _passed_over(index: QueueIndex) -> Iterator[Violation]:
 
 
 def _unfinished(index: QueueIndex) -> Iterator[Violation]:
-    for record, read in index.log.items():
+    for record in sorted({*index.log, *filter(index.is_cut, index.values)}):
         if index.letters.get(record) or index.is_passed_over(record):
             continue
         holds = index.holds.get(record, [])
         if any(hold.may_have(AckKind.ACCEPT) for hold in holds):
             continue
         detail = "never accepted, and no dead letter" if holds else "never delivered"
-        yield Violation("unfinished", detail, record, (read, *(event for hold in holds for event in hold.events())))
+        if record not in index.log:
+            detail += f", and the log begins at {index.starts[record[:2]]}"
+        read = [index.log[record]] if record in index.log else []
+        cuts = [cut for cut in index.cuts.get(record[:2], ()) if record.offset < cut.start][:1]
+        yield Violation("unfinished", detail, record, (*read, *cuts, *(event for hold in holds for event in hold.events())))
+
+
+def _altered(index: QueueIndex) -> Iterator[Violation]:
+    for record, holds in index.holds.items():
+        for hold in holds:
+            sent = index.sent.get(hold.delivered.value)
+            if sent is not None and _differ(sent.digest, hold.delivered.digest):
+                where = " from beside the log" if index.is_kept(hold) else ""
+                yield Violation("altered", f"delivered{where} with another key, value, header or timestamp", record, (sent, hold.delivered))
+    for record, letters in index.letters.items():
+        for letter in letters:
+            sent = index.sent.get(letter.value or "")
+            if sent is not None and _differ(sent.digest, letter.digest):
+                yield Violation("altered", "its dead letter has another key, value, header or timestamp", record, (sent, letter))
+
+
+def _differ(sent: str, seen: str) -> bool:
+    return bool(sent and seen) and sent != seen
 
 
 def _dead_letters(index: QueueIndex) -> Iterator[Violation]:
@@ -211,15 +263,16 @@ def _wrong_with(index: QueueIndex, letter: DeadLetterRead, holds: list[history.H
     if letter.is_rejected and letter.count not in rejections:
         return f"it says that delivery {letter.count} was rejected; those that may have been are {rejections}"
     read = index.log.get(letter.record)
-    if read is not None and letter.value != read.value and not index.is_passed_over(letter.record):
-        return f"the record is {read.value!r}, its copy {letter.value!r}"
+    value = index.values.get(letter.record) if read is None else read.value
+    if value is not None and letter.value != value and not index.is_passed_over(letter.record):
+        return f"the record is {value!r}, its copy {letter.value!r}"
     return None
 
 
 def _left(index: QueueIndex) -> Iterator[Violation]:
     for left in index.left:
-        if left.lag != 0 or left.parked or left.counted:
-            detail = f"lag {left.lag}, {left.parked} parked, {left.counted} counted when all was done"
+        if left.lag != 0 or left.parked or left.counted or left.kept:
+            detail = f"lag {left.lag}, {left.parked} parked, {left.counted} counted, {left.kept} kept when all was done"
             yield Violation("left", f"{left.topic}-{left.partition}: {detail}", None, (left,))
 
 
@@ -245,6 +298,7 @@ RULES: dict[str, Callable[[QueueIndex], Iterator[Violation]]] = {
     "early": _early,
     "passed over": _passed_over,
     "unfinished": _unfinished,
+    "altered": _altered,
     "dead letters": _dead_letters,
     "key order": _key_order,
     "two of a key": _two_of_a_key,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,8 +12,10 @@ import trio
 import trio.testing
 
 from kbroker.broker import configs
+from kbroker.broker.deadlines import now_ms
 from kbroker.compression import Codec
 from kbroker.records import Record, build_batch
+from kbroker.share.effects import AcquiredRange
 from kbroker.share.persister import TopicPartition
 from kbroker.share.share_partition import SharePartition
 from tests.api.conftest import Client, Connect
@@ -110,6 +113,32 @@ class TestParkedRecords:
             answer = await member.fetch(wait_ms=5000)
             assert acquired(answer) == [(first, first, 2) for first in range(0, 300, 3)]
             assert sent(answer) == list(range(0, 300, 3))
+
+    async def test_one_of_a_batch_is_taken_while_that_is_read(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The others of the batch are sent once."""
+        async with connect(config=FAST) as client:
+            key = await prepare(client, 5)
+            await set_up_group(client, SETTINGS)
+            await heartbeat(client, "m1", 0)
+            member, partition = Member(client, "m1"), client.partition("orders")
+            assert acquired(await member.fetch([key], wait_ms=5000)) == [(0, 4, 1)]
+            assert acquired(await member.fetch(acks={key: [(0, 4, [RELEASE])]})) == []
+            engine, read = engine_of(client, key), partition.read
+            taken: list[AcquiredRange] = []
+
+            async def read_meanwhile(*args: Any, **options: Any) -> Any:
+                views = await read(*args, **options)
+                if not taken:
+                    taken.extend(engine.acquire_parked("m2", [3], now_ms=now_ms()))
+                return views
+
+            await until(lambda: engine.parked_ready == 5)
+            monkeypatch.setattr(partition, "read", read_meanwhile)
+            answer = await member.fetch(wait_ms=5000)
+            assert taken == [(3, 3, 2)]
+            assert (acquired(answer), sent(answer)) == ([(0, 2, 2), (4, 4, 2)], [0, 1, 2, 4])
+            assert engine.parking is not None
+            assert engine.parking.held == 5
 
     async def test_a_rejection_becomes_a_dead_letter(self, connect: Connect, every_engine: str) -> None:
         async with connect(every_engine, config=FAST) as client:

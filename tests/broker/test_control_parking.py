@@ -28,7 +28,7 @@ from kbroker.share.parked import Lane, Parked, ParkingChange
 from kbroker.share.persister import ReadResult, WriteRequest
 from kbroker.storage.data_dir import DataDirectory
 from kbroker.storage.spi import LogId
-from kbroker.testing.parking_contract import Shelf, park, unpark
+from kbroker.testing.parking_contract import Shelf, keep, park, unpark
 from kbroker.testing.parking_contract import keyed as parked
 from kbroker.testing.persister_model import GROUP, LEADER, Asked, R
 from tests.broker.test_parked_cleaner import opened
@@ -363,6 +363,31 @@ def test_a_load_drops_what_the_window_has_not_given_up(tmp_path: Path, caplog: p
 
     trio.run(run)
     assert "3 records that wait were not given up by the window" in caplog.text
+
+
+def test_a_record_that_is_kept_while_its_lane_is_read_keeps_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read of it says that it is not kept, and what is read of it afterwards says that it is. It stands where it stood."""
+
+    async def run() -> None:
+        async with opened(tmp_path, NAME, "lmdb") as broker:
+            shelf = await before(broker)
+            persister = broker.persister
+            assert isinstance(persister, ControlRecordsPersister)
+            read = persister._parked.in_lane
+
+            async def read_before(*arguments: Any) -> list[Parked]:
+                monkeypatch.setattr(persister._parked, "in_lane", read)
+                found = await read(*arguments)
+                assert await shelf.write(keep(shelf.there[MOVED], b"the record")) is ErrorCode.none
+                return found
+
+            monkeypatch.setattr(persister._parked, "in_lane", read_before)
+            found = await persister.read_parked(GROUP, shelf.partition, Lane.REDELIVERY, (-1, -1), 10)
+            await broker.state.commit([])  # behind the removal of old places
+            assert [(each.offset, each.kept) for each in found] == [(MOVED, True), (ACCEPTED, False)]
+            await shelf.check()
+
+    trio.run(run)
 
 
 def test_a_record_that_the_window_says_is_acknowledged_is_not_parked(tmp_path: Path) -> None:

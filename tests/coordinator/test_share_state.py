@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateOutcome
+from kbroker.coordinator.share_state import BATCHES_PER_SNAPSHOT, ShareStateCoordinator, ShareStateOutcome
 from kbroker.coordinator_records import ShareSnapshot, ShareUpdate, StateBatchRecord, encode_share_snapshot
 from kbroker.errors import ErrorCode, StoreFailed
 from kbroker.share.effects import StateBatch
@@ -414,6 +414,21 @@ def test_a_snapshot_after_so_many_updates_replaces_them() -> None:  # SC-17, SC-
     assert [number for number, _ in share.records()] == [0, 1]
     assert share.coordinator.statistics().snapshots == 2
     assert share.coordinator.statistics().updates == 4
+
+
+def test_updates_of_many_batches_are_replaced_by_a_snapshot_before() -> None:
+    """Loaded or not. Where records behind a stuck one are answered in random order, hundreds of batches come with a write."""
+    share = Share()
+    share.initialize(5, 0)
+    a_write = BATCHES_PER_SNAPSHOT // 4
+    for number in range(4):
+        offsets = range(2 * number * a_write, 2 * (number + 1) * a_write, 2)
+        share.write(*(StateBatch(offset, offset, K, 1) for offset in offsets), leader=0, start=0)
+        share.restart()
+    assert [number for number, _ in share.records()] == [0, 1, 2, 3, 4]
+    share.write(StateBatch(1, 1, K, 1), leader=0, start=0)
+    ((number, snapshot),) = share.records()
+    assert (number, len(snapshot.state_batches)) == (0, 4 * a_write - 1)
 
 
 def test_zero_updates_per_snapshot_means_snapshots_only() -> None:  # SC-39

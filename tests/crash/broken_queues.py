@@ -39,7 +39,7 @@ def _replace(name: str, broken: Callable[..., Any]) -> None:
             setattr(module, name, broken)
 
 
-def _alter_changes(alter: Callable[[ParkingChange], ParkingChange | None]) -> None:
+def alter_changes(alter: Callable[[ParkingChange], ParkingChange | None]) -> None:
     changes_of = parked_state.changes_of
 
     def altered(prefix: bytes, parking: Sequence[ParkingChange]) -> dict[bytes, bytes | None]:
@@ -50,11 +50,11 @@ def _alter_changes(alter: Callable[[ParkingChange], ParkingChange | None]) -> No
 
 def _loses_parked() -> None:
     numbers = count()
-    _alter_changes(lambda change: None if change.parked is not None and next(numbers) % 3 == 2 else change)
+    alter_changes(lambda change: None if change.parked is not None and next(numbers) % 3 == 2 else change)
 
 
 def _keeps_accepted() -> None:
-    _alter_changes(lambda change: None if change.parked is None else change)
+    alter_changes(lambda change: None if change.parked is None else change)
 
 
 def _forgets_due_times() -> None:
@@ -82,7 +82,7 @@ def _resets_counts() -> None:
     def reset(change: ParkingChange) -> ParkingChange:
         return change if change.parked is None else change._replace(parked=change.parked._replace(delivery_count=0))
 
-    _alter_changes(reset)
+    alter_changes(reset)
 
 
 def _mixes_generations() -> None:

@@ -1,13 +1,17 @@
 """`kbroker`, with the engines that are broken on purpose known by name (tests.crash.broken_stores). A first argument of
-tests.crash.broken_groups breaks its consumer groups, one of tests.crash.broken_queues its parked records."""
+tests.crash.broken_groups breaks its consumer groups, one of tests.crash.broken_queues its parked records, one of
+tests.crash.broken_keeping what it keeps beside a log. `looks-often`, behind that, has it look at work queues without a pause."""
 
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from kbroker.broker import retention
 from kbroker.cli import main
-from tests.crash import broken_groups, broken_queues, broken_stores
+from tests.crash import broken_groups, broken_keeping, broken_queues, broken_stores
+
+LOOKS_OFTEN, OFTEN_S = "looks-often", 0.1
 
 if __name__ == "__main__":
     broken_stores.install()
@@ -15,4 +19,9 @@ if __name__ == "__main__":
         broken_groups.install(sys.argv.pop(1))
     elif sys.argv[1] in broken_queues.FAULTS:
         broken_queues.install(sys.argv.pop(1))
+    elif sys.argv[1] in broken_keeping.FAULTS:
+        broken_keeping.install(sys.argv.pop(1))
+    if sys.argv[1] == LOOKS_OFTEN:
+        retention.WORK_QUEUE_CHECK_S = OFTEN_S
+        del sys.argv[1]
     main()

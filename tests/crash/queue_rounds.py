@@ -4,6 +4,9 @@ Jobs are produced, some scheduled for later; workers accept, release and reject 
 themselves, or let locks run out. In the middle the group is deleted and made anew at the end of the logs,
 under kills as well. In the end, behind one more kill, everything is worked off, and the logs, the dead
 letters and the state store are read. The history goes to kbroker.testing.queue_history.
+
+With `retention` the topic has kbroker.queue.retention and small segments, some workers take long, and the
+logs are cut all the while: what is not finished then is kept beside them (broker/kept_records.py).
 """
 
 from __future__ import annotations
@@ -14,24 +17,26 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker import plugins
 from kbroker.client import admin, group_admin
 from kbroker.client.rpc import BrokerUnreachable, Connection
 from kbroker.errors import ErrorCode
-from kbroker.parked_records import ParkedCount, ParkedKey, end_of, read_parked_entries
+from kbroker.parked_records import KeptRecord, ParkedCount, ParkedKey, end_of, read_parked_entries
 from kbroker.state_records import DeadLetterKey
 from kbroker.storage.spi import StateReader, keys_on_disk_of
 from kbroker.testing.broker import RunningBroker
 from kbroker.testing.history import GroupSettings
-from kbroker.testing.history_events import LeftBehind, PassedOver
+from kbroker.testing.history_events import Event, LeftBehind, LogCut, PassedOver, merge
 from kbroker.testing.queue_history import QueueSettings, Report, check
-from tests.crash.harness import BROKER_CONFIG, GROUP_CONFIG, Torment, row_of
+from tests.crash.harness import BROKER_CONFIG, GROUP_CONFIG, LAUNCHER, Torment, row_of
+from tests.crash.launcher import LOOKS_OFTEN
 from tests.crash.queue_worker import DEAD_LETTERS
 from tests.crash.tally import Progress, silent
 from tests.crash.worker import GROUP, LOCK_MS, PARTITIONS, TOPIC
@@ -46,6 +51,8 @@ QUEUE_CONFIG = {
     "share.delivery.count.limit": str(LIMIT),
     "errors.deadletterqueue.topic.name": DEAD_LETTERS,
     "errors.deadletterqueue.copy.record.enable": "true",
+    "kbroker.errors.deadletterqueue.keep.headers.enable": "true",
+    "kbroker.errors.deadletterqueue.keep.timestamp.enable": "true",
     "kbroker.queue.redelivery.delay.ms": str(DELAY_MS),
     "kbroker.queue.redelivery.multiplier": str(MULTIPLIER),
     "kbroker.queue.redelivery.max.ms": str(MAX_MS),
@@ -57,8 +64,17 @@ QUEUE_CONFIG = {
 ORDERED_CONFIG = {**QUEUE_CONFIG, "kbroker.queue.ordering": "key", "kbroker.queue.prefetch": "1"}
 ROLES, ORDERED_ROLES = ("produce", *["consume"] * 2), ("produce-keys", *["consume-keys"] * 4)
 """Processes; each of those that consume has two workers."""
+RETAINED_CONFIG = {**QUEUE_CONFIG, "kbroker.queue.lock.max.ms": "60000"}
+RETAINED_ROLES = "produce-all", "consume", "consume", "consume-slowly"
+RETAINED_TOPIC = {"internal.segment.bytes": "6000", "retention.ms": "1000"}
+"""`retention.ms` counts with `unfinished` alone."""
+RETENTION_CHECK_MS = 200
+"""How often logs are looked at with `unfinished`; work queues are by tests/crash/launcher.py, with `looks-often`."""
+SAMPLE_S = 0.2
+TOPIC_CONFIG = {"segment.bytes": "1048576"}
 PURGED_PARTITION = 0
 PATIENCE_S = 30.0
+LOAD_S = 0.8, 3.2
 
 
 @dataclass(slots=True)
@@ -68,13 +84,26 @@ class QueueTorment:
     """How long the end may take to leave nothing behind."""
     ordered: bool = False
     """Jobs have keys, and the group keeps their order."""
+    retention: str = "time"
+    """kbroker.queue.retention of the topic."""
+    load_s: tuple[float, float] = LOAD_S
+    """How long a round's load lasts."""
+    roles: Sequence[str] = ()
+    """Others than usual."""
     rounds: int = 0
     purges: int = 0
     _random: random.Random = field(default_factory=random.Random)
+    _starts: dict[int, int] = field(default_factory=dict)
 
     @property
     def config(self) -> dict[str, str]:
+        if self.retention != "time":
+            return RETAINED_CONFIG
         return ORDERED_CONFIG if self.ordered else QUEUE_CONFIG
+
+    @property
+    def topic_config(self) -> dict[str, str]:
+        return TOPIC_CONFIG if self.retention == "time" else {**RETAINED_TOPIC, "kbroker.queue.retention": self.retention}
 
     @property
     def broker(self) -> RunningBroker:
@@ -83,7 +112,7 @@ class QueueTorment:
     def round(self, *, purges: bool = False) -> None:
         """Load, end, start. At times it ends in good order, and at times, or if it `purges`, behind a purge."""
         self.rounds += 1
-        time.sleep(self._random.uniform(0.8, 3.2))
+        self.load(self._random.uniform(*self.load_s))
         for client in self.torment.clients:
             client.check_alive()
         if self._random.random() < 0.25:
@@ -97,6 +126,30 @@ class QueueTorment:
         if self._random.random() < 0.15:
             self.torment.start_and_kill_early()
         self.torment.start_broker()
+
+    def load(self, seconds: float) -> None:
+        """Let the clients work, and write down where the logs begin meanwhile."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._note_starts()
+            time.sleep(min(SAMPLE_S, left))
+
+    def load_until_cut(self) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not self._starts:
+            assert time.monotonic() < deadline, "no log was cut"
+            self.load(SAMPLE_S)
+
+    def _note_starts(self) -> None:
+        if self.retention == "time":
+            return
+        with self.broker.connect() as connection:
+            found = admin.find_offsets(connection, {TOPIC: range(PARTITIONS)}, admin.EARLIEST)
+        for (topic, partition), start in found.items():
+            assert isinstance(start, int), start
+            if start != self._starts.get(partition, 0):
+                self._starts[partition] = start
+                self.torment.write(LogCut(time.monotonic_ns(), topic, partition, start))
 
     def _purge(self) -> None:
         """DeleteRecords, somewhere in the one log that this is done to: it excuses all that is not done below."""
@@ -151,8 +204,13 @@ class QueueTorment:
             assert not group_admin.alter_share_group_offsets(connection, GROUP, ends)
 
     def _begin_clients(self) -> None:
-        for role in ORDERED_ROLES if self.ordered else ROLES:
+        for role in self.roles or self._roles():
             self.torment.start_client(role)
+
+    def _roles(self) -> Sequence[str]:
+        if self.retention != "time":
+            return RETAINED_ROLES
+        return ORDERED_ROLES if self.ordered else ROLES
 
     def _end_clients(self) -> None:
         """In good order: what was produced is confirmed."""
@@ -168,28 +226,34 @@ class QueueTorment:
         self._end_clients()
         self.torment.kill_broker()
         self.torment.start_broker()
+        self.end()
+
+    def end(self) -> None:
+        """All that is left is worked off by one worker, and what there is then is read."""
+        self._note_starts()
         self._run("drain")
         self._wait_for_dead_letters()
         with self.broker.connect() as connection:
             lags = lags_of(connection)
             (topic,) = admin.topics(connection, [TOPIC])
-        for role in ("read", "read-dead-letters"):
-            self._run(role)
+        self._run("read", "read-dead-letters")
         self.torment.stop_broker()
-        parked, counted = self._parked()
+        parked, counted, kept = self._parked()
         for partition in range(PARTITIONS):
             place = topic.topic_id, partition
-            left = LeftBehind(time.monotonic_ns(), TOPIC, partition, lags.get(partition), parked[place], counted[place])
-            self.torment.write(left)
+            what = lags.get(partition), parked[place], counted[place], kept[place]
+            self.torment.write(LeftBehind(time.monotonic_ns(), TOPIC, partition, *what))
 
-    def _run(self, role: str) -> None:
-        self.torment.start_client(role).wait()
+    def _run(self, *roles: str) -> None:
+        """Side by side, to their ends."""
+        for client in [self.torment.start_client(role) for role in roles]:
+            client.wait()
         self.torment.clients.clear()
 
     def _wait_for_dead_letters(self) -> None:
         """And until nothing is parked. What does not happen in a long time is left to the judge."""
         deadline = time.monotonic() + self.patience_s
-        while time.monotonic() < deadline and (self._has_cursors() or self._parked()[0].total()):
+        while time.monotonic() < deadline and (self._has_cursors() or self._parked().parked.total()):
             time.sleep(0.1)
 
     def _has_cursors(self) -> bool:
@@ -205,23 +269,32 @@ class QueueTorment:
         finally:
             reader.close()
 
-    def _parked(self) -> tuple[Counter[tuple[UUID, int]], Counter[tuple[UUID, int]]]:
-        """Keys of parked records by share-partition, of whatever generation; and what the counters say."""
-        parked: Counter[tuple[UUID, int]] = Counter()
-        counted: Counter[tuple[UUID, int]] = Counter()
+    def _parked(self) -> Parked:
+        found = Parked(Counter(), Counter(), Counter())
         prefix = ParkedKey.namespace
         with self._state() as reader:
             keys = keys_on_disk_of(reader)
             assert keys is not None
             for key, value in read_parked_entries(keys.scan_range(prefix, end_of(prefix))):
+                place = key.topic_id, key.partition
                 if isinstance(value, ParkedCount):
-                    counted[key.topic_id, key.partition] += value.number
+                    found.counted[place] += value.number
                 else:
-                    parked[key.topic_id, key.partition] += 1
-        return parked, counted
+                    (found.kept if isinstance(value, KeptRecord) else found.parked)[place] += 1
+        return found
 
-    def judge(self) -> Report:
-        return check(self.torment.events(), replace(SETTINGS, ordered=self.ordered))
+    def judge(self, before: Sequence[Event] = ()) -> Report:
+        """`before`: what happened before the torment."""
+        settings = replace(SETTINGS, ordered=self.ordered, cuts=self.retention != "time")
+        return check(merge([before, self.torment.events()]), settings)
+
+
+class Parked(NamedTuple):
+    """Keys of parked records, by share-partition and of whatever generation; what the counters say; and records that are kept."""
+
+    parked: Counter[tuple[UUID, int]]
+    counted: Counter[tuple[UUID, int]]
+    kept: Counter[tuple[UUID, int]]
 
 
 def lags_of(connection: Connection) -> dict[int, int | None]:
@@ -230,15 +303,24 @@ def lags_of(connection: Connection) -> dict[int, int | None]:
 
 @contextmanager
 def tormented(
-    broker: RunningBroker, home: Path, seed: int, patience_s: float = PATIENCE_S, *, ordered: bool = False
+    broker: RunningBroker,
+    home: Path,
+    seed: int,
+    patience_s: float = PATIENCE_S,
+    *,
+    ordered: bool = False,
+    retention: str = "time",
+    load_s: tuple[float, float] = LOAD_S,
+    roles: Sequence[str] = (),
+    one_log: Path | None = None,
 ) -> Iterator[QueueTorment]:
-    """A running broker with its queue, a process of producers and two of workers; gone afterwards."""
-    torment = Torment(broker, home, seed, module="tests.crash.queue_worker")
+    """A running broker with its queue, a process of producers and two or three of workers; gone afterwards."""
+    torment = Torment(broker, home, seed, one_log, module="tests.crash.queue_worker")
     torment.start_broker()
     try:
-        broker.create_topic(TOPIC, partitions=PARTITIONS, config={"segment.bytes": "1048576"})
+        queue = QueueTorment(torment, patience_s, ordered, retention, load_s, roles, _random=random.Random(seed))
+        broker.create_topic(TOPIC, partitions=PARTITIONS, config=queue.topic_config)
         broker.create_topic(DEAD_LETTERS, config={"errors.deadletterqueue.group.enable": "true"})
-        queue = QueueTorment(torment, patience_s, ordered, _random=random.Random(seed))
         broker.set_group_config(GROUP, queue.config)
         queue._begin_clients()
         yield queue
@@ -247,6 +329,25 @@ def tormented(
             client.kill()
         broker.kill9()
         torment.close()
+
+
+def broker_of(
+    home: Path,
+    storage: str,
+    state_storage: str | None = None,
+    *,
+    persister: str = "default",
+    durability: str = "disk",
+    command: Sequence[str] | None = None,
+    retention: str = "time",
+    env: Mapping[str, str] | None = None,
+) -> RunningBroker:
+    config = {**BROKER_CONFIG, "kbroker.persister": persister}
+    if retention != "time":
+        config["log.retention.check.interval.ms"] = str(RETENTION_CHECK_MS)
+        command = [*(command or LAUNCHER), LOOKS_OFTEN]
+    stores = {"storage": storage, "state_storage": state_storage}
+    return RunningBroker(home, **stores, config=config, command=command, durability=durability, env=env)
 
 
 def run(
@@ -261,20 +362,22 @@ def run(
     command: Sequence[str] | None = None,
     patience_s: float = PATIENCE_S,
     ordered: bool = False,
+    retention: str = "time",
+    load_s: tuple[float, float] = LOAD_S,
     progress: Progress | None = None,
 ) -> Report:
     """Torment a broker for some rounds and judge. `home`: an empty directory, which keeps all histories and logs.
     `anew_before`: the round before which the group is deleted and made anew; what was not done by then is excused."""
     progress = progress or silent()
-    progress.begin(f"{'ordered ' * ordered}queues on {row_of(storage, storage, durability, persister)}", "round", rounds)
-    config = {**BROKER_CONFIG, "kbroker.persister": persister}
-    broker = RunningBroker(home, storage=storage, config=config, command=command, durability=durability)
-    with tormented(broker, home, seed, patience_s, ordered=ordered) as queue:
+    kind = "ordered queues" if ordered else "queues" if retention == "time" else f"{retention} queues"
+    progress.begin(f"{kind} on {row_of(storage, storage, durability, persister)}", "round", rounds)
+    broker = broker_of(home, storage, persister=persister, durability=durability, command=command, retention=retention)
+    with tormented(broker, home, seed, patience_s, ordered=ordered, retention=retention, load_s=load_s) as queue:
         for number in range(rounds):
             before = queue.torment.kills
             if number == anew_before:
                 queue.begin_anew()
-            queue.round(purges=number == rounds - 1)
+            queue.round(purges=1 < rounds == number + 1)
             progress.step(kills=queue.torment.kills - before)
         queue.finish()
         report = queue.judge()
@@ -282,4 +385,6 @@ def run(
     done = report.statistics
     progress.count(jobs=done.confirmed_sends, deliveries=done.deliveries, delays=done.delays, schedules=done.schedules)
     progress.count(rejected=done.rejected, exhausted=done.exhausted, violations=len(report.violations))
+    if retention != "time":
+        progress.count(cut=done.cut, kept=done.kept)
     return report

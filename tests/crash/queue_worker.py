@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from kbroker.client.group_admin import describe_share_group_offsets
 from kbroker.client.rpc import Connection
-from kbroker.share.dead_letter import MESSAGES, origin_of
+from kbroker.share.dead_letter import HEADER_PREFIX, MESSAGES, origin_of
 from kbroker.share.effects import DeadLetterCause
 from kbroker.testing.history_events import AckKind, DeadLetterRead, Drained, Record, SendConfirmed, Sent
 from tests.crash.worker import (
@@ -31,6 +31,8 @@ from tests.crash.worker import (
     TOPIC,
     History,
     Worker,
+    digest,
+    digest_of,
     guarded,
     read,
     record_of,
@@ -43,8 +45,13 @@ from tests.crash.worker import (
 DEAD_LETTERS = "dlq.orders"
 CODECS = ("none", "lz4")
 KEYS = 1000
+FEW_KEYS = 20
+HEADERS = [("colour", b"blue"), ("bytes", b"\x00\xff"), ("empty", b""), ("none", None), ("twice", b"1"), ("twice", b"2")]
+BATCH_BYTES = 8_000
+"""Of producers whose log is to have small segments; a record may be larger."""
 SCHEDULED = 0.3
-SHORTEST_MS, LONGEST_MS = 300, 4000
+SHORTEST_MS, LONGEST_MS, SOON_MS = 300, 4000, 2500
+SLOW_S = 1.5, 4.0
 QUIET_S = 12.0
 """Longer than any record waits: its schedule or its delay, a lock, and the session of a member that was killed."""
 
@@ -52,19 +59,40 @@ LONGEST_DRAIN_S = 45.0
 """A broken broker may deliver the same jobs for ever."""
 
 
-def produce(name: str, bootstrap: str, history: History, seed: int, *, keys: int = 0) -> None:
-    """`keys`: of so many each job has one, and half of them have the first; 0: none has one."""
+def produce(
+    name: str,
+    bootstrap: str,
+    history: History,
+    seed: int,
+    *,
+    keys: int = 0,
+    headers: bool = False,
+    batch_bytes: int = 1_000_000,
+    longest_ms: int = LONGEST_MS,
+) -> None:
+    """`keys`: of so many each job has one, and half of them have the first; 0: none has one. `headers`: jobs have more than that
+    of their schedule, which is at most `longest_ms` ahead."""
     threads = []
     for number, codec in enumerate(CODECS):
-        work = (f"{name}.{number}", bootstrap, history, random.Random(seed + number), codec, keys)
+        work = (f"{name}.{number}", bootstrap, history, random.Random(seed + number), codec, keys, headers, batch_bytes, longest_ms)
         threads.append(threading.Thread(target=guarded, args=(produce_one, *work)))
     run_until_stopped(threads)
 
 
-def produce_one(name: str, bootstrap: str, history: History, chooser: random.Random, codec: str, keys: int) -> None:
+def produce_one(
+    name: str,
+    bootstrap: str,
+    history: History,
+    chooser: random.Random,
+    codec: str,
+    keys: int,
+    has_headers: bool,
+    batch_bytes: int,
+    longest_ms: int,
+) -> None:
     """Small bursts, some jobs of several pages; some are scheduled, by either header."""
     config = {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 5, "retry.backoff.ms": 20}
-    limits = {"message.timeout.ms": 0, "error_cb": refuse_fatal, "compression.type": codec}
+    limits = {"message.timeout.ms": 0, "error_cb": refuse_fatal, "compression.type": codec, "batch.size": batch_bytes}
     producer = Producer({**config, **QUICK_RECONNECT, **limits})
 
     def delivered(error: KafkaError | None, message: Message) -> None:
@@ -78,18 +106,20 @@ def produce_one(name: str, bootstrap: str, history: History, chooser: random.Ran
             sent += 1
             wall_ns, now_ns = time.time_ns(), time.monotonic_ns()
             timestamp_ms = wall_ns // 1_000_000
-            headers: list[tuple[str, str | bytes | None]] = []
+            headers: list[tuple[str, bytes | None]] = chooser.sample(HEADERS, chooser.randrange(4)) if has_headers else []
             due_ns = 0
             if chooser.random() < SCHEDULED:
-                delay_ms = chooser.randint(SHORTEST_MS, LONGEST_MS)
+                delay_ms = chooser.randint(SHORTEST_MS, longest_ms)
                 due_ms = timestamp_ms + delay_ms
                 due_ns = now_ns + due_ms * 1_000_000 - wall_ns
                 by_delay = ("kbroker-delay-ms", str(delay_ms)), ("kbroker-deliver-at", str(due_ms))
-                headers = [chooser.choice(by_delay)]
+                which, text = chooser.choice(by_delay)
+                headers.insert(chooser.randint(0, len(headers)), (which, text.encode()))
             partition = chooser.randrange(PARTITIONS)
             key = "" if not keys else "k0" if chooser.random() < 0.5 else f"k{chooser.randrange(1, keys)}"
-            history.write(Sent(now_ns, name, value, idempotent=True, due_ns=due_ns, key=key))
             data, details = value.encode() + padding, {"timestamp": timestamp_ms, "headers": headers, "on_delivery": delivered}
+            whole = digest(key.encode() or None, data, headers, timestamp_ms)
+            history.write(Sent(now_ns, name, value, idempotent=True, due_ns=due_ns, key=key, digest=whole))
             producer.produce(TOPIC, data, key=key or None, partition=partition, **details)
         producer.poll(0)
         stopping.wait(chooser.uniform(0.02, 0.1))
@@ -101,20 +131,34 @@ def a_mix(chooser: random.Random) -> AckKind:
     return chooser.choices([AckKind.ACCEPT, AckKind.RELEASE, AckKind.REJECT], [55, 37, 8])[0]
 
 
+class Slow(Worker):
+    """Some of its jobs take many times the lock, which the broker prolongs: meanwhile most of what is behind them is finished."""
+
+    def _stall(self) -> None:
+        if self._random.random() < 0.1:
+            stopping.wait(self._random.uniform(*SLOW_S))
+
+
 def consume(
-    name: str, bootstrap: str, history: History, seed: int, *, mix: Callable[[random.Random], AckKind] = a_mix
+    name: str,
+    bootstrap: str,
+    history: History,
+    seed: int,
+    *,
+    mix: Callable[[random.Random], AckKind] = a_mix,
+    kinds: Sequence[type[Worker]] = (Worker,) * CONSUMERS_PER_PROCESS,
 ) -> None:
     threads = []
-    for number in range(CONSUMERS_PER_PROCESS):
-        work = (f"{name}.{number}", bootstrap, history, random.Random(seed + number), mix)
+    for number, kind in enumerate(kinds):
+        work = (f"{name}.{number}", bootstrap, history, random.Random(seed + number), mix, kind)
         threads.append(threading.Thread(target=guarded, args=(consume_one, *work)))
     run_until_stopped(threads)
 
 
 def consume_one(
-    name: str, bootstrap: str, history: History, chooser: random.Random, mix: Callable[[random.Random], AckKind]
+    name: str, bootstrap: str, history: History, chooser: random.Random, mix: Callable[[random.Random], AckKind], kind: type[Worker]
 ) -> None:
-    worker = Worker(name, bootstrap, history, chooser)
+    worker = kind(name, bootstrap, history, chooser)
     while not stopping.is_set():
         worker.turn(mix)
     worker.close()
@@ -164,7 +208,8 @@ def read_dead_letters(name: str, bootstrap: str, history: History, seed: int) ->
             is_rejected = origin.message == MESSAGES[DeadLetterCause.REJECTED]
             value = None if message.value() is None else value_of(message)
             record = Record(origin.topic, origin.partition, origin.offset)
-            history.write(DeadLetterRead(time.monotonic_ns(), record, origin.delivery_count, is_rejected, value))
+            whole = digest_of(message, without=HEADER_PREFIX)
+            history.write(DeadLetterRead(time.monotonic_ns(), record, origin.delivery_count, is_rejected, value, whole))
             position = max(position, message.offset() + 1)
     consumer.close()
 
@@ -177,8 +222,10 @@ def a_mix_of_keys(chooser: random.Random) -> AckKind:
 ROLES: dict[str, Callable[[str, str, History, int], None]] = {
     "produce": produce,
     "produce-keys": partial(produce, keys=KEYS),
+    "produce-all": partial(produce, keys=FEW_KEYS, headers=True, batch_bytes=BATCH_BYTES, longest_ms=SOON_MS),
     "consume": consume,
     "consume-keys": partial(consume, mix=a_mix_of_keys),
+    "consume-slowly": partial(consume, kinds=(Worker, Slow)),
     "drain": drain,
     "read": partial(read, is_purged=True),
     "read-dead-letters": read_dead_letters,

@@ -51,6 +51,10 @@ class Progress:
         for name, value in counts.items():
             row[name] += value
 
+    def counted(self, name: str) -> int:
+        """In this row."""
+        return self._rows[self._row][name]
+
 
 def silent() -> Progress:
     """For runs that are not reported: those of engines that are broken on purpose."""

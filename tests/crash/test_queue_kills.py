@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.testing.queue_history import Statistics
+from kbroker.testing.queue_history import Report, Statistics
+from tests.crash import broken_keeping
 from tests.crash.broken_queues import FAULTS, ORDER_FAULTS
 from tests.crash.harness import LAUNCHER
 from tests.crash.queue_rounds import run
@@ -31,6 +32,15 @@ CAUGHT_BY = {
     "frees-parked-keys": {"key order"},
 }
 """By fault, the rules of which at least one has to see it."""
+KEEPING_CAUGHT_BY = {
+    "cuts-first": {"unfinished"},
+    "drops-returned": {"unfinished"},
+    "strips-headers": {"altered"},
+    "leaves-kept": {"left"},
+    "forgets-holders": {"unfinished"},
+}
+"""Of the brokers of tests.crash.broken_keeping."""
+RETENTIONS = ("workqueue", "unfinished")
 QUICK = ("loses-parked",)
 ATTEMPTS = 3
 
@@ -52,6 +62,43 @@ def test_a_queue_loses_nothing(engine: str, persister: str, tmp_path: Path, prog
     report = run(tmp_path, engine, rounds=2, seed=1, persister=persister, anew_before=1, progress=progress)
     assert report.ok, str(report)
     assert was_busy(report.statistics, 2), report
+
+
+def check_was_cut(report: Report, rounds: int) -> None:
+    """Logs went from the front, and jobs came from beside them."""
+    assert report.ok, str(report)
+    done = report.statistics
+    assert done.confirmed_sends > 30 * rounds, report
+    assert done.cut > done.confirmed_sends / 4, report
+    assert done.kept > 2 * rounds, report
+
+
+@pytest.mark.parametrize(("engine", "retention"), [("segment", "workqueue")])
+def test_a_cut_log_loses_nothing(engine: str, retention: str, tmp_path: Path, progress: Progress) -> None:
+    check_was_cut(run(tmp_path, engine, rounds=1, seed=1, retention=retention, load_s=(2, 2), progress=progress), 1)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("retention", RETENTIONS)
+@pytest.mark.parametrize("persister", PERSISTERS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_cut_log_loses_nothing_over_many_rounds(
+    engine: str, persister: str, retention: str, tmp_path: Path, progress: Progress
+) -> None:
+    """The group is deleted and made anew meanwhile, and one of the logs is purged."""
+    options = {"persister": persister, "retention": retention, "anew_before": 3, "progress": progress}
+    check_was_cut(run(tmp_path, engine, rounds=ROUNDS, seed=4, **options), ROUNDS)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("retention", RETENTIONS)
+@pytest.mark.parametrize("persister", PERSISTERS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_cut_log_loses_nothing_without_syncs(
+    engine: str, persister: str, retention: str, tmp_path: Path, progress: Progress
+) -> None:
+    options = {"persister": persister, "durability": "os", "retention": retention, "progress": progress}
+    check_was_cut(run(tmp_path, engine, rounds=10, seed=6, **options), 10)
 
 
 @pytest.mark.full
@@ -95,3 +142,17 @@ def test_broken_parking_is_caught(fault: str, tmp_path: Path) -> None:
         if not report.ok:
             break
     assert CAUGHT_BY[fault] & {violation.rule for violation in report.violations}, str(report)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("fault", broken_keeping.FAULTS)
+def test_broken_keeping_is_caught(fault: str, tmp_path: Path) -> None:
+    retention = "unfinished" if fault == "forgets-holders" else "workqueue"
+    for attempt in range(ATTEMPTS):
+        home = tmp_path / str(attempt)
+        home.mkdir()
+        command = [*LAUNCHER, fault]
+        report = run(home, "segment", rounds=2, seed=attempt, command=command, patience_s=3, retention=retention)
+        if not report.ok:
+            break
+    assert KEEPING_CAUGHT_BY[fault] & {violation.rule for violation in report.violations}, str(report)

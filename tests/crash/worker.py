@@ -9,6 +9,7 @@ has to say and when: kbroker.testing.history_events. HISTORY may be the log of t
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import signal
@@ -92,6 +93,19 @@ def value_of(message: Message) -> str:
     value = message.value()
     assert value is not None
     return value.decode().rstrip()
+
+
+def digest(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]], timestamp_ms: int) -> str:
+    """Of a record as its producer and its consumers see it."""
+    return hashlib.blake2b(repr((key, value, list(headers), timestamp_ms)).encode(), digest_size=8).hexdigest()
+
+
+def digest_of(message: Message, *, without: str = "\0") -> str:
+    """`without`: headers whose names begin so are not the record's own."""
+    headers = [(name, value) for name, value in message.headers() or () if not name.startswith(without)]
+    key, value = message.key(), message.value()
+    assert not isinstance(key, str)
+    return digest(key, value, headers, message.timestamp()[1])
 
 
 def produce(name: str, bootstrap: str, history: History, seed: int) -> None:
@@ -187,12 +201,17 @@ class Worker:
         for message in messages:
             count = message.delivery_count()
             assert count is not None
-            self._history.write(Delivered(now_ns, self._asked_ns, self.name, record_of(message), value_of(message), count))
+            what = record_of(message), value_of(message), count, digest_of(message)
+            self._history.write(Delivered(now_ns, self._asked_ns, self.name, *what))
         self._asked_ns = now_ns
-        if self.stalls and self._random.random() < 0.02:
-            time.sleep(LOCK_MS / 1000 * self._random.uniform(0.5, 1.5))
+        if self.stalls:
+            self._stall()
         self._acknowledge(messages, choose)
         return len(messages)
+
+    def _stall(self) -> None:
+        if self._random.random() < 0.02:
+            time.sleep(LOCK_MS / 1000 * self._random.uniform(0.5, 1.5))
 
     def _acknowledge(self, messages: Sequence[Message], choose: Callable[[random.Random], AckKind]) -> None:
         outcomes: dict[Record, Outcome] = {}
@@ -263,7 +282,8 @@ def read(name: str, bootstrap: str, history: History, seed: int, *, is_purged: b
     """All of every partition, with an ordinary consumer. A log may end with what is no record; unless it `is_purged` it begins with
     the first one."""
     settings = {"bootstrap.servers": bootstrap, "group.id": name, "enable.auto.commit": False, "enable.partition.eof": True}
-    consumer = Consumer({**settings, **QUICK_RECONNECT})
+    # A log that begins further behind by now is read from there, not from its end.
+    consumer = Consumer({**settings, **QUICK_RECONNECT, "auto.offset.reset": "earliest"})
     ends = {}
     for partition in range(PARTITIONS):
         low, high = consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=20)
@@ -282,7 +302,8 @@ def read(name: str, bootstrap: str, history: History, seed: int, *, is_purged: b
             assert message.error() is None, message.error()
             history.write(LogRead(time.monotonic_ns(), record_of(message), value_of(message)))
     for partition in ends:
-        history.write(LogReadDone(time.monotonic_ns(), TOPIC, partition))
+        start, _ = consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=20)
+        history.write(LogReadDone(time.monotonic_ns(), TOPIC, partition, start))
     consumer.close()
 
 

@@ -13,14 +13,16 @@ import shutil
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from kbroker.client.broker_process import RunningBroker
-from kbroker.testing.history import GroupSettings, Report, Statistics, check
+from kbroker.testing.history import GroupSettings, Report, check
 from kbroker.testing.history_events import Event, LifeBegan, LifeEnded, Sent, from_json, merge, read_lines
+from kbroker.testing.log_rules import Report as AnyReport
 from tests.crash import worker
 from tests.crash.harness import BROKER_CONFIG, LAUNCHER, SETTINGS, Torment, broker_of, row_of, tormented
 from tests.crash.tally import Progress, silent
@@ -53,7 +55,7 @@ def record(setup: Setup, home: Path, *, seed: int, load_s: float, kills: int = 1
     with tormented(broker, home, seed, one_log=log) as torment:
         for kill in range(kills + 1):
             time.sleep(load_s / (kills + 1))
-            _check_clients(torment)
+            check_clients(torment)
             torment.kill_broker()
             if kill < kills:
                 torment.start_broker()
@@ -61,7 +63,7 @@ def record(setup: Setup, home: Path, *, seed: int, load_s: float, kills: int = 1
     return list(recording.entries())
 
 
-def _check_clients(torment: Torment) -> None:
+def check_clients(torment: Torment) -> None:
     for client in torment.clients:
         client.check_alive()
 
@@ -79,12 +81,28 @@ class Cut:
         """Topic and group were made: before that, a broker only has to start."""
         return any(isinstance(event, Sent) for event in self.history)
 
+    @property
+    def lives(self) -> int:
+        """That the broker had, the one that the cut has ended included."""
+        return max((event.life for event in self.history if isinstance(event, LifeBegan)), default=0)
 
-def cuts(entries: list[Entry], *, count: int, seed: int) -> Iterator[Cut]:
-    """At random moments, in the order of the log; half of them shortly after a mark, when an answer had just arrived."""
+    def end(self) -> list[Event]:
+        """Of that life, unless it had ended before."""
+        lives = [event for event in self.history if isinstance(event, LifeBegan | LifeEnded)]
+        is_open = bool(lives) and isinstance(lives[-1], LifeBegan)
+        return [LifeEnded(time.monotonic_ns(), self.lives)] if is_open else []
+
+
+def cuts(entries: list[Entry], *, count: int, seed: int, since: type[Event] | None = None) -> Iterator[Cut]:
+    """At random moments, in the order of the log; half of them shortly after a mark, when an answer had just arrived. `since`: behind
+    the first event of that kind."""
     chooser = random.Random(seed)
     marks = [place + 1 for place, entry in enumerate(entries) if entry.op is Op.MARK]
-    positions = sorted(chooser.choice(marks) if number % 2 else chooser.randint(1, len(entries)) for number in range(count))
+    if since is not None:
+        first = next(number for number, place in enumerate(marks) if isinstance(from_json(entries[place - 1].data), since))
+        marks = marks[first:]
+    begin = 1 if since is None else marks[0]
+    positions = sorted(chooser.choice(marks) if number % 2 else chooser.randint(begin, len(entries)) for number in range(count))
     disk, history, position = Disk(names_by_fsync=lambda path: "rocksdb/" in path), [], 0
     for wanted in positions:
         for entry in entries[position:wanted]:
@@ -101,11 +119,7 @@ def judge(setup: Setup, cut: Cut, home: Path, settings: GroupSettings = SETTINGS
     home.mkdir()
     save(cut.state, home / "data")
     broker = setup.broker(home)
-    lives = [event for event in cut.history if isinstance(event, LifeBegan | LifeEnded)]
-    after: list[Event] = []
-    if lives and isinstance(lives[-1], LifeBegan):
-        after.append(LifeEnded(time.monotonic_ns(), lives[-1].life))
-    after.append(LifeBegan(time.monotonic_ns(), lives[-1].life + 1 if lives else 1))
+    after = [*cut.end(), LifeBegan(time.monotonic_ns(), cut.lives + 1)]
     broker.start()
     try:
         if not cut.has_load:
@@ -126,20 +140,46 @@ def judge(setup: Setup, cut: Cut, home: Path, settings: GroupSettings = SETTINGS
     return report
 
 
+class Scene(NamedTuple):
+    """What is recorded, how it is judged, and what a summary says of its statistics; as record(), judge() and _counts(). `since`: cuts
+    are made behind the first such event."""
+
+    name: str
+    record: Callable[..., list[Entry]]
+    judge: Callable[[Any, Cut, Path], AnyReport[Any] | None]
+    counts: Callable[[Any], dict[str, int]]
+    since: type[Event] | None = None
+
+
+def _counts(done: Any) -> dict[str, int]:
+    return {"records": done.records, "acknowledgements": done.confirmed_acknowledgements}
+
+
+WHOLE_BROKER = Scene("whole broker", record, judge, _counts)
+
+
 def run(
-    setup: Setup, home: Path, *, count: int, seed: int, load_s: float, kills: int = 1, progress: Progress | None = None
+    setup: Setup,
+    home: Path,
+    *,
+    count: int,
+    seed: int,
+    load_s: float,
+    kills: int = 1,
+    scene: Scene = WHOLE_BROKER,
+    progress: Progress | None = None,
 ) -> list[str]:
     """Record once, cut `count` times; returns what went wrong. The states that went wrong stay in `home`."""
     progress = progress or silent()
-    progress.begin(f"{row_of(setup.storage, setup.state_storage, persister=setup.persister)}, whole broker", "cut", count)
-    entries = record(setup, home, seed=seed, load_s=load_s, kills=kills)
+    progress.begin(f"{row_of(setup.storage, setup.state_storage, persister=setup.persister)}, {scene.name}", "cut", count)
+    entries = scene.record(setup, home, seed=seed, load_s=load_s, kills=kills)
     room = threading.Semaphore(AT_ONCE + 1)  # states are built as they are judged, not all at once
     wrong: list[str] = []
 
-    def verdict(number: int, cut: Cut) -> Statistics | None:
+    def verdict(number: int, cut: Cut) -> dict[str, int]:
         place, report = home / f"cut-{number}", None
         try:
-            report = judge(setup, cut, place)
+            report = scene.judge(setup, cut, place)
             text = "" if report is None or report.ok else str(report)
         except Exception as error:
             text = "".join(traceback.format_exception(error))
@@ -149,11 +189,11 @@ def run(
             wrong.append(f"{setup} cut at {cut.position} of {len(entries)}, state seed {cut.seed}: {place.name}\n{text}")
         else:
             shutil.rmtree(place)
-        return report.statistics if report else None
+        return scene.counts(report.statistics) if report else {}
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        verdicts: list[Future[Statistics | None]] = []
-        for number, cut in zip(itertools.count(), cuts(entries, count=count, seed=seed)):
+        verdicts: list[Future[dict[str, int]]] = []
+        for number, cut in zip(itertools.count(), cuts(entries, count=count, seed=seed, since=scene.since)):
             room.acquire()
             verdicts.append(pool.submit(verdict, number, cut))
             _show(progress, verdicts, all_of_them=False)
@@ -162,8 +202,7 @@ def run(
     return wrong
 
 
-def _show(progress: Progress, verdicts: list[Future[Statistics | None]], *, all_of_them: bool) -> None:
+def _show(progress: Progress, verdicts: list[Future[dict[str, int]]], *, all_of_them: bool) -> None:
     """Tell of the verdicts that are there, in order, and forget them."""
     while verdicts and (all_of_them or verdicts[0].done()):
-        done = verdicts.pop(0).result()
-        progress.step(records=done.records if done else 0, acknowledgements=done.confirmed_acknowledgements if done else 0)
+        progress.step(**verdicts.pop(0).result())

@@ -13,6 +13,7 @@ from kbroker.testing.history_events import (
     Drained,
     Event,
     LeftBehind,
+    LogCut,
     LogRead,
     LogReadDone,
     Outcome,
@@ -55,7 +56,9 @@ def story() -> Story:
     return begun
 
 
-@pytest.mark.parametrize("event", [DONE, letter(), PassedOver(1, "orders", 0, 5), Sent(1, "p", "a", due_ns=7)])
+@pytest.mark.parametrize(
+    "event", [DONE, letter(), PassedOver(1, "orders", 0, 5), LogCut(1, "orders", 0, 5), Sent(1, "p", "a", due_ns=7, digest="x")]
+)
 def test_events_survive_the_disk(event: Event) -> None:
     assert from_json(to_json(event)) == event
 
@@ -179,11 +182,75 @@ def test_a_dead_letter_of_an_accepted_job(outcome: Outcome, found: set[str], sto
     assert rules(judged(story, letter())) - {"count"} == found
 
 
-@pytest.mark.parametrize("left", [(1, 0, 0), (None, 0, 0), (0, 2, 0), (0, 0, 1)])
+@pytest.mark.parametrize("left", [(1, 0, 0), (None, 0, 0), (0, 2, 0), (0, 0, 1), (0, 0, 0, 1)])
 def test_something_left_behind(left: tuple[int | None, int, int], story: Story) -> None:
     story.deliver(20, "A")
     story.ack(30, "A")
     assert rules(judged(story, left=LeftBehind(END, "orders", 0, *left))) == {"left"}
+
+
+@pytest.mark.parametrize(("seen", "found"), [("x", set()), ("y", {"altered"}), ("", set())])
+def test_the_bytes_of_a_job(seen: str, found: set[str]) -> None:
+    """As consumers see them, and as its dead letter has them. Of some nothing is told."""
+    story = Story()
+    story.events += [Sent(10 * MS, "p", "a", digest="x"), SendConfirmed(11 * MS, "p", "a", R)]
+    story.deliver(20, "A")
+    story.events[-1] = replace(story.events[-1], digest=seen)
+    story.ack(30, "A")
+    assert rules(judged(story)) == found
+    story.events[-3:] = []
+    story.deliver(20, "A")
+    story.ack(30, "A", AckKind.REJECT)
+    assert rules(judged(story, replace(letter(1, is_rejected=True), digest=seen))) == found
+
+
+CUTTING = replace(SETTINGS, cuts=True)
+CUT = LogCut(15 * MS, "orders", 0, 1)
+
+
+def cut(story: Story, *more: Event) -> Report:
+    """The log began behind the only record, at the latest when it was read."""
+    final: list[Event] = [LogReadDone(END, "orders", 0, start=1), Drained(END), DONE]
+    return check(merge([story.events, more, final]), CUTTING)
+
+
+def test_a_finished_job_may_go_from_the_log(story: Story) -> None:
+    story.deliver(20, "A")
+    story.ack(30, "A")
+    assert rules(judged(story, log={})) == {"missing"}
+    report = cut(story)
+    assert report.ok, str(report)
+    assert (report.statistics.cut, report.statistics.kept) == (1, 0)
+
+
+def test_an_unfinished_job_that_went_from_the_log(story: Story) -> None:
+    assert rules(cut(story)) == {"unfinished"}
+    story.deliver(20, "A")
+    story.ack(30, "A", AckKind.RELEASE)
+    assert rules(cut(story)) == {"unfinished"}
+
+
+def test_what_the_log_still_has_to_have(story: Story) -> None:
+    story.deliver(20, "A")
+    story.ack(30, "A")
+    final: list[Event] = [LogReadDone(END, "orders", 0, start=0), Drained(END), DONE]
+    assert rules(check(merge([story.events, final]), CUTTING)) == {"missing"}
+
+
+@pytest.mark.parametrize(("asked", "kept"), [(14, 0), (16, 1)])
+def test_a_job_from_beside_the_log(asked: int, kept: int, story: Story) -> None:
+    story.deliver(20, "A", asked=asked)
+    story.ack(30, "A")
+    report = cut(story, CUT)
+    assert report.ok, str(report)
+    assert report.statistics.kept == kept
+
+
+@pytest.mark.parametrize(("value", "found"), [("a", set()), ("b", {"dead letters"}), (None, {"dead letters"})])
+def test_the_dead_letter_of_a_job_that_went_from_the_log(value: str | None, found: set[str], story: Story) -> None:
+    story.deliver(20, "A", asked=16)
+    story.ack(30, "A", AckKind.REJECT)
+    assert rules(cut(story, CUT, letter(1, is_rejected=True, value=value))) == found
 
 
 ORDERED = QueueSettings(SETTINGS.group, 0, 1, 0, ordered=True)

@@ -1,0 +1,67 @@
+"""`kbroker`, with each long turn of its loop written down.
+
+    python tests/clients/timed_broker.py FILE start ...
+
+A turn is what the loop does between two waits for the kernel: as long as it lasts nobody is
+answered. FILE gets a line for each that took FROM_MS or more: when it ended (monotonic, seconds),
+how long it took, and how much processor time the loop's thread had of that (both ms). On a busy
+machine the first is longer than the broker's own doing.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+import trio
+
+FROM_MS = 5.0
+
+
+class Turn(NamedTuple):
+    at_s: float
+    took_ms: float
+    cpu_ms: float
+
+
+class Turns(trio.abc.Instrument):
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self.after_io_wait(0)
+
+    def after_io_wait(self, timeout: float) -> None:
+        self._began_ns, self._began_cpu_ns = time.monotonic_ns(), time.thread_time_ns()
+
+    def before_io_wait(self, timeout: float) -> None:
+        now_ns = time.monotonic_ns()
+        took_ms = (now_ns - self._began_ns) / 1e6
+        if took_ms >= FROM_MS:
+            cpu_ms = (time.thread_time_ns() - self._began_cpu_ns) / 1e6
+            self._file.write(f"{now_ns / 1e9} {took_ms} {cpu_ms}\n")
+
+
+def turns_of(path: Path, since_s: float, until_s: float) -> list[Turn]:
+    """Of those that were written down, the ones that ended then."""
+    lines = path.read_text().splitlines(keepends=True)
+    found = [Turn(*map(float, line.split())) for line in lines if line.endswith("\n")]
+    return [turn for turn in found if since_s <= turn.at_s <= until_s]
+
+
+def main(path: Path) -> None:
+    run = trio.run
+
+    def run_timed(*arguments: Any, **options: Any) -> Any:
+        with path.open("a", buffering=1) as file:
+            return run(*arguments, instruments=[Turns(file)], **options)
+
+    trio.run = run_timed
+    from kbroker.cli import main as kbroker
+
+    kbroker()
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    main(Path(sys.argv.pop(1)))

@@ -1,0 +1,96 @@
+"""Brokers that keep records beside a log, and do it wrong on purpose; the judge of work queues has to catch each.
+
+    cuts-first        the log goes first, and what is kept of it is saved behind that
+    drops-returned    what is kept goes when its record comes back, not when that is finished
+    strips-headers    what is kept has lost its headers
+    leaves-kept       what is kept stays when its record is finished
+    forgets-holders   retention takes what no group has finished
+
+`install` breaks the broker of this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import trio
+
+from kbroker.broker import kept_records
+from kbroker.broker.held_logs import HeldLogs
+from kbroker.broker.kept_records import KeptRecords
+from kbroker.broker.partition import Partition
+from kbroker.records import Record
+from kbroker.share.parked import ParkingChange
+from kbroker.storage.spi import SegmentInfo
+from tests.crash.broken_queues import alter_changes
+
+BETWEEN_S = 0.3
+
+
+def _cuts_first() -> None:
+    keep, save = KeptRecords._keep, KeptRecords._save
+
+    async def cut_and_keep(
+        self: Any, partition: Partition, segments: Sequence[SegmentInfo], ends: Sequence[int], groups: Sequence[Any]
+    ) -> None:
+        found: list[tuple[Any, Mapping[int, bytes]]] = []
+
+        async def collect(group: Any, records: Mapping[int, bytes]) -> None:
+            found.append((group, records))
+
+        self._save = collect
+        try:
+            await keep(self, partition, segments, ends, groups)
+        finally:
+            del self._save
+        if found:
+            highest = max(max(records) for _, records in found)
+            await self._topics.move_log_start(partition, min(end for end in ends if end > highest), to_free_space=True)
+            await trio.sleep(BETWEEN_S)
+        for group, records in found:
+            await save(self, group, records)
+
+    KeptRecords._keep = cut_and_keep  # type: ignore[method-assign]
+
+
+def _drops_returned() -> None:
+    def drop(change: ParkingChange) -> ParkingChange:
+        if change.parked is None or not change.parked.kept or not change.parked.delivery_count or change.record is not None:
+            return change
+        return change._replace(parked=change.parked._replace(kept=False), record=b"")
+
+    alter_changes(drop)
+
+
+def _strips_headers() -> None:
+    build = kept_records.build_batch
+
+    def build_without(records: Sequence[Record], **options: Any) -> bytes:
+        return build([each._replace(headers=()) for each in records], **options)
+
+    kept_records.build_batch = build_without  # type: ignore[assignment]
+
+
+def _leaves_kept() -> None:
+    alter_changes(lambda change: change._replace(record=None) if change.record == b"" else change)
+
+
+def _forgets_holders() -> None:
+    async def nobody(*_: object) -> dict[str, Any]:
+        return {}
+
+    HeldLogs.holds = nobody  # type: ignore[method-assign]
+
+
+FAULTS: Mapping[str, Callable[[], None]] = {
+    "cuts-first": _cuts_first,
+    "drops-returned": _drops_returned,
+    "strips-headers": _strips_headers,
+    "leaves-kept": _leaves_kept,
+    "forgets-holders": _forgets_holders,
+}
+
+
+def install(fault: str) -> None:
+    FAULTS[fault]()

@@ -1,0 +1,94 @@
+"""Power cuts for a work queue whose log goes as it is finished: what is kept beside the log must be there with the cut of it.
+
+Recorded are the broker and the clients of tests.crash.queue_rounds, killed with kill -9 once or more meanwhile. After a cut one worker
+works off what is left, and kbroker.testing.queue_history judges the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kbroker.client.broker_process import RunningBroker
+from kbroker.testing.history_events import LogCut
+from kbroker.testing.queue_history import Report, Statistics
+from tests.crash import queue_rounds
+from tests.crash.harness import Torment
+from tests.crash.queue_rounds import QueueTorment
+from tests.crash.queue_worker import ROLES
+from tests.crash.worker import History
+from tests.powercut.broker_cuts import Cut, Scene, Setup, check_clients
+from tests.powercut.disk import save
+from tests.powercut.recording import Entry, Recording
+
+PATIENCE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSetup(Setup):
+    """`retention`: kbroker.queue.retention of the topic. `roles`: of the clients, where there are to be others than usual."""
+
+    retention: str = "workqueue"
+    roles: tuple[str, ...] = ()
+
+    def broker(self, home: Path, env: Mapping[str, str] | None = None) -> RunningBroker:
+        return queue_rounds.broker_of(
+            home, self.storage, self.state_storage, persister=self.persister, retention=self.retention, env=env
+        )
+
+
+class _Afterwards(QueueTorment):
+    """Its clients run in this process."""
+
+    def _run(self, *roles: str) -> None:
+        for role in roles:
+            history = History(self.torment.history_of(role))
+            try:
+                ROLES[role](role, self.broker.bootstrap, history, 0)
+            finally:
+                history.close()
+
+
+def record(setup: QueueSetup, home: Path, *, seed: int, load_s: float, kills: int) -> list[Entry]:
+    data, log = home / "data", home / "record.log"
+    data.mkdir()
+    recording = Recording(data, log)
+    broker = setup.broker(home, recording.environment())
+    with queue_rounds.tormented(broker, home, seed, retention=setup.retention, roles=setup.roles, one_log=log) as queue:
+        queue.load_until_cut()
+        for kill in range(kills + 1):
+            queue.load(load_s / (kills + 1))
+            check_clients(queue.torment)
+            queue.torment.kill_broker()
+            if kill < kills:
+                queue.torment.start_broker()
+    recording.close()
+    return list(recording.entries())
+
+
+def judge(setup: QueueSetup, cut: Cut, home: Path) -> Report | None:
+    """As broker_cuts.judge()."""
+    home.mkdir()
+    save(cut.state, home / "data")
+    ended = cut.end()
+    torment = Torment(setup.broker(home), home, 0, life=cut.lives)
+    try:
+        torment.start_broker()
+        if not cut.has_load:
+            return None
+        queue = _Afterwards(torment, PATIENCE_S, retention=setup.retention)
+        queue.end()
+        return queue.judge([*cut.history, *ended])
+    finally:
+        torment.broker.kill9()
+        torment.close()
+
+
+def _counts(done: Statistics) -> dict[str, int]:
+    return {"records": done.confirmed_sends, "acknowledgements": done.confirmed_acknowledgements, "cut": done.cut, "kept": done.kept}
+
+
+CUT_LOGS = Scene("cut logs", record, judge, _counts, since=LogCut)
+
+
