@@ -282,8 +282,7 @@ class CheckedQueue:
     def expire(self) -> None:
         due = [rec for rec in self.known.values() if rec.state == ACQUIRED and rec.deadline_ms <= self.now_ms and rec.target is None]
         deadline_ms = self.sp.next_deadline_ms()
-        assert deadline_ms is not None or not due
-        assert deadline_ms is None or not due or deadline_ms <= self.now_ms
+        assert not due or (deadline_ms is not None and deadline_ms <= self.now_ms)
         alive_ms = {member: self.rnd.choice((0, 30, 1000)) for member in (*MEMBERS, "drain")}
         persist = self.sp.expire(self.now_ms, alive_ms.__getitem__)
         due = [rec for rec in due if not self._is_prolonged(rec, alive_ms)]
@@ -346,8 +345,7 @@ class CheckedQueue:
                 assert rec.target is not None
                 rec.target = rec.cause = None
                 rec.due_ms = 0
-                if self.settings.lock_max_ms:
-                    rec.since_ms = float("-inf")  # its holder has answered, or is gone: the lock is not prolonged
+                rec.since_ms = float("-inf") if self.settings.lock_max_ms else rec.since_ms  # its holder answered: not prolonged
                 if rec.deadline_ms <= self.now_ms:  # and then it is archived at the limit, without a dead letter
                     rec.state = ARCHIVED if rec.count >= self.settings.delivery_count_limit else self._given_back(rec)
                     rec.member = None
