@@ -131,10 +131,11 @@ ALWAYS: Final[Mapping[Part, Mapping[str, str]]] = {
         "errors.deadletterqueue.copy.record.enable": "true",
         "kbroker.errors.deadletterqueue.keep.headers.enable": "true",
     },
-    Part.TOPIC: {},
+    Part.TOPIC: {"kbroker.payload.check": "true"},
     Part.DEAD_LETTERS: {"errors.deadletterqueue.group.enable": "true"},
 }
-"""What every queue has, without an option of its own. A dead letter does not keep its record's
+"""What every queue has, without an option of its own. A batch that clients cannot read would keep a worker
+waiting for as long as locks are prolonged, so none is taken. A dead letter does not keep its record's
 timestamp: it is kept for so long after it was given up, and not after it was sent."""
 
 

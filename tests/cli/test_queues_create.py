@@ -76,7 +76,8 @@ def test_a_queue_has_all_its_parts_and_the_defaults_of_the_table(
     }
     assert made.own(Part.GROUP) == own[Part.GROUP] | {"errors.deadletterqueue.topic.name": f"dlq.{queue}"}
     assert made.own(Part.DEAD_LETTERS) == own[Part.DEAD_LETTERS]
-    assert made.own(Part.TOPIC) == own[Part.TOPIC] == {"kbroker.queue.retention": "workqueue"}
+    assert made.own(Part.TOPIC) == own[Part.TOPIC]
+    assert own[Part.TOPIC] == {"kbroker.queue.retention": "workqueue", "kbroker.payload.check": "true"}
     assert made.topic is not None
     assert made.dead_letter_topic is not None
     assert (len(made.topic.partitions), len(made.dead_letter_topic.partitions)) == (1, 1)
