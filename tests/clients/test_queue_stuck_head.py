@@ -2,7 +2,8 @@
 released once, all answered in random order, by unmodified workers.
 
 What the broker has spent, and the longest turn of its loop, are printed: they are the machine's.
-The state that it stores has a bound.
+The state that it stores has a bound. (With control-records it lies in the log, among the jobs, and
+is not measured.)
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ class Figures(NamedTuple):
     anonymous_mb: float
 
     def __str__(self) -> str:
+        state = f"{self.state_bytes} bytes" if self.state_bytes else "not measured"
         return (
-            f"{self.seconds:.1f} s, stored state at most {self.state_bytes} bytes, longest turn of the loop "
+            f"{self.seconds:.1f} s, most stored state: {state}, longest turn of the loop "
             f"{self.turn_ms:.1f} ms (of processor time {self.turn_cpu_ms:.1f} ms), broker CPU {self.cpu_s:.1f} s, "
             f"anonymous memory at most {self.anonymous_mb:.1f} MB"
         )
@@ -67,7 +69,7 @@ def state_bytes(broker: RunningBroker) -> int:
 
 
 def standing(world: World) -> tuple[int, int]:
-    """The stored start offset of the queue, and how many jobs are unfinished."""
+    """The start offset of the queue, and how many jobs are unfinished."""
     with world.broker.connect() as connection:
         (row,) = describe_share_group_offsets(connection, "jobs")
     return row.start_offset or 0, row.lag or 0
@@ -121,13 +123,15 @@ def flow(world: World, home: Path, jobs: int, workers: int) -> Figures:
     )
 
 
-def check_rows(home: Path, jobs: int) -> None:
-    """Each job was released as often as it should be, then accepted, at rising counts."""
+def check_rows(home: Path, jobs: int, head: int) -> None:
+    """Each job was released as often as it should be, then accepted, at rising counts. The log has
+    no others, so their number says which they are."""
     found: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for path in home.glob("rows-*"):
         for offset, *answer in rows_of(path):
             found[offset].append(tuple(answer))  # type: ignore[arg-type]
-    assert sorted(found) == list(range(1, jobs + 1)), "others than these were delivered"
+    assert head not in found
+    assert len(found) == jobs
     once, twice = [(1, ACCEPT, 0)], [(1, RELEASE, 0), (2, ACCEPT, 0)]
     odd = {offset: rows for offset, rows in found.items() if sorted(rows) != (once if offset % 3 else twice)}
     assert not odd, f"{len(odd)} jobs: {dict(list(odd.items())[:5])}"
@@ -154,19 +158,21 @@ def test_jobs_flow_behind_a_stuck_one(
     with open_world(engine, persister=persister, durability=durability, command=command) as world:
         begin(world, retention, jobs)
         (holder,) = world.workers
+        head = holder.deliveries()[0].offset
         figures = flow(world, tmp_path, jobs, SHORT_WORKERS if jobs == SHORT_JOBS else WORKERS)
         print(f"{'-'.join(setup)}, {retention}, {jobs} jobs: {figures}")
-        assert figures.state_bytes <= STATE_BYTES
+        if persister == "default":
+            assert 0 < figures.state_bytes <= STATE_BYTES
         if retention == "time":
-            assert standing(world) == (0, 1)
+            assert standing(world) == (head, 1)
         else:
             world.until("the log goes", lambda: log_start(world) > 0)
         prolonged = "kbroker_share_partition_prolonged_locks_total{jobs}"
         world.until("its lock was prolonged", lambda: world.metrics()[prolonged] > 0)
         assert len(holder.deliveries()) == 1, "the holder was given more"
-        check_rows(tmp_path, jobs)
+        check_rows(tmp_path, jobs, head)
         stop([holder])
         world.until("the head is done", lambda: standing(world)[1] == 0)
         stop(world.workers[1:])
-        heads = [row for path in tmp_path.glob("rows-*") for row in rows_of(path) if row[0] == 0]
-        assert [row[1:] for row in heads] == [(2, ACCEPT, 0)]
+        heads = [row for path in tmp_path.glob("rows-*") for row in rows_of(path) if row[0] == head]
+        assert heads == [(head, 2, ACCEPT, 0)]

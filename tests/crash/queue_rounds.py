@@ -140,6 +140,21 @@ class QueueTorment:
             assert time.monotonic() < deadline, "no log was cut"
             self.load(SAMPLE_S)
 
+    def load_until_kept(self) -> None:
+        """Something is kept that the log has no more."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not self._has_kept():
+            assert time.monotonic() < deadline, "nothing is kept"
+            self.load(SAMPLE_S)
+
+    def _has_kept(self) -> bool:
+        prefix = ParkedKey.namespace
+        with self._state() as reader:
+            keys = keys_on_disk_of(reader)
+            assert keys is not None
+            entries = read_parked_entries(keys.scan_range(prefix, end_of(prefix)))
+            return any(isinstance(value, KeptRecord) and key.offset < self._starts.get(key.partition, 0) for key, value in entries)
+
     def _note_starts(self) -> None:
         if self.retention == "time":
             return
@@ -373,6 +388,8 @@ def run(
     progress.begin(f"{kind} on {row_of(storage, storage, durability, persister)}", "round", rounds)
     broker = broker_of(home, storage, persister=persister, durability=durability, command=command, retention=retention)
     with tormented(broker, home, seed, patience_s, ordered=ordered, retention=retention, load_s=load_s) as queue:
+        if retention != "time":
+            queue.load_until_cut()
         for number in range(rounds):
             before = queue.torment.kills
             if number == anew_before:

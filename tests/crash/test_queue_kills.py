@@ -75,7 +75,7 @@ def check_was_cut(report: Report, rounds: int) -> None:
 
 @pytest.mark.parametrize(("engine", "retention"), [("segment", "workqueue")])
 def test_a_cut_log_loses_nothing(engine: str, retention: str, tmp_path: Path, progress: Progress) -> None:
-    check_was_cut(run(tmp_path, engine, rounds=1, seed=1, retention=retention, load_s=(2, 2), progress=progress), 1)
+    check_was_cut(run(tmp_path, engine, rounds=1, seed=1, retention=retention, load_s=(1, 1), progress=progress), 1)
 
 
 @pytest.mark.full

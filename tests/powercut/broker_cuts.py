@@ -95,7 +95,7 @@ class Cut:
 
 def cuts(entries: list[Entry], *, count: int, seed: int, since: type[Event] | None = None) -> Iterator[Cut]:
     """At random moments, in the order of the log; half of them shortly after a mark, when an answer had just arrived. `since`: behind
-    the first event of that kind."""
+    the first event of that kind, and one at the end."""
     chooser = random.Random(seed)
     marks = [place + 1 for place, entry in enumerate(entries) if entry.op is Op.MARK]
     if since is not None:
@@ -103,6 +103,8 @@ def cuts(entries: list[Entry], *, count: int, seed: int, since: type[Event] | No
         marks = marks[first:]
     begin = 1 if since is None else marks[0]
     positions = sorted(chooser.choice(marks) if number % 2 else chooser.randint(begin, len(entries)) for number in range(count))
+    if since is not None:
+        positions[-1] = len(entries)
     disk, history, position = Disk(names_by_fsync=lambda path: "rocksdb/" in path), [], 0
     for wanted in positions:
         for entry in entries[position:wanted]:

@@ -59,6 +59,7 @@ def record(setup: QueueSetup, home: Path, *, seed: int, load_s: float, kills: in
         queue.load_until_cut()
         for kill in range(kills + 1):
             queue.load(load_s / (kills + 1))
+            queue.load_until_kept()
             check_clients(queue.torment)
             queue.torment.kill_broker()
             if kill < kills:
