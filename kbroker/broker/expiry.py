@@ -94,7 +94,8 @@ def _times_of(stored: memoryview, header: BatchHeader, *, schedules: bool) -> Ba
         since_ms = _NEVER if record.timestamp_ms == NO_TIMESTAMP else record.timestamp_ms
         due_ms = due_of(record, since_ms).due_ms if schedules else None
         deltas.append(record.offset - header.base_offset)
-        each.append(since_ms if due_ms is None else max(since_ms, due_ms))
+        # A delay may count from no timestamp, or from one at the end of time.
+        each.append(since_ms if due_ms is None else min(max(since_ms, due_ms), _NEVER))
     earliest_ms = min(each, default=_NEVER)
     if max(each, default=_NEVER) == earliest_ms:
         return BatchTimes(earliest_ms)
