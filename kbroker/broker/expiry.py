@@ -96,7 +96,8 @@ def _times_of(stored: memoryview, header: BatchHeader, *, schedules: bool) -> Ba
         due_ms = due_of(record, since_ms).due_ms if schedules else None
         deltas.append(record.offset - header.base_offset)
         counts_from_ms = since_ms if due_ms is None else max(since_ms, due_ms)
-        each.append(max(-_NEVER, min(counts_from_ms, _NEVER)))  # A batch may add up to more than 64 bits.
+        # A delay may count from no timestamp, or from one at the end of time.
+        each.append(max(-_NEVER, min(counts_from_ms, _NEVER)))
     earliest_ms = min(each, default=_NEVER)
     if max(each, default=_NEVER) == earliest_ms:
         return BatchTimes(earliest_ms)

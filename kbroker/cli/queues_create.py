@@ -13,7 +13,7 @@ from kbroker.cli.output import print_json
 from kbroker.cli.params import COUNT, Address, bootstrap_option, connect, json_option, not_empty
 from kbroker.cli.queue_settings import setting_options, settings_of, shown
 from kbroker.client.queues import DEAD_LETTER_TOPIC, SETTINGS, Part, Wish
-from kbroker.errors import KafkaError
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
@@ -109,12 +109,26 @@ def _make_all(connection: Connection, wishes: list[Wish], *, update: bool, force
 
 
 def _make(connection: Connection, wish: Wish, *, update: bool, force: bool, as_json: bool) -> None:
-    """Nothing is changed before the broker has said of every step that it can be done."""
-    from kbroker.client.queue_plan import QueueRefused, plan
+    """Another command may be making the same queue, or one with the same dead letter topic: then what is
+    missing is found out again, once for each of the two topics."""
     from kbroker.topic_names import is_legal, why_illegal
 
     if not is_legal(wish.name):
         raise CommandFailed(why_illegal(wish.name))
+    for is_last in (False, False, True):
+        try:
+            _make_now(connection, wish, update=update, force=force, as_json=as_json)
+        except KafkaError as error:
+            if is_last or error.code is not ErrorCode.topic_already_exists:
+                raise
+        else:
+            return
+
+
+def _make_now(connection: Connection, wish: Wish, *, update: bool, force: bool, as_json: bool) -> None:
+    """Nothing is changed before the broker has said of every step that it can be done."""
+    from kbroker.client.queue_plan import QueueRefused, plan
+
     try:
         made = plan(connection, wish)
         if made.differences and not update:
@@ -123,7 +137,10 @@ def _make(connection: Connection, wish: Wish, *, update: bool, force: bool, as_j
             else:
                 for each in made.differences:
                     say(f"queue {wish.name}: {_line(each)}")
-            raise CommandFailed(f"queue {wish.name} was left as it is: --update alters it")
+            outcome = (
+                "was not made: --update makes it and alters that" if made.is_new else "was left as it is: --update alters it"
+            )
+            raise CommandFailed(f"queue {wish.name} {outcome}")
         for step in made.steps:
             step.check(connection)
         if not force and any(each.config == "partitions" for each in made.differences):

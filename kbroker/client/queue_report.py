@@ -16,6 +16,7 @@ from kbroker.client.queues import Queue
 from kbroker.client.rpc import Connection
 from kbroker.client.topic_logs import Bounds, bounds, ignore_damage, read_records
 from kbroker.errors import KafkaError
+from kbroker.records import NO_TIMESTAMP
 
 Document: TypeAlias = Mapping[str, Any]
 """The answer of /v1/share-groups/GROUP/inflight."""
@@ -190,8 +191,7 @@ def _oldest_ms(
     starts = {row.partition: row.start_offset for row in queue.offsets}
     known = {each["partition"]: _first_unfinished(each) for each in partitions}
     known |= {each["partition"]: int(each["first_parked"]) for each in resting}
-    sent_ms = [each.get("first_parked_sent_ms") for each in (*partitions, *resting)]
-    stamps = [each for each in sent_ms if each is not None]
+    stamps = [each.get("first_parked_sent_ms") for each in (*partitions, *resting)]
     for partition, (start, end) in spans.items():
         first = max(start, known.get(partition, starts.get(partition) or 0))
         records = read_records(
@@ -200,7 +200,7 @@ def _oldest_ms(
         oldest = next(records, None)
         if oldest is not None:
             stamps.append(oldest.timestamp_ms)
-    return min(stamps, default=None)
+    return min((each for each in stamps if each is not None and each != NO_TIMESTAMP), default=None)
 
 
 def _first_unfinished(partition: Document) -> int:

@@ -12,6 +12,7 @@ import errno
 import mmap
 import os
 import shutil
+import struct
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -28,6 +29,8 @@ MAX_BUFFERS = 1024
 """IOV_MAX of Linux and macOS: the most buffers that one pwritev takes."""
 
 _LOAD_STEP_BYTES = 1 << 16
+_INT64_BYTES = 8
+_SHAPE = struct.Struct("<2Q")
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _FIRST_KERNEL_WITH_SYNCFS_ERRORS = (5, 8)
 
@@ -177,17 +180,19 @@ class Files:
             self.close(fd)
 
     def save_rows(self, directory: Path, rows: Sequence[Buffer]) -> None:
-        """A new mmap-ninja array of int64, one row per buffer, on disk on return except for the directory's own name."""
-        import mmap_ninja.numpy  # imports numpy: not before a first segment is full
-        import numpy
+        """A new mmap-ninja array of int64, one row per buffer, on disk on return except for the directory's own name.
 
-        array = numpy.stack([numpy.frombuffer(row, dtype=numpy.int64) for row in rows])
-        del rows
+        Written here: mmap-ninja writes through a mapping of a file that is a hole, and on a full disk that is a SIGBUS."""
+        columns = [memoryview(row).cast("B") for row in rows]
+        (size,) = {len(column) for column in columns}
+        shape = _SHAPE.pack(len(columns), size // _INT64_BYTES)
         self.mkdir(directory)
-        mmap_ninja.numpy.from_ndarray(directory, array)
-        for name in self.listdir(directory):
-            fd = self.open(directory / name, os.O_RDWR)
+        described = {"shape": [shape], "dtype": [b"int64"], "order": [b"C"], "type": [b"numpy"]}
+        contents: dict[str, Sequence[Buffer]] = {"data": columns, **described}
+        for name, parts in contents.items():
+            fd = self.open(directory / f"{name}.ninja", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             try:
+                self.write_all(fd, parts, 0)
                 self.fdatasync(fd)
             finally:
                 self.close(fd)

@@ -108,7 +108,26 @@ class TestTimes:
         assert [times.of(delta) for delta in range(2)] == [last, NOW]
 
 
+    def test_a_delay_that_counts_from_no_timestamp_or_from_the_end_of_time(self) -> None:
+        headers = (("kbroker-delay-ms", b"999999999999999999"),)
+        for timestamp_ms in (NO_TIMESTAMP, (1 << 63) - 1):
+            stored = memoryview(build_batch([Record(0, timestamp_ms, None, b"", headers)]))
+            assert times_of(stored, schedules=True).earliest_ms == (1 << 63) - 1
+
+
 class TestExpired:
+    async def test_a_scheduled_record_without_a_timestamp_stops_nobody(self, connect: Connect) -> None:
+        async with connect(config=FAST) as client:
+            key = await prepare(client)
+            await set_up_group(client, {**SETTINGS, "kbroker.queue.scheduling": "true"})
+            await heartbeat(client, "m1", 0)
+            await client.append_raw("orders", batch(None, headers=(("kbroker-delay-ms", b"1500"),)))
+            await send(client, 0)
+            member = Member(client, "m1")
+            assert await take(member, key) == [(1, 1, 1)]
+            assert await take(member, key) == [(0, 0, 1)]
+            await is_all_done(client)
+
     @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
     @pytest.mark.parametrize("mode", [0, 1])
     async def test_old_ones_are_passed_over(self, connect: Connect, codec: Codec, mode: int) -> None:

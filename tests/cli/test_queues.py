@@ -25,6 +25,7 @@ from kbroker.client.broker_process import free_port
 from kbroker.client.queue_report import report
 from kbroker.client.queues import look
 from kbroker.client.rpc import Connection
+from kbroker.records import NO_TIMESTAMP, Record, build_batch
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from tests.brokers import require_engine
 from tests.cli.conftest import Command
@@ -300,6 +301,18 @@ def test_the_oldest_job_is_the_first_that_is_not_finished(
         answer(consumer, taken(consumer), AcknowledgeType.ACCEPT)
         assert command("queues", "describe", queue, "--admin", http, "--json").json["oldest_age_ms"] is None
     assert "  oldest        -" in command("queues", "describe", queue).lines
+
+
+def test_a_job_without_a_timestamp_has_no_age(
+    command: Command, broker: RunningBroker, queue: str, http: str
+) -> None:
+    batch = build_batch([Record(0, NO_TIMESTAMP, None, b"a job", ())])
+    rows = [{"name": queue, "partition_data": [{"index": 0, "records": batch}]}]
+    with broker.connect() as connection:
+        made = connection.call("produce", 9, transactional_id=None, acks=-1, timeout=5000, topic_data=rows)
+    assert made.responses[0].partition_responses[0].error_code == 0
+    document = command("queues", "describe", queue, "--admin", http, "--json").json
+    assert (document["unfinished"], document["oldest_age_ms"]) == (1, None)
 
 
 def test_the_oldest_job_may_lie_beside_the_log(

@@ -4,6 +4,8 @@ where something is there already."""
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -243,6 +245,47 @@ def test_what_differs_is_said_line_by_line_and_altered_on_demand(
     assert command("queues", "create", queue, *options).lines == [
         f"queue {queue} exists; nothing is to be changed"
     ]
+
+
+def another_makes_it(broker: RunningBroker, changes: Changes, queue: str, before: int) -> None:
+    """Just before the request with that number."""
+    other = [sys.executable, "-m", "kbroker", "queues", "create", queue, "--ttl", "5m", "-b", broker.bootstrap]
+
+    def make() -> None:
+        changes.no_more()
+        subprocess.run(other, check=True, timeout=60, capture_output=True)
+
+    changes.at(before, before=True, strike=make)
+
+
+@pytest.mark.parametrize("before", [1, 3])
+def test_two_at_once(
+    command: Command, broker: RunningBroker, changes: Changes, queue: str, before: int
+) -> None:
+    """Another command makes the queue just before this one makes a topic of it."""
+    another_makes_it(broker, changes, queue, before)
+    ran = command("queues", "create", queue, "--ttl", "5m")
+    assert (ran.code, ran.lines[-1]) == (OK, f"queue {queue} exists; nothing is to be changed")
+    assert found(broker, queue).is_whole
+
+
+def test_two_that_differ_at_once(
+    command: Command, broker: RunningBroker, changes: Changes, queue: str
+) -> None:
+    another_makes_it(broker, changes, queue, 1)
+    ran = command("queues", "create", queue, "--ttl", "10m")
+    assert ran.code == REFUSED
+    assert ran.err.splitlines() == [
+        f"kbroker: queue {queue}: ttl is 5m, asked for is 10m",
+        f"kbroker: queue {queue} was left as it is: --update alters it",
+    ]
+
+
+def test_a_new_queue_that_would_alter_a_dead_letter_topic(command: Command, queue: str) -> None:
+    assert command("topics", "create", f"{queue}-letters").code == OK
+    ran = command("queues", "create", queue, "--dead-letters", f"{queue}-letters")
+    assert ran.err.splitlines()[-1] == f"kbroker: queue {queue} was not made: --update makes it and alters that"
+    assert command("queues", "create", queue, "--dead-letters", f"{queue}-letters", "--update").code == OK
 
 
 def test_what_was_done_as_json(command: Command, queue: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import mmap_ninja.numpy
+import numpy
 import pytest
 
 from kbroker.storage.files import Files, after
@@ -125,6 +126,10 @@ def test_loads_one_behind_the_other_leave_nothing_out(files: Files, tmp_path: Pa
 def test_rows_are_a_mmap_ninja_array(files: Files, tmp_path: Path) -> None:
     files.save_rows(tmp_path / "rows", [bytes(16), b"\1" + bytes(15)])
     assert mmap_ninja.numpy.open_existing(tmp_path / "rows").tolist() == [[0, 0], [1, 0]]
+    mmap_ninja.numpy.from_ndarray(tmp_path / "same", numpy.array([[0, 0], [1, 0]], dtype=numpy.int64))
+    names = sorted(path.name for path in (tmp_path / "same").iterdir())
+    assert sorted(path.name for path in (tmp_path / "rows").iterdir()) == names
+    assert all((tmp_path / "rows" / name).read_bytes() == (tmp_path / "same" / name).read_bytes() for name in names)
 
 
 def test_syncfs_where_there_is_one(files: Files, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ On a small tmpfs, so it needs the right to mount one; skipped without it.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 from kbroker import plugins
 from kbroker.errors import NoSpace
+from kbroker.storage.files import Files
 from kbroker.storage.spi import LogSettings, LogStore, StateStore
 from kbroker.testing.log_store_model import LOG, OTHER, base_offsets, check_segments, read_all, sized_batch
 from tests.small_disk import small_disk
@@ -27,6 +30,24 @@ SETTINGS = LogSettings(segment_bytes=1 << 20)
 def disk(tmp_path: Path) -> Iterator[Path]:
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         yield disk
+
+
+def test_an_index_on_a_full_disk(disk: Path) -> None:
+    """In a process of its own: through a mapping it would be a SIGBUS."""
+    ballast = disk / "ballast"
+    with pytest.raises(OSError, match="No space"):
+        ballast.write_bytes(bytes(2 * DISK_BYTES))
+    save = (
+        "import sys; from pathlib import Path; from kbroker.storage.files import Files; "
+        "Files().save_rows(Path(sys.argv[1]), [bytes(1 << 20)] * 4)"
+    )
+    command = [sys.executable, "-c", save, str(disk / "rows")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert ran.returncode == 1, "no signal"
+    assert "No space left on device" in ran.stderr
+    ballast.unlink()
+    Files().remove_tree(disk / "rows")
+    assert subprocess.run(command, check=False, timeout=60).returncode == 0
 
 
 @pytest.mark.parametrize("engine", ENGINES)
