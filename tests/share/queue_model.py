@@ -345,9 +345,7 @@ class CheckedQueue:
             for rec in [self.known[offset] for offset in write.offsets if offset in self.known]:
                 assert rec.target is not None
                 rec.target = rec.cause = None
-                rec.due_ms = 0
-                if self.settings.lock_max_ms:
-                    rec.since_ms = float("-inf")  # its holder has answered, or is gone: the lock is not prolonged
+                rec.due_ms, rec.since_ms = 0, float("-inf") if self.settings.lock_max_ms else rec.since_ms  # not prolonged
                 if rec.deadline_ms <= self.now_ms:  # and then it is archived at the limit, without a dead letter
                     rec.state = ARCHIVED if rec.count >= self.settings.delivery_count_limit else self._given_back(rec)
                     rec.member = None
