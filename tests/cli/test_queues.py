@@ -25,7 +25,6 @@ from kbroker.client.broker_process import free_port
 from kbroker.client.queue_report import report
 from kbroker.client.queues import look
 from kbroker.client.rpc import Connection
-from kbroker.records import NO_TIMESTAMP, Record, build_batch
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from tests.brokers import require_engine
 from tests.cli.conftest import Command
@@ -38,8 +37,7 @@ from tests.cli.test_queues_create import GROUP_CONFIGS
 @pytest.fixture(scope="module")
 def admin_broker() -> Iterator[RunningBroker]:
     """A broker that serves HTTP."""
-    args = ["--admin", "0", "--config", "log.retention.check.interval.ms=200"]
-    with open_test_broker(storage=require_engine("segment"), extra_args=args) as running:
+    with open_test_broker(storage=require_engine("segment"), extra_args=["--admin", "0"]) as running:
         yield running
 
 
@@ -301,65 +299,6 @@ def test_the_oldest_job_is_the_first_that_is_not_finished(
         answer(consumer, taken(consumer), AcknowledgeType.ACCEPT)
         assert command("queues", "describe", queue, "--admin", http, "--json").json["oldest_age_ms"] is None
     assert "  oldest        -" in command("queues", "describe", queue).lines
-
-
-def test_a_job_without_a_timestamp_has_no_age(
-    command: Command, broker: RunningBroker, queue: str, http: str
-) -> None:
-    batch = build_batch([Record(0, NO_TIMESTAMP, None, b"a job", ())])
-    rows = [{"name": queue, "partition_data": [{"index": 0, "records": batch}]}]
-    with broker.connect() as connection:
-        made = connection.call("produce", 9, transactional_id=None, acks=-1, timeout=5000, topic_data=rows)
-    assert made.responses[0].partition_responses[0].error_code == 0
-    document = command("queues", "describe", queue, "--admin", http, "--json").json
-    assert (document["unfinished"], document["oldest_age_ms"]) == (1, None)
-
-
-def test_the_oldest_job_may_lie_beside_the_log(
-    command: Command, broker: RunningBroker, queue: str, http: str
-) -> None:
-    """A job for later does not keep the log, and is the oldest one all the same."""
-    for each in ("internal.segment.bytes=2000", "retention.ms=-1"):
-        assert command("configs", "set", "--topic", queue, each).code == OK
-    assert command("queues", "send", queue, "later", "--delay", "1h").code == OK
-    first_ms = command("queues", "peek", queue, "--json").json[0]["timestamp_ms"]
-    with worker(broker, queue) as consumer, broker.connect() as connection:
-        earliest = 0
-        while earliest < 2:
-            command("queues", "send", queue, *(f"{number:0100}" for number in range(10)))
-            for _ in range(10):
-                answer(consumer, taken(consumer), AcknowledgeType.ACCEPT)
-            found = admin.find_offsets(connection, {queue: [0]}, admin.EARLIEST)[queue, 0]
-            assert isinstance(found, int)
-            earliest = found
-        assert sent_ms(command, queue, http) == pytest.approx(first_ms, abs=1_000)
-        document = command("queues", "describe", queue, "--admin", http, "--json").json
-        assert (document["unfinished"], document["waiting"]) == (1, 1)
-    assert sent_ms(command, queue, http) == pytest.approx(first_ms, abs=1_000), "without a worker"
-
-
-def test_who_holds_the_log_is_shown(
-    command: Command, broker: RunningBroker, queue: str, http: str
-) -> None:
-    """One group alone, or several of which none does it alone."""
-    assert command("configs", "set", "--topic", queue, "internal.segment.bytes=2000").code == OK
-    for number in range(5):
-        command("queues", "send", queue, *(f"{number:0100}" for number in range(10)))
-
-    def held(*groups: str) -> str | None:
-        described = command("queues", "describe", queue, "--admin", http)
-        lines = [line.split(None, 2)[2] for line in described.lines if line.startswith("  log held")]
-        assert len(lines) <= 1
-        return lines[0] if lines and all(each in lines[0] for each in groups) else None
-
-    until("the queue holds the log", lambda: held(f" by group {queue}, from offset 0 of partition 0 on"))
-    other = f"{queue}-other"
-    command("share-groups", "reset-offsets", other, "--topic", queue, "--to-earliest", "--execute")
-    together = until("so does another group", lambda: held(" by groups ", other))
-    assert together.endswith(" together, from offset 0 of partition 0 on")
-    assert sorted(re.findall(rf"{queue}\S*", together.replace(",", ""))) == [queue, other]
-    assert command("share-groups", "delete", other).code == OK
-    until("it is gone", lambda: held(f" by group {queue}, "))
 
 
 def sent_ms(command: Command, queue: str, http: str) -> float:
