@@ -182,17 +182,27 @@ class Files:
     def save_rows(self, directory: Path, rows: Sequence[Buffer]) -> None:
         """A new mmap-ninja array of int64, one row per buffer, on disk on return except for the directory's own name.
 
-        Written here: mmap-ninja writes through a mapping of a file that is a hole, and on a full disk that is a SIGBUS."""
-        columns = [memoryview(row).cast("B") for row in rows]
-        (size,) = {len(column) for column in columns}
-        shape = _SHAPE.pack(len(columns), size // _INT64_BYTES)
+        Zeros are written first: to write through a mapping of a hole is a SIGBUS on a full disk, and this is ENOSPC."""
+        import mmap_ninja.numpy  # imports numpy: not before a first segment is full
+        import numpy
+
+        (size,) = {memoryview(row).nbytes for row in rows}
+        shape = _SHAPE.pack(len(rows), size // _INT64_BYTES)
+        contents = {"data": bytes(len(rows) * size), "shape": shape, "dtype": b"int64", "order": b"C", "type": b"numpy"}
         self.mkdir(directory)
-        described = {"shape": [shape], "dtype": [b"int64"], "order": [b"C"], "type": [b"numpy"]}
-        contents: dict[str, Sequence[Buffer]] = {"data": columns, **described}
-        for name, parts in contents.items():
+        for name, content in contents.items():
             fd = self.open(directory / f"{name}.ninja", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             try:
-                self.write_all(fd, parts, 0)
+                self.write_all(fd, [content], 0)
+            finally:
+                self.close(fd)
+        array = mmap_ninja.numpy.open_existing(directory, mode="r+")
+        for stored, row in zip(array, rows, strict=True):
+            stored[:] = numpy.frombuffer(row, dtype=numpy.int64)
+        del array, stored
+        for name in contents:
+            fd = self.open(directory / f"{name}.ninja", os.O_RDWR)
+            try:
                 self.fdatasync(fd)
             finally:
                 self.close(fd)
