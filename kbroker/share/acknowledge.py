@@ -14,6 +14,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.effects import AckBatch, ShareSettings
 from kbroker.share.in_flight import InFlightWindow
 from kbroker.share.record_state import ACK_CODES, DEAD_LETTER_ACK_CODES, HOLE, Event, given_back_pending
+from kbroker.share.runs import Runs, joined_runs
 
 RENEW_DISABLED = "Renewing acquisition locks is not enabled for the group."
 
@@ -59,6 +60,17 @@ def check(window: InFlightWindow, settings: ShareSettings, member_id: str, batch
         elif len(batch.types) > 1:
             taken_to = max(taken_to, _last_taken(batch))
     return checked
+
+
+def runs_without_renewals(batches: Iterable[AckBatch]) -> Runs:
+    """What a list names, without the records that are to be renewed alone."""
+    found = []
+    for first, last, types in batches:
+        if len(types) == 1:
+            found += [] if types[0] == _RENEW else [(first, last)]
+        else:
+            found += [(first + n, first + n) for n, ack_type in enumerate(types) if ack_type != _RENEW]
+    return joined_runs(found)
 
 
 def check_passed(batches: Iterable[AckBatch], log_start_offset: int, start_offset: int) -> None:

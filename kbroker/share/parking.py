@@ -254,6 +254,13 @@ class Parking(ParkedKeeping):
             rest += _without(batch, offsets)
         return rest, [(self.entries[offset], types) for offset, types in named.items()]
 
+    def end_prolonging(self, member_id: str, runs: Iterable[tuple[int, int]]) -> None:
+        """The member is done with these records, although it holds them: their locks are not prolonged."""
+        for first, last in runs:
+            for entry in map(self.entries.__getitem__, self._within(first, last)):
+                if entry.code == Code.HELD and entry.member_id == member_id:
+                    entry.since_ms = ANSWERED
+
     def _within(self, first: int, last: int) -> list[int]:
         if last - first < len(self.entries):
             return [offset for offset in range(first, last + 1) if offset in self.entries]

@@ -29,6 +29,7 @@ from operator import attrgetter
 from random import random
 from typing import NamedTuple
 
+from kbroker.errors import KafkaError
 from kbroker.share import acknowledge, archiving, leaving, ordering
 from kbroker.share.acquire import AcquireMode, Acquisition, Batches, runs_of
 from kbroker.share.effects import AckBatch, AcquiredRange, DeadLetter, Persist, ShareSettings, StateBatch
@@ -266,8 +267,17 @@ class SharePartition(SharePartitionScans):
     def acknowledge(self, member_id: str, batches: Sequence[AckBatch], *, now_ms: float) -> Persist | None:
         """Acknowledge records that the member holds: all batches or none. None: nothing to save, it is done.
 
-        Raises KafkaError(invalid_record_state or invalid_request) with a message, and then nothing has changed.
+        Raises KafkaError(invalid_record_state or invalid_request) with a message, and then nothing has changed but that locks of
+        records that the list names are not prolonged: clients are done with them.
         """
+        try:
+            return self._acknowledge(member_id, batches, now_ms)
+        except KafkaError:
+            if self._settings.lock_max_ms:
+                self._end_prolonging(member_id, acknowledge.runs_without_renewals(batches))
+            raise
+
+    def _acknowledge(self, member_id: str, batches: Sequence[AckBatch], now_ms: float) -> Persist | None:
         parking, named = self.parking, None
         if parking is not None and parking.entries:
             acknowledge.check_renewals(self._settings, batches)
@@ -280,6 +290,16 @@ class SharePartition(SharePartitionScans):
         parked = parking.apply(named, self._settings, now_ms, random) if parking is not None and named else ()
         to_park = self._begin_waits(pending, now_ms) if self._settings.redelivery is not None else ()
         return self._persist(pending, member_id, parked, to_park) if pending or parked else None
+
+    def _end_prolonging(self, member_id: str, runs: Runs) -> None:
+        window = self._window
+        held = [(run, lock) for lock in window.locks.of_member(member_id) if lock.since_ms != ANSWERED for run in window.held_runs(lock)]
+        for (held_first, held_last), lock in held:
+            for first, last in runs:
+                if first <= held_last and last >= held_first:
+                    window.renew(member_id, max(first, held_first), min(last, held_last), lock.deadline_ms, ANSWERED)
+        if self.parking is not None:
+            self.parking.end_prolonging(member_id, runs)
 
     def acquire_parked(self, member_id: str, offsets: Sequence[int], *, now_ms: float) -> list[AcquiredRange]:
         """Lock parked records that are ready for the member. `offsets`: the one whose turn it is comes first."""

@@ -240,6 +240,8 @@ class World(LogStarts):
             assert others, "a member may acknowledge what it holds"
             is_known = any(self.jobs[each].may_be_kept for each in others) or max(others) >= min(self.parking.kept_from, self.parking.floor)
             assert strange or is_known, "what is below the log's start is skipped"
+            for job in [self.jobs[each] for each, ack_type in types.items() if ack_type != RENEW]:
+                job.answered |= job.member == member and self.settings.lock_max_ms > 0
             return
         assert not strange, "nobody is told that a record is done with that somebody else has, or gets"
         said = {}

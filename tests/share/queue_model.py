@@ -22,7 +22,7 @@ from kbroker.share.share_partition import AcquireMode, SharePartition
 from kbroker.share.state_batches import combine
 from tests.share.dead_letter_model import DeadLetterModel, by_offset
 from tests.share.holdings import holdings
-from tests.share.queue_driver import ACCEPT, GAP, REJECT, RELEASE, RENEW
+from tests.share.queue_driver import ACCEPT, REJECT, RELEASE, RENEW
 from tests.share.queue_records import (
     ACKNOWLEDGED,
     ACQUIRED,
@@ -35,6 +35,7 @@ from tests.share.queue_records import (
     NOTHING,
     Rec,
     Write,
+    some_ack_batches,
     some_redelivery,
 )  # fmt: skip
 
@@ -205,12 +206,13 @@ class CheckedQueue:
                     self.known[offset] = Rec(AVAILABLE, 0)
 
     def acknowledge(self) -> None:
-        member, batches = self.rnd.choice(MEMBERS), self._some_ack_batches()
+        member, batches = self.rnd.choice(MEMBERS), some_ack_batches(self.rnd, self.known, self.start)
         expected = self._expected_ack(member, batches)
         if not isinstance(expected, dict):
             with pytest.raises(KafkaError) as caught:
                 self.sp.acknowledge(member, batches, now_ms=self.now_ms)
             assert caught.value.code is expected
+            self._note_refused(member, batches)
             return
         persist = self.sp.acknowledge(member, batches, now_ms=self.now_ms)
         for offset, types in expected.items():
@@ -229,23 +231,13 @@ class CheckedQueue:
         if persist is not None:
             self._began(persist, list(taken), member)
 
-    def _some_ack_batches(self) -> list[AckBatch]:
-        """Mostly what somebody holds, at times something else; in order, as the validation wants it."""
-        rnd = self.rnd
-        batches: list[AckBatch] = []
-        offset = self.start - rnd.choice((0, 0, 0, 2))
-        for _ in range(rnd.randint(1, 3)):
-            held = sorted(o for o, rec in self.known.items() if rec.state == ACQUIRED and rec.target is None and o >= offset)
-            if held and rnd.random() < 0.9:
-                offset = rnd.choice(held[:6])
-            last = offset + rnd.choice((0, 0, 1, 3, 8))
-            if held and rnd.random() < 0.8:
-                while last > offset and (last not in self.known or self.known[last].member != self.known[held[0]].member):
-                    last -= 1
-            size = 1 if rnd.random() < 0.6 else last - offset + 1
-            batches.append(AckBatch(offset, last, tuple(rnd.choice((GAP, ACCEPT, ACCEPT, RELEASE, REJECT, RENEW)) for _ in range(size))))
-            offset = last if rnd.random() < 0.05 else last + 1
-        return batches
+    def _note_refused(self, member: str, batches: list[AckBatch]) -> None:
+        for first, last, types in batches if self.settings.lock_max_ms else ():
+            for offset in range(first, last + 1):
+                rec = self.known.get(offset)
+                is_held = rec is not None and rec.state == ACQUIRED and rec.target is None and rec.member == member
+                if is_held and (types[0] if len(types) == 1 else types[offset - first]) != RENEW:
+                    rec.since_ms = float("-inf")
 
     def _expected_ack(self, member: str, batches: list[AckBatch]) -> ErrorCode | dict[int, list[int]]:
         """The error code, or the acknowledge types per offset (a renewed record may be acknowledged in the same list)."""

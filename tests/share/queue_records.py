@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from kbroker.share.effects import DeadLetterCause, Persist, StateBatch
+from kbroker.share.effects import AckBatch, DeadLetterCause, Persist, StateBatch
 from kbroker.share.redelivery import Redelivery
+from tests.share.queue_driver import ACCEPT, GAP, REJECT, RELEASE, RENEW
 
 AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = range(5)
 NOTHING = (-1, -1)
@@ -53,3 +55,21 @@ class Write:
 
 def some_redelivery(rnd: Random) -> Redelivery | None:
     return rnd.choice((None, Redelivery(30, 2, 70, 0), Redelivery(200, 1.5, 300, 0)))
+
+
+def some_ack_batches(rnd: Random, known: Mapping[int, Rec], start: int) -> list[AckBatch]:
+    """Mostly what somebody holds, at times something else; in order, as the validation wants it."""
+    batches: list[AckBatch] = []
+    offset = start - rnd.choice((0, 0, 0, 2))
+    for _ in range(rnd.randint(1, 3)):
+        held = sorted(o for o, rec in known.items() if rec.state == ACQUIRED and rec.target is None and o >= offset)
+        if held and rnd.random() < 0.9:
+            offset = rnd.choice(held[:6])
+        last = offset + rnd.choice((0, 0, 1, 3, 8))
+        if held and rnd.random() < 0.8:
+            while last > offset and (last not in known or known[last].member != known[held[0]].member):
+                last -= 1
+        size = 1 if rnd.random() < 0.6 else last - offset + 1
+        batches.append(AckBatch(offset, last, tuple(rnd.choice((GAP, ACCEPT, ACCEPT, RELEASE, REJECT, RENEW)) for _ in range(size))))
+        offset = last if rnd.random() < 0.05 else last + 1
+    return batches

@@ -309,6 +309,18 @@ class TestFailing:
         assert q.sp.ran_out == (5, 0, 0), "not by the limit of prolonging"
         assert q.sp.statistics().prolonged_locks == 5
 
+    def test_nor_where_the_list_is_refused(self) -> None:
+        """One offset is somebody else's: the client is done with the others as well, but for those that it renews."""
+        q = Queue((0, 9), lock_max_ms=100 * LOCK_MS)
+        q.fetch("m", 8, by_record=True)
+        q.fetch("n")
+        with pytest.raises(KafkaError):
+            q.ask("m", ack(0, 3, ACCEPT), ack(4, 4, RENEW), ack(6, 8, ACCEPT, RENEW, ACCEPT))
+        assert q.shown() == "0-3 H1 m, 4-5 H1 m, 6 H1 m, 7 H1 m, 8-9 H1 n", "four locks for one"
+        q.now_ms = LOCK_MS
+        q.sp.expire(q.now_ms, lambda member_id: 1e9)
+        assert q.shown() == "0-3 A1, 4-5 H1 m, 6 A1, 7 H1 m, 8-9 H1 n"
+
     def test_a_renewal_says_that_its_holder_is_at_work_again(self) -> None:
         q = Queue((0, 9), lock_max_ms=100 * LOCK_MS)
         q.fetch("m")
