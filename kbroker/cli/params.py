@@ -124,11 +124,11 @@ class TopicPartitionsType(click.ParamType[tuple[str, "tuple[int, ...] | None"]])
 class DateTimeType(click.ParamType[int]):
     """`YYYY-MM-DDTHH:mm:SS.sss` with Z or an offset such as +02:00, UTC without: milliseconds since 1970.
 
-    Kafka's format (its Utils.getDateTime); seconds and milliseconds may be left out here.
+    Kafka's format (its Utils.getDateTime); here a space may stand for the T, and seconds and milliseconds may be left out.
     """
 
     name = "YYYY-MM-DDTHH:mm:SS.sss"
-    _FORMAT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)?")
+    _FORMAT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)?")
 
     def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> int:
         if isinstance(value, int):

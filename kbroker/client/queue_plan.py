@@ -36,6 +36,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.queue_configs import REDELIVERY_DELAY, REDELIVERY_MAX
 
 _START = 0
+_OF_BROKERS = "__"
 
 
 class Difference(NamedTuple):
@@ -79,6 +80,8 @@ class QueueRefused(Exception):
 
 def plan(connection: Connection, wish: Wish) -> Plan:
     """Raises QueueRefused and KafkaError."""
+    if wish.name.startswith(_OF_BROKERS):
+        raise QueueRefused(f"names that begin with {_OF_BROKERS} are for topics of brokers: choose another one than {wish.name}")
     queue = look(connection, wish.name)
     if queue.group_type not in (None, "share"):
         kind = "consumer" if queue.group_type == "classic" else queue.group_type
@@ -292,5 +295,5 @@ def _alteration(
     def alter(connection: Connection, *, validate_only: bool = False) -> None:
         admin.alter_configs(connection, kind, name, set_configs=changes, validate_only=validate_only)
 
-    done = f"set {len(changes)} configs of {whose}"
+    done = f"set {counted(len(changes), 'config')} of {whose}"
     return Step(done, differences, lambda connection: alter(connection, validate_only=True), alter)

@@ -307,6 +307,7 @@ def test_bad_addresses(text: str) -> None:
         ("2026-01-31T08:09:10.123+02", 1_769_839_750_123),
         ("2026-01-31T08:09:10", 1_769_846_950_000),
         ("2026-01-31T08:09", 1_769_846_940_000),
+        ("2026-01-31 08:09", 1_769_846_940_000),
     ],
 )
 def test_times(text: str, since_1970_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -298,7 +298,7 @@ def test_what_was_done_as_json(command: Command, queue: str) -> None:
     assert (ran.code, ran.json) == (REFUSED, {"queue": queue, "differences": [difference], **unchanged})
     assert ran.err == f"kbroker: queue {queue} was left as it is: --update alters it\n"
     updated = command("queues", "create", queue, "--delay", "2s", "--update", "--json").json
-    assert (updated["altered"], updated["steps"]) == (True, [f"set 1 configs of share group {queue}"])
+    assert (updated["altered"], updated["steps"]) == (True, [f"set 1 config of share group {queue}"])
     again = command("queues", "create", queue, "--json").json
     assert (again["altered"], again["steps"], again["differences"]) == (False, [], [])
     assert again["unlike_a_new_queue"] == [{"setting": "delay", "present": "2s", "wanted": "1s"}]
@@ -442,6 +442,7 @@ def test_nothing_is_made_where_a_later_step_would_be_refused(
     [
         ("two words", "Topic name is invalid: 'two words'"),
         ("..", "Topic name is invalid"),
+        ("__share_group_state", "names that begin with __ are for topics of brokers"),
         ("x" * 250, "is not 1 to 249 characters"),
         ("x" * 248, "is not 1 to 249 characters"),  # dlq. in front of it
     ],
