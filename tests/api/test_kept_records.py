@@ -284,6 +284,7 @@ class TestOperator:
             await fill(client, first=5)
             await take(Member(client, "m1"), key)
             assert await look(client) > job
+            await set_up_group(client, {"kbroker.queue.scheduling": "false"})
         async with connect("segment", FAST) as client:
             await delete_before(client, -1)
             assert not client.broker.share_groups.loaded()
