@@ -30,9 +30,10 @@ _LONGEST_S = 120.0
 _FEW = 1_000
 
 
-def _steady(delay_s: float) -> RowFunction:
+def _steady(delay_s: float, prefetch: str = "1") -> RowFunction:
     def measured(run: Run) -> dict[str, float]:
-        with queue(run.candidate, {"delay": str(int(delay_s * 1000)), **_EQUAL_WAITS}) as name:
+        settings = {"prefetch": prefetch, "delay": str(int(delay_s * 1000)), **_EQUAL_WAITS}
+        with queue(run.candidate, settings) as name:
             plan = run.plan(_QUICK_SECONDS if run.quick else _SECONDS, warm_up_s=delay_s + _SETTLED_S)
             workers = [worker(run.bootstrap, name) for _ in range(WORKERS)]
             window = measure(plan, [sender(run.bootstrap, name, OFFERED_PER_S, RECORD_BYTES), *workers])
@@ -102,6 +103,11 @@ ROWS = (
     Row(
         "redelivery-1s", "1 000 jobs/s, each twice, delay 1 s", "waiting", _steady(1.0),
         _LATE, candidates=OURS, quick=True, takes_s=_SECONDS + 2 + _SETTLED_S, warms=False,
+    ),
+    Row(
+        "redelivery-1s-20", "the same, prefetch 20", "waiting", _steady(1.0, "20"),
+        f"{_LATE} Here with prefetch 20: an answer may have several jobs.", candidates=OURS, quick=True,
+        takes_s=_SECONDS + 2 + _SETTLED_S, warms=False,
     ),
     Row(
         "redelivery-3s", "1 000 jobs/s, each twice, delay 3 s", "waiting", _steady(3.0),
