@@ -11,7 +11,7 @@ from bisect import bisect_left
 from hashlib import blake2b
 from typing import Final
 
-from kbroker.compression import CorruptPayload, TooLarge
+from kbroker.compression import CorruptPayload
 from kbroker.records import read_header, stored_records
 
 _PERSON: Final = b"kbroker.order"
@@ -53,6 +53,6 @@ def keys_of(stored: memoryview, payload: bytes | None = None) -> BatchKeys:
         for record in stored_records(stored, payload=payload):
             if record.key is not None:
                 keys.add(record.offset, record.key)
-    except (CorruptPayload, TooLarge):
+    except CorruptPayload:
         pass
     return keys

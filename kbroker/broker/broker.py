@@ -160,6 +160,7 @@ class Broker:
             persister, (self.state, self.logs), share_coordinator.groups_of, self.configs.reset_policy
         )
         self.kept_records = KeptRecords(persister, self.share_groups, self.held_logs, self.topics, (self.logs,), removed.report)
+        self.group_coordinator.before_reset = self.kept_records.before_reset
         self.consumer_groups = self._consumer_groups(clock)
         self.client_telemetry = ClientTelemetry(now_ms)
         self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])

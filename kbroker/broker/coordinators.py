@@ -110,6 +110,8 @@ class GroupCoordinator:
         self._nursery: trio.Nursery | None = None
         self.on_state_altered: Callable[[str], None] = lambda _: None
         """Called with a group whose share state an administrator has altered."""
+        self.before_reset: Callable[[str, Sequence[TopicPartition]], Awaitable[Callable[[], None]]] | None = None
+        """Called before a group begins at other offsets; its result when it does. Raises nothing."""
 
     def statistics(self) -> GroupCoordinatorStatistics:
         return GroupCoordinatorStatistics(self.coordinator.statistics(), len(self._asking), len(self._in_administration))
@@ -308,6 +310,7 @@ class GroupCoordinator:
         for effect in outcome.effects:
             assert isinstance(effect, InitializeSharePartitions)
             partitions = [request.partition for request in effect.requests]
+            report = None if self.before_reset is None else await self.before_reset(group_id, partitions)
             self._share_groups.forget(group_id, partitions)
             requests = tuple(each for request in effect.requests for each in begin_anew(self._told_of_the_log(request)))
             results = await self._initialized_by_persister(replace(effect, requests=requests))
@@ -316,6 +319,8 @@ class GroupCoordinator:
             if not await self._save(altered):
                 return _NOT_SAVED
             assert altered.reply is not None
+            if report is not None:
+                report()
             self.on_state_altered(group_id)
             return altered.reply
         return outcome.reply

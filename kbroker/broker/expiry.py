@@ -26,7 +26,7 @@ from kbroker.broker.parked_fetching import parked_batch
 from kbroker.broker.partition import Partition
 from kbroker.broker.share_records import Walked, walk
 from kbroker.clock import wall_clock_ms
-from kbroker.compression import CorruptPayload, TooLarge
+from kbroker.compression import CorruptPayload
 from kbroker.records import NO_TIMESTAMP, BatchHeader, read_header, records_payload, stored_records
 from kbroker.scheduled_records import MARK, due_of
 from kbroker.share.effects import Persist
@@ -79,12 +79,12 @@ def times_of(stored: memoryview, *, schedules: bool) -> BatchTimes:
     header = read_header(stored)
     try:
         return _times_of(stored, header, schedules=schedules)
-    except (CorruptPayload, TooLarge):
+    except CorruptPayload:
         return _AGELESS
 
 
 def _times_of(stored: memoryview, header: BatchHeader, *, schedules: bool) -> BatchTimes:
-    """Raises CorruptPayload, TooLarge."""
+    """Raises CorruptPayload."""
     payload = None
     if not (schedules and MARK in (payload := bytes(records_payload(stored, header)))):
         if header.is_log_append_time:

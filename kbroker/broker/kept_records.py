@@ -225,6 +225,27 @@ class KeptRecords:
                 await self._purge(group_id, partition, key, offset)
                 self._report(partition, "DeleteRecords", group_id, number)
 
+    async def before_reset(self, group_id: str, partitions: Iterable[TopicPartition]) -> Callable[[], None]:
+        """Count what is kept for a group that is to begin at other offsets: it goes then, as all that lies before them. The caller
+        calls the result when it is gone. Raises nothing."""
+        keeps, lost = self._keeps, []
+        for key in partitions:
+            partition = self._topics.partition(*key)
+            if partition is None or keeps is None:
+                continue
+            try:
+                lost.append((partition, await keeps.count_kept(group_id, key, 0, partition.log_start_offset)))
+            except (KafkaError, StoreFailed) as error:
+                place = partition.topic_name, partition.log.partition
+                logger.warning("%s-%d: what is kept for share group %s could not be counted: %s", *place, group_id, error)
+
+        def report() -> None:
+            for partition, number in lost:
+                if number:
+                    self._report(partition, "a new start offset", group_id, number)
+
+        return report
+
     async def _purge(self, group_id: str, partition: Partition, key: TopicPartition, offset: int) -> None:
         loaded = await self._share_groups.load(group_id, key)
         engine = loaded.engine

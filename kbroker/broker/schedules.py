@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kbroker.broker.share_records import Walked
-from kbroker.compression import CorruptPayload, TooLarge
+from kbroker.compression import CorruptPayload
 from kbroker.record_keys import BatchKeys, keys_of
 from kbroker.records import read_header, records_payload, stored_records
 from kbroker.scheduled_records import MARK, Oddity, schedule_of
@@ -48,7 +48,7 @@ def schedules_of(stored: memoryview, payload: bytes, wall_ms: int, max_delay_ms:
                     due.append((record.offset, due_ms))
                 if oddity is not None:
                     odd[oddity] += 1
-    except (CorruptPayload, TooLarge):
+    except CorruptPayload:
         return Schedules([], odd)
     return Schedules(due, odd)
 
@@ -58,7 +58,7 @@ def looked_at(stored: memoryview, wall_ms: int, settings: ShareSettings) -> Sche
     found = Schedules([], Counter())
     try:
         payload = bytes(records_payload(stored, header))
-    except (CorruptPayload, TooLarge):
+    except CorruptPayload:
         return found._replace(keys=BatchKeys(header.base_offset)) if settings.ordered else found
     if settings.schedules:
         found = schedules_of(stored, payload, wall_ms, settings.max_delay_ms)
@@ -73,7 +73,7 @@ def due_now(batches: Sequence[Walked], wall_ms: int, max_delay_ms: int) -> list[
         header = read_header(stored)
         try:
             payload = bytes(records_payload(stored, header))
-        except (CorruptPayload, TooLarge):
+        except CorruptPayload:
             continue
         marks = payload.count(MARK)
         if is_control or marks >= header.record_count:

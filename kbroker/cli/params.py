@@ -166,20 +166,21 @@ class DurationType(click.ParamType[int]):
 
 
 _SPAN_UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
-_SPAN = re.compile(r"(?:[0-9]{1,19}(?:\.[0-9]{1,6})?(?:ms|s|m|h|d))+")
-_SPAN_PART = re.compile(r"([0-9.]+)(ms|s|m|h|d)")
+_UNITS_READ = {"w": 7 * _SPAN_UNITS["d"], **_SPAN_UNITS}
+_SPAN = re.compile(r"(?:[0-9]{1,19}(?:\.[0-9]{1,6})?(?:ms|s|m|h|d|w))+")
+_SPAN_PART = re.compile(r"([0-9.]+)(ms|s|m|h|d|w)")
 FOREVER = "forever"
 
 
 def parse_span(text: str) -> int:
-    """Milliseconds of `500ms`, `30s`, `10m`, `1h30m`, `30d`, or 0. Raises ValueError with a line for a person."""
+    """Milliseconds of `500ms`, `30s`, `10m`, `1h30m`, `30d`, `1w`, or 0. Raises ValueError with a line for a person."""
     content = "".join(text.split())
     if content == "0":
         return 0
     if not _SPAN.fullmatch(content):
         no_unit = " has no unit:" if content.replace(".", "", 1).isdigit() else " is no duration:"
         raise ValueError(f"{text!r}{no_unit} write 500ms, 30s, 10m, 1h or 30d")
-    return round(sum(Decimal(number) * _SPAN_UNITS[unit] for number, unit in _SPAN_PART.findall(content)))
+    return round(sum(Decimal(number) * _UNITS_READ[unit] for number, unit in _SPAN_PART.findall(content)))
 
 
 def span_text(duration_ms: int) -> str:

@@ -7,6 +7,8 @@ this one.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from kbroker.cli.exits import CommandFailed, ask, say
@@ -21,6 +23,10 @@ from kbroker.cli.suggesting import SuggestingGroup
 from kbroker.client.queues import counted
 from kbroker.logging_setup import escaped
 from kbroker.queue_configs import PAUSED
+
+if TYPE_CHECKING:
+    from kbroker.client.queues import Queue
+    from kbroker.client.rpc import Connection
 
 
 @click.group(cls=SuggestingGroup)
@@ -76,20 +82,24 @@ def purge(name: str, force: bool, yes: bool, as_json: bool, bootstrap: Address) 
 @click.argument("name", callback=not_blank)
 @click.option("--force", is_flag=True, help="Although the queue has workers: they are put out of it.")
 @click.option("--with-dead-letters", is_flag=True, help="Also the dead letter topic, with all that it holds.")
+@yes_option
 @json_option
 @bootstrap_option
-def delete(name: str, force: bool, with_dead_letters: bool, as_json: bool, bootstrap: Address) -> None:
+def delete(
+    name: str, force: bool, with_dead_letters: bool, yes: bool, as_json: bool, bootstrap: Address
+) -> None:
     """Delete the queue NAME with all its jobs.
 
-    A queue that has workers is refused without --force. The dead letter topic stays without --with-dead-letters. Interrupted, the same
-    command does the rest.
+    Asks first where jobs or dead letters would be lost. A queue that has workers is refused
+    without --force. The dead letter topic stays without --with-dead-letters. Interrupted, the
+    same command does the rest.
 
     \b
     Examples:
       kbroker queues delete jobs
-      kbroker queues delete jobs --with-dead-letters
+      kbroker queues delete jobs --with-dead-letters --yes
     """
-    from kbroker.client.queue_deletion import delete_queue
+    from kbroker.client.queue_deletion import check_deletion, delete_queue
     from kbroker.client.queue_plan import QueueRefused
     from kbroker.client.queues import look
 
@@ -98,6 +108,10 @@ def delete(name: str, force: bool, with_dead_letters: bool, as_json: bool, boots
         if not queue.is_whole and not queue.is_configured:
             raise CommandFailed(why_missing(queue))
         try:
+            check_deletion(connection, queue, force=force, with_dead_letters=with_dead_letters)
+            lost = _what_a_deletion_loses(connection, queue, with_dead_letters=with_dead_letters)
+            if lost and not yes:
+                ask(f"Delete queue {name} with {lost} for good?")
             deleted = delete_queue(connection, queue, force=force, with_dead_letters=with_dead_letters)
         except QueueRefused as refused:
             raise CommandFailed(str(refused)) from refused
@@ -111,6 +125,17 @@ def delete(name: str, force: bool, with_dead_letters: bool, as_json: bool, boots
         say(f"warning: {were} put out: stop them, their clients report a group that is gone")
     if queue.dead_letter_topic is not None and not with_dead_letters:
         say(f"its dead letters stay in topic {queue.dead_letters}")
+
+
+def _what_a_deletion_loses(connection: Connection, queue: Queue, *, with_dead_letters: bool) -> str:
+    """Empty: neither jobs nor dead letters."""
+    from kbroker.client.queue_report import records_in, unfinished_jobs
+
+    jobs = unfinished_jobs(connection, queue) if queue.topic is not None else 0
+    letters = queue.dead_letter_topic if with_dead_letters else None
+    dead = 0 if letters is None else records_in(connection, [letters])[letters.name]
+    parts = counted(jobs, "unfinished job") if jobs else "", counted(dead, "dead letter") if dead else ""
+    return " and ".join(filter(None, parts))
 
 
 @queues.command()

@@ -27,6 +27,15 @@ class Deleted(NamedTuple):
 def delete_queue(connection: Connection, queue: Queue, *, force: bool, with_dead_letters: bool) -> Deleted:
     """All of it is gone, durably, on return. Raises QueueRefused, before anything is done, and
     KafkaError."""
+    workers = check_deletion(connection, queue, force=force, with_dead_letters=with_dead_letters)
+    for topic in filter(None, (queue.name, queue.dead_letters if with_dead_letters else "")):
+        _delete_topic(connection, topic)
+    _delete_group(connection, queue, force=force)
+    return Deleted(workers)
+
+
+def check_deletion(connection: Connection, queue: Queue, *, force: bool, with_dead_letters: bool) -> int:
+    """How many workers there are. Raises QueueRefused where delete_queue would."""
     workers = check_workers(connection, queue, force=force)
     letters = queue.dead_letters if with_dead_letters else ""
     if letters:
@@ -37,10 +46,7 @@ def delete_queue(connection: Connection, queue: Queue, *, force: bool, with_dead
             raise QueueRefused(
                 f"dead letter topic {letters} is used by {', '.join(others)}, too: delete without --with-dead-letters"
             )
-    for topic in filter(None, (queue.name, letters)):
-        _delete_topic(connection, topic)
-    _delete_group(connection, queue, force=force)
-    return Deleted(workers)
+    return workers
 
 
 def purge_queue(connection: Connection, queue: Queue, *, force: bool) -> None:

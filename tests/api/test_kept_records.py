@@ -290,6 +290,25 @@ class TestOperator:
             assert not client.broker.share_groups.loaded()
             assert (await lag(client), removed(client)) == (0, 1)
 
+    async def test_new_start_offsets_take_what_is_kept(self, connect: Connect, every_engine: str, caplog: pytest.LogCaptureFixture) -> None:
+        async with connect(every_engine, FAST) as client:
+            key = await begin(client, SCHEDULING)
+            job = await schedule(client, MONTH_MS)
+            await fill(client, first=5)
+            member = Member(client, "m1")
+            await take(member, key)
+            start = await look(client)
+            assert start > job
+            await member.fetch(epoch=-1)
+            await heartbeat(client, "m1", -1)
+            wanted = [{"topic_name": "orders", "partitions": [{"partition_index": 0, "start_offset": start}]}]
+            assert (await client.call("alter_share_group_offsets", 0, group_id=GROUP, topics=wanted)).error_code == 0
+            assert "a new start offset removed 1 records of orders-0 that share group g1 was not done with" in caplog.text
+            assert (await keeps(client, key), removed(client)) == (0, 1)
+            caplog.clear()
+            assert (await client.call("alter_share_group_offsets", 0, group_id=GROUP, topics=wanted)).error_code == 0
+            assert "removed" not in caplog.text
+
     async def test_a_group_that_begins_anew_or_is_deleted_has_nothing_kept(self, connect: Connect) -> None:
         async with connect("segment", FAST) as client:
             key = await begin(client, SCHEDULING)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -513,7 +514,7 @@ def test_a_queue_is_deleted_and_its_dead_letters_stay(
     command: Command, broker: RunningBroker, queue: str
 ) -> None:
     command("queues", "send", queue, "a")
-    ran = command("queues", "delete", queue)
+    ran = command("queues", "delete", queue, "--yes")
     assert ran == (OK, f"deleted queue {queue}\n", f"kbroker: its dead letters stay in topic dlq.{queue}\n")
     assert left_of(broker, queue) == {f"topic dlq.{queue}"}
     assert command("queues", "create", queue).lines[0] == f"set {GROUP_CONFIGS} configs of share group {queue}"
@@ -523,6 +524,21 @@ def test_a_queue_is_deleted_and_its_dead_letters_stay(
         "deleted": True,
         "dead_letter_topic": f"dlq.{queue}",
     }
+
+
+def test_jobs_and_dead_letters_are_not_deleted_unasked(
+    command: Command, broker: RunningBroker, queue: str, tmp_path: Path
+) -> None:
+    (tmp_path / "letters").write_text("a\n", encoding="utf-8")
+    everything = left_of(broker, queue)
+    refused = (USAGE, "", "kbroker: nothing was deleted: nobody can be asked here, so --yes is needed\n")
+    command("queues", "send", queue, "a")
+    assert command("queues", "delete", queue) == refused
+    command("queues", "purge", queue, "--yes")
+    assert command("produce", f"dlq.{queue}", str(tmp_path / "letters")).code == OK
+    assert command("queues", "delete", queue, "--with-dead-letters") == refused
+    assert left_of(broker, queue) == everything
+    assert command("queues", "delete", queue).code == OK, "neither is lost"
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -556,7 +572,7 @@ def test_a_queue_with_workers_is_deleted_with_force_only(
         text = f"queue {queue} has 1 worker (one that was killed counts for 45 s more): stop them first, or put them out with --force"
         assert command("queues", "delete", queue) == (REFUSED, "", f"kbroker: {text}\n")
         assert len(left_of(broker, queue)) == 4
-        ran = command("queues", "delete", queue, "--force", "--with-dead-letters")
+        ran = command("queues", "delete", queue, "--force", "--with-dead-letters", "--yes")
         assert (ran.code, ran.out) == (OK, f"deleted queue {queue}\n")
         assert f"warning: 1 worker of queue {queue} was put out" in ran.err
         assert left_of(broker, queue) == set()

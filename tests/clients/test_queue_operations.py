@@ -282,7 +282,7 @@ def change(world: World) -> None:
         world.kbroker(*reset, queue, "--all-topics", f"--to-{queue}", "--execute")
     world.kbroker("share-groups", "delete", "group")
     world.create_queue("group", *SETTINGS, "--update")
-    world.kbroker("queues", "delete", "topic")
+    world.kbroker("queues", "delete", "topic", "--yes")
     world.create_queue("topic", *SETTINGS)
     assert [world.lag(queue) for queue in QUEUES] == [10, 0, 10, 0, 5]
 

@@ -18,7 +18,8 @@ from tests.crash.queue_rounds import run
 from tests.crash.tally import Progress
 from tests.crash.test_crash import ENGINES
 
-ROUNDS = 50
+ROUNDS, CUT_LOG_ROUNDS = 25, 13
+"""Of each persister, and of each persister and retention: about 50 of an engine."""
 PERSISTERS = ("default", "control-records")
 CAUGHT_BY = {
     "loses-parked": {"unfinished"},
@@ -87,7 +88,7 @@ def test_a_cut_log_loses_nothing_over_many_rounds(
 ) -> None:
     """The group is deleted and made anew meanwhile, and one of the logs is purged."""
     options = {"persister": persister, "retention": retention, "anew_before": 3, "progress": progress}
-    check_was_cut(run(tmp_path, engine, rounds=ROUNDS, seed=4, **options), ROUNDS)
+    check_was_cut(run(tmp_path, engine, rounds=CUT_LOG_ROUNDS, seed=4, **options), CUT_LOG_ROUNDS)
 
 
 @pytest.mark.full
@@ -98,7 +99,7 @@ def test_a_cut_log_loses_nothing_without_syncs(
     engine: str, persister: str, retention: str, tmp_path: Path, progress: Progress
 ) -> None:
     options = {"persister": persister, "durability": "os", "retention": retention, "progress": progress}
-    check_was_cut(run(tmp_path, engine, rounds=10, seed=6, **options), 10)
+    check_was_cut(run(tmp_path, engine, rounds=3, seed=6, **options), 3)
 
 
 @pytest.mark.full
@@ -106,7 +107,7 @@ def test_a_cut_log_loses_nothing_without_syncs(
 @pytest.mark.parametrize("engine", ENGINES)
 def test_jobs_of_one_key_keep_their_order(engine: str, persister: str, tmp_path: Path, progress: Progress) -> None:
     """Eight workers, a thousand keys, one of which has half of the jobs."""
-    report = run(tmp_path, engine, rounds=25, seed=5, persister=persister, ordered=True, progress=progress)
+    report = run(tmp_path, engine, rounds=ROUNDS, seed=5, persister=persister, ordered=True, progress=progress)
     assert report.ok, str(report)
     assert report.statistics.keyed > 1000, report
 
@@ -118,14 +119,14 @@ def test_a_queue_loses_nothing_over_many_rounds(engine: str, persister: str, tmp
     report = run(tmp_path, engine, rounds=ROUNDS, seed=2, persister=persister, anew_before=3, progress=progress)
     assert report.ok, str(report)
     assert was_busy(report.statistics, ROUNDS), report
-    assert report.statistics.exhausted > 10
+    assert report.statistics.exhausted > 5
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("persister", PERSISTERS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_kill_9_takes_nothing_of_a_queue_even_without_syncs(engine: str, persister: str, tmp_path: Path, progress: Progress) -> None:
-    report = run(tmp_path, engine, rounds=10, seed=3, persister=persister, durability="os", anew_before=3, progress=progress)
+    report = run(tmp_path, engine, rounds=5, seed=3, persister=persister, durability="os", anew_before=3, progress=progress)
     assert report.ok, str(report)
 
 

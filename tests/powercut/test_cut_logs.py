@@ -35,7 +35,8 @@ def test_a_power_cut_takes_nothing_of_a_cut_log(engine: str, home: Path, progres
 def test_many_power_cuts_take_nothing_of_a_cut_log(
     engine: str, persister: str, retention: str, home: Path, progress: Progress
 ) -> None:
-    check(QueueSetup(engine, engine, persister, retention), home, progress, count=50, seed=2, load_s=8, kills=1)
+    """About 50 cuts of each engine."""
+    check(QueueSetup(engine, engine, persister, retention), home, progress, count=13, seed=2, load_s=8, kills=1)
 
 
 @pytest.mark.full
