@@ -8,7 +8,8 @@ are opened on the loop. So records that come back, a few of each of many small b
 answer, and nothing small waits behind two batches of 64 MiB.
 
     key      topic id, partition, base offset, CRC: what names the same bytes in every share group
-    bound    setting kbroker.queue.cache.bytes; a single batch that is larger is kept alone
+    bound    setting kbroker.queue.cache.bytes; a single batch that is larger is kept alone. Batches that the
+             loop opens have at most a quarter of it: to open one again costs little
     opening  small batches at once; others in a thread, at most two at a time, and fetches that
              want the same batch meanwhile wait for the same thread
     refused  a batch that cannot be cut is remembered by its key alone, so that no poll tries it again
@@ -23,6 +24,7 @@ of share_records.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
@@ -39,6 +41,9 @@ _QUICK_BYTES = 4 << 10
 _QUICK_PLAIN_BYTES = 64 << 10
 _QUICK_RECORDS = 512
 _QUICK_RECORDS_FOR_A_FETCH = 8192
+_SMALL_SHARE = 4
+_OBJECTS_BYTES = 480
+"""What the objects of a batch in the cache take, beside its payload."""
 _AS_RECORDS = 64
 """Bounds of what the loop opens itself: 0.4 ms for a batch and 6 ms for a fetch at the most, where a
 batch costs as much as so many records."""
@@ -67,7 +72,7 @@ class OpenedBatch(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        return len(self.payload) + self.places.size_bytes
+        return len(self.payload) + self.places.size_bytes + _OBJECTS_BYTES
 
 
 class OpenedBatchesStatistics(NamedTuple):
@@ -98,21 +103,23 @@ class OpenedBatches:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._batches: dict[BatchKey, OpenedBatch] = {}
+        self._small: dict[BatchKey, OpenedBatch] = {}
         self._refused: dict[BatchKey, Refusal] = {}
         self._opening: dict[BatchKey, _Opening] = {}
-        self._size_bytes = self._hits = self._misses = 0
+        self._size_bytes = self._small_bytes = self._hits = self._misses = 0
         self._refusals = dict.fromkeys(Refusal, 0)
 
     def __contains__(self, key: BatchKey) -> bool:
-        return key in self._batches
+        return key in self._batches or key in self._small
 
     def find(self, key: BatchKey) -> OpenedBatch | Refusal | None:
         """None: nobody has tried to open it, or it has left the cache since."""
-        batch = self._batches.pop(key, None)
+        kept = self._batches if key in self._batches else self._small
+        batch = kept.pop(key, None)
         if batch is None:
             return self._refused.get(key)
         self._hits += 1
-        self._batches[key] = batch
+        kept[key] = batch
         return batch
 
     def open_quickly(self, key: BatchKey, stored: memoryview) -> OpenedBatch | Refusal | None:
@@ -121,7 +128,7 @@ class OpenedBatches:
         if result is Refusal.TOO_LARGE:
             return None
         self._misses += 1
-        self._note(key, result)
+        self._note(key, result, self._keep_small)
         return result
 
     async def open(self, key: BatchKey, stored: memoryview) -> OpenedBatch | Refusal:
@@ -142,22 +149,32 @@ class OpenedBatches:
         opening = self._opening[key] = _Opening()
         try:
             opening.result = result = await trio.to_thread.run_sync(open_batch, stored, limiter=_threads)
-            self._note(key, result)
+            self._note(key, result, self._keep)
             return result
         finally:
             del self._opening[key]
             opening.done.set()
 
-    def _note(self, key: BatchKey, result: OpenedBatch | Refusal) -> None:
+    def _note(self, key: BatchKey, result: OpenedBatch | Refusal, keep: Callable[[BatchKey, OpenedBatch], None]) -> None:
         if isinstance(result, OpenedBatch):
-            self._keep(key, result)
+            keep(key, result)
         else:
             self._refuse(key, result)
 
     def _keep(self, key: BatchKey, batch: OpenedBatch) -> None:
         self._batches[key] = batch
         self._size_bytes += batch.size_bytes
-        while self._size_bytes > self._max_bytes and len(self._batches) > 1:
+        self._shrink()
+
+    def _keep_small(self, key: BatchKey, batch: OpenedBatch) -> None:
+        self._small[key] = batch
+        self._small_bytes += batch.size_bytes
+        while self._small_bytes > self._max_bytes // _SMALL_SHARE and len(self._small) > 1:
+            self._small_bytes -= self._small.pop(next(iter(self._small))).size_bytes
+        self._shrink()
+
+    def _shrink(self) -> None:
+        while self._size_bytes + self._small_bytes > self._max_bytes and len(self._batches) > 1:
             self._size_bytes -= self._batches.pop(next(iter(self._batches))).size_bytes
 
     def _refuse(self, key: BatchKey, reason: Refusal) -> None:
@@ -174,7 +191,11 @@ class OpenedBatches:
     def statistics(self) -> OpenedBatchesStatistics:
         refused = {reason.value: count for reason, count in self._refusals.items()}
         return OpenedBatchesStatistics(
-            len(self._batches), self._size_bytes, self._hits, self._misses, refused
+            len(self._batches) + len(self._small),
+            self._size_bytes + self._small_bytes,
+            self._hits,
+            self._misses,
+            refused,
         )
 
 

@@ -158,6 +158,22 @@ async def test_the_least_recently_used_goes_first() -> None:
     assert cache.statistics()[:2] == (3, 3 * size)
 
 
+async def test_small_ones_have_a_quarter_of_the_room() -> None:
+    """To open one again costs little, and many of them are of no use any more."""
+    size = open_batch(lz4(0)).size_bytes  # type: ignore[union-attr]
+    cache, large = OpenedBatches(8 * size), lz4(1000)
+    await cache.open(key_of(large), large)
+    batches = [lz4(10 * number) for number in range(20)]
+    for batch in batches:
+        cache.open_quickly(key_of(batch), batch)
+    assert [number for number in range(20) if key_of(batches[number]) in cache] == [18, 19]
+    assert key_of(large) in cache
+    assert cache.statistics()[:2] == (3, 3 * size)
+    assert cache.find(key_of(batches[18])) is not None
+    cache.open_quickly(key_of(batches[0]), batches[0])
+    assert [number for number in range(20) if key_of(batches[number]) in cache] == [0, 18]
+
+
 async def test_one_that_is_larger_than_the_bound_is_held_alone() -> None:
     cache = OpenedBatches(50_000)
     small, large, other = lz4(0), lz4(10, size=100_000), lz4(20)
