@@ -32,12 +32,14 @@ from kbroker.broker.partition import Partition
 from kbroker.broker.share_groups import LoadedSharePartition, ShareGroups
 from kbroker.broker.stored_batches import iter_possible
 from kbroker.broker.topics import Topics
+from kbroker.broker.waiting import Waiter
 from kbroker.compression import CorruptPayload
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.records import LOG_APPEND_TIME, build_batch, crc_is_valid, stored_records
 from kbroker.share.effects import Persist
 from kbroker.share.parked import Parked
 from kbroker.share.parked_keeping import Look
+from kbroker.share.parking import Parking
 from kbroker.share.persister import Persister, TopicPartition
 from kbroker.share.share_partition import SharePartition
 from kbroker.storage.spi import SegmentInfo, StampedBatch
@@ -95,6 +97,8 @@ class KeptRecords:
         self._closed_to: WeakKeyDictionary[Partition, int] = WeakKeyDictionary()
         self._stuck: WeakKeyDictionary[Partition, dict[str, int | None]] = WeakKeyDictionary()
         """Groups that are not in memory and hold the log by more than can be kept: their windows begin there."""
+        self._locks: WeakKeyDictionary[Partition, trio.Lock] = WeakKeyDictionary()
+        """What an operator deletes must not be kept meanwhile."""
         self._kept = 0
 
     def statistics(self) -> KeptRecordsStatistics:
@@ -105,8 +109,14 @@ class KeptRecords:
     async def make_way(self, partition: Partition, segments: Sequence[SegmentInfo], asked: int | None) -> None:
         """Keep what stands in the way of whole segments; saved on return. `asked`: where the log is to begin; None: where all is
         finished, as in a work queue. Raises KafkaError, NoSpace and StoreFailed: what is kept by then is."""
-        if self._keeps is None:
-            return
+        if self._keeps is not None:
+            async with self._lock(partition):
+                await self._make_way(partition, segments, asked)
+
+    def _lock(self, partition: Partition) -> trio.Lock:
+        return self._locks.setdefault(partition, trio.Lock())
+
+    async def _make_way(self, partition: Partition, segments: Sequence[SegmentInfo], asked: int | None) -> None:
         ends = [segment.end_offset for segment in segments[:-1] if segment.end_offset <= partition.high_watermark]
         closed_to = self._closed_to.get(partition, -1)
         self._closed_to[partition] = ends[-1] if ends else -1
@@ -216,14 +226,15 @@ class KeptRecords:
     async def purge(self, partition: Partition, offset: int) -> None:
         """Nothing below `offset` is kept any more, in any group; saved on return. Raises KafkaError where that is not sure: then it
         can be asked for again."""
-        if self._keeps is None or partition.deleted:
+        keeps, key = self._keeps, TopicPartition(*partition.log)
+        if keeps is None or partition.deleted:
             return
-        key = TopicPartition(*partition.log)
-        for group_id in self._held_logs.groups_of(key):
-            number = await self._keeps.count_kept(group_id, key, 0, offset)
-            if number:
-                await self._purge(group_id, partition, key, offset)
-                self._report(partition, "DeleteRecords", group_id, number)
+        async with self._lock(partition):
+            for group_id in self._held_logs.groups_of(key):
+                number = await keeps.count_kept(group_id, key, 0, offset)
+                if number:
+                    await self._purge(group_id, partition, key, offset)
+                    self._report(partition, "DeleteRecords", group_id, number)
 
     async def before_reset(self, group_id: str, partitions: Iterable[TopicPartition]) -> Callable[[], None]:
         """Count what is kept for a group that is to begin at other offsets: it goes then, as all that lies before them. The caller
@@ -251,13 +262,27 @@ class KeptRecords:
         engine = loaded.engine
         assert engine is not None
         if engine.parking is not None:
-            persist = engine.purge_parked(offset)
-            if persist is not None and (error := await self._share_groups.save(loaded, persist)) is not None:
-                raise error
+            await self._purge_memory(loaded, engine, engine.parking, offset)
             await self._share_groups.parked.sweep(loaded, engine, engine.parking)
             if loaded.gone:
                 raise KafkaError(ErrorCode.not_leader_or_follower)
         self._share_groups.retire_unless_used(loaded)
+
+    async def _purge_memory(self, loaded: LoadedSharePartition, engine: SharePartition, parking: Parking, offset: int) -> None:
+        """A worker's answer that is being saved may park its record once more: that has to be over. Raises KafkaError."""
+        waiter = Waiter()
+        loaded.settled.add(waiter)
+        try:
+            while not loaded.gone:
+                waiter.rearm()
+                persist = engine.purge_parked(offset)
+                if persist is not None and (error := await self._share_groups.save(loaded, persist)) is not None:
+                    raise error
+                if not parking.is_pending_below(offset):
+                    break
+                await waiter.wait()
+        finally:
+            loaded.settled.discard(waiter)
 
 
 def _freed(segments: Sequence[SegmentInfo], end_offset: int) -> int:

@@ -65,7 +65,7 @@ class LoadedSharePartition:
 
     __slots__ = (
         "__weakref__", "engine", "error", "gone", "is_parked_turn", "key", "metrics", "partition", "records", "retiring",
-        "scanner", "scheduled_ms", "to_save", "turns", "waiters",
+        "scanner", "scheduled_ms", "settled", "to_save", "turns", "waiters",
     )  # fmt: skip
 
     def __init__(self, key: Key, partition: Partition) -> None:
@@ -86,6 +86,8 @@ class LoadedSharePartition:
         self.scheduled_ms = float("inf")
         self.to_save: list[Persist] = []
         """What nobody waits for and no write has taken along yet."""
+        self.settled = Waiters()
+        """Wait for the end of any write."""
 
 
 class DeadLetterHooks(Protocol):
@@ -427,6 +429,8 @@ class ShareGroups:
             error = client_error(result.code, result.message)
             if error.code in FENCING_CODES:
                 self._forget(loaded)
+        if loaded.settled:
+            loaded.settled.wake_all()
         if loaded.waiters:  # Most acknowledgements make room where nothing more lies: who waits there waits for a producer.
             offset, partition = engine.offset_to_acquire(), loaded.partition
             is_behind = engine.start_offset < partition.log_start_offset  # Who fetches next finds that out, and makes room.

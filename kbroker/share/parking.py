@@ -330,6 +330,10 @@ class Parking(ParkedKeeping):
         self.kept_from = max(self.kept_from, end_offset)
         return self.drop_below(max(self.floor, end_offset))
 
+    def is_pending_below(self, end_offset: int) -> bool:
+        """Whether writes of what members said there are not over: these may park records once more."""
+        return any(entry.code == Code.PENDING and entry.offset < end_offset for entry in self.entries.values())
+
     def sweep(self, found: Iterable[Parked], look: Look) -> int:
         """Of these, which the look has found, those below the log's start are parked no more, but for what is kept. How many. What the
         log's start has passed since the look began may be kept by now."""
