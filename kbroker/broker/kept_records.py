@@ -276,11 +276,13 @@ class KeptRecords:
             while not loaded.gone:
                 waiter.rearm()
                 persist = engine.purge_parked(offset)
-                if persist is not None and (error := await self._share_groups.save(loaded, persist)) is not None:
-                    raise error
-                if not parking.is_pending_below(offset):
+                if persist is not None:
+                    if (error := await self._share_groups.save(loaded, persist)) is not None:
+                        raise error
+                elif parking.is_pending_below(offset):
+                    await waiter.wait()
+                else:
                     break
-                await waiter.wait()
         finally:
             loaded.settled.discard(waiter)
 
