@@ -7,6 +7,8 @@ Sub-database handles. A handle is opened in a write transaction (py-lmdb gives u
 and drops exclude each other. Handles stay open, as opening costs more than reading; dropping one waits with `forget` until no
 read uses it. py-lmdb cannot close a handle: at `max_handles` the environment is opened again, which closes all.
 
+A read transaction does not know handles that were opened after it began. So a read that meets one begins once more.
+
 Waiting for the writer. py-lmdb's `open_db` waits for LMDB's writer lock with the GIL held, and whoever has that lock needs the GIL to
 end its transaction: the process would stand still for good. So `_writing` is taken first, always; waiting for it gives up the GIL.
 
@@ -82,6 +84,7 @@ class LmdbEnvironment:
         self._lock = SharedLock()
         self._writing = threading.Lock()
         self._handles: dict[bytes, Handle] = {}
+        self._openings = 0
         self._created: dict[bytes, Handle] = {}  # by the write transaction that is open
         self._failed: str | None = None
         self._env, self._map_bytes = _open(directory, read_only, map_bytes, max_handles)
@@ -90,6 +93,7 @@ class LmdbEnvironment:
         """What `work` gives for a read transaction over one moment. Values are views that die with it; `work` may run again."""
         missing_before = b""
         while True:
+            openings = self._openings
             try:
                 with self._lock, self._env.begin(buffers=True) as transaction:
                     return work(transaction)
@@ -99,6 +103,8 @@ class LmdbEnvironment:
                 missing_before = missing.name
                 self._open_handle(missing.name)
             except lmdb.Error as error:
+                if isinstance(error, lmdb.InvalidParameterError) and openings != self._openings:
+                    continue
                 raise StoreFailed(f"{self.directory}: {error}") from error
 
     @contextmanager
@@ -121,7 +127,9 @@ class LmdbEnvironment:
                     yield transaction
             except lmdb.Error as error:
                 raise self._failure(error) from error
-            self._handles.update(self._created)
+            if self._created:
+                self._openings += 1
+                self._handles.update(self._created)
 
     def check(self) -> None:
         """StoreFailed when an earlier write failed for another reason than a full disk."""
@@ -174,6 +182,7 @@ class LmdbEnvironment:
                 return
             if len(self._handles) >= self._max_handles - 64:
                 self._open_again()
+            self._openings += 1
             try:
                 self._handles[name] = self._env.open_db(name, create=False)
             except lmdb.NotFoundError:
