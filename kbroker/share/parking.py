@@ -331,8 +331,10 @@ class Parking(ParkedKeeping):
         return self.drop_below(max(self.floor, end_offset))
 
     def is_pending_below(self, end_offset: int) -> bool:
-        """Whether writes of what members said there are not over: these may park records once more."""
-        return any(entry.code == Code.PENDING and entry.offset < end_offset for entry in self.entries.values())
+        """Whether writes are not over that say something of records there: of what members said, which may park them once more, or
+        that they are parked no more."""
+        is_said = any(entry.code == Code.PENDING and entry.offset < end_offset for entry in self.entries.values())
+        return is_said or any(offset < end_offset for offset in self._leaving)
 
     def sweep(self, found: Iterable[Parked], look: Look) -> int:
         """Of these, which the look has found, those below the log's start are parked no more, but for what is kept. How many. What the

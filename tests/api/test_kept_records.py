@@ -320,6 +320,39 @@ class TestOperator:
             assert left == [0]
             assert (await lag(client), removed(client)) == (0, 1 + others)
 
+    async def test_another_write_takes_the_removal_along(
+        self, connect: Connect, every_engine: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The purge has nothing to save then, and waits for that write."""
+        async with connect(every_engine, LONG_LOCKS) as client:
+            key = await begin(client, {"kbroker.queue.redelivery.delay.ms": str(DELAY_MS)})
+            await fill(client)
+            worker, rest = Member(client, "m1"), Member(client.another(2), "m2")
+            await one(worker, key)
+            await take(rest, key)
+            start = await look(client)
+            engine, groups = engine_of(client, key), client.broker.share_groups
+            loaded = groups.find(GROUP, TopicPartition(*key))
+            assert loaded is not None
+            removal_may_go, left = trio.Event(), list[int]()
+            write = client.broker.persister.write
+
+            async def late(group_id: str, requests: Sequence[WriteRequest]) -> list[Result]:
+                await removal_may_go.wait()
+                return list(await write(group_id, requests))
+
+            async def purge() -> None:
+                await delete_before(client, start)
+                left.append(await keeps(client, key))
+
+            monkeypatch.setattr(client.broker.persister, "write", late)
+            groups.save_later(loaded, engine.purge_parked(start))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(purge)
+                await trio.testing.wait_all_tasks_blocked(0.1)
+                removal_may_go.set()
+            assert left == [0]
+
     async def test_a_purge_of_a_group_that_is_not_in_memory(self, connect: Connect) -> None:
         async with connect("segment", FAST) as client:
             key = await begin(client, SCHEDULING)

@@ -131,7 +131,7 @@ class Torment:
 
     def start_and_kill_early(self) -> None:
         """Kill it while it starts or recovers, if that takes long enough."""
-        timer = threading.Timer(self._random.uniform(0.05, 0.6), lambda: os.kill(self.broker.pid, signal.SIGKILL))
+        timer = threading.Timer(self._random.uniform(0.05, 0.6), self._kill_what_runs)
         timer.start()
         try:
             self.start_broker()
@@ -140,6 +140,11 @@ class Torment:
         finally:
             timer.join()
         self.kill_broker()
+
+    def _kill_what_runs(self) -> None:
+        """In a thread: a start that failed has no process any more."""
+        if self.broker.is_running:
+            os.kill(self.broker.pid, signal.SIGKILL)
 
     def start_client(self, role: str) -> Client:
         self._started += 1

@@ -280,7 +280,8 @@ class QueueTorment:
     @contextmanager
     def _state(self) -> Iterator[StateReader]:
         engine = self.broker.state_storage
-        reader = plugins.state_store_factory(engine).open_reader(self.broker.data_dir / f"state-{engine}")
+        kind = engine.rpartition(":")[2]  # what is before it makes mistakes on purpose
+        reader = plugins.state_store_factory(kind).open_reader(self.broker.data_dir / f"state-{engine}")
         try:
             yield reader
         finally:
