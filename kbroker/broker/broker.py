@@ -140,10 +140,10 @@ class Broker:
         self.configs.parks_records = self.share_groups.parked.is_possible
         self.configs.finds_keys = self.share_groups.scanner.finds_keys
         self.opened_batches = OpenedBatches(self.config["kbroker.queue.cache.bytes"])
-        writer = DeadLetterWriter(self.topics, self.config)
         self.append_queues = AppendQueues()
-        self.dead_letters = DeadLetters(self.topics, self.configs, self.share_groups, persister, writer, self.state)
-        self.share_groups.dead_letters = self.dead_letters
+        writer = DeadLetterWriter(self.topics, self.config)
+        letters = DeadLetters(self.topics, self.configs, self.share_groups, persister, writer, self.state)
+        self.dead_letters = self.share_groups.dead_letters = letters
         self.group_ids = GroupIds()
         clock = SessionClock()
         share_coordinator = ShareGroupCoordinator(self.configs.group_settings, self.group_ids, times=clock.times)
@@ -154,11 +154,10 @@ class Broker:
         self.unattended = Unattended(self.share_groups, share_coordinator.group_ids, share_coordinator.partitions_of)
         self.group_coordinator.on_state_altered = self.unattended.look
         self.configs.on_group_changed = self._group_settings_changed
-        removed = RemovedRecords(persister, self.share_groups, share_coordinator.groups_of)
+        groups_of = share_coordinator.groups_of
+        removed = RemovedRecords(persister, self.share_groups, groups_of)
         self.topics.count_unfinished = removed.before_removal
-        self.held_logs = HeldLogs(
-            persister, (self.state, self.logs), share_coordinator.groups_of, self.configs.reset_policy
-        )
+        self.held_logs = HeldLogs(persister, (self.state, self.logs), groups_of, self.configs.reset_policy)
         self.kept_records = KeptRecords(persister, self.share_groups, self.held_logs, self.topics, (self.logs,), removed.report)
         self.group_coordinator.before_reset = self.kept_records.before_reset
         self.consumer_groups = self._consumer_groups(clock)

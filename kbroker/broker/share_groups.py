@@ -87,7 +87,7 @@ class LoadedSharePartition:
         self.to_save: list[Persist] = []
         """What nobody waits for and no write has taken along yet."""
         self.settled = Waiters()
-        """Wait for the end of any write."""
+        """Wait for the end of any write, or for the share-partition to leave the memory."""
 
 
 class DeadLetterHooks(Protocol):
@@ -277,6 +277,7 @@ class ShareGroups:
                 self.unusual.pop(group_id, None)
         loaded.gone = True
         loaded.waiters.wake_all()
+        loaded.settled.wake_all()
         if loaded.scanner is not None:
             loaded.scanner.wake()
 

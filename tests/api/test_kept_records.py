@@ -8,7 +8,6 @@ from uuid import UUID
 
 import pytest
 import trio
-import trio.testing
 
 from kbroker.broker import configs
 from kbroker.broker.dead_letter_writer import NotYet
@@ -277,81 +276,6 @@ class TestOperator:
         async with connect(every_engine, LONG_LOCKS) as client:
             assert await lag(client) == 0
             assert await take(Member(client, "m3"), key, wait_ms=300) == []
-
-    @pytest.mark.parametrize("others", [False, True])
-    async def test_released_while_it_is_purged(
-        self, connect: Connect, every_engine: str, monkeypatch: pytest.MonkeyPatch, others: bool
-    ) -> None:
-        """The worker's answer parks the record once more, after the purge has begun. `others`: the purge has another one to remove, and
-        its write ends behind that of the answer."""
-        async with connect(every_engine, LONG_LOCKS) as client:
-            key = await begin(client, {"kbroker.queue.redelivery.delay.ms": str(DELAY_MS), **SCHEDULING})
-            job = await schedule(client, MONTH_MS) if others else None
-            await fill(client, first=5)
-            worker, rest = Member(client, "m1"), Member(client.another(2), "m2")
-            await one(worker, key)
-            await take(rest, key)
-            start = await look(client)
-            assert kept(client, key) == [0, *([] if job is None else [job])]
-            write, releasing, may_go = client.broker.persister.write, trio.Event(), trio.Event()
-
-            turns = trio.Lock()
-
-            async def late(group_id: str, requests: Sequence[WriteRequest]) -> list[Result]:
-                async with turns:
-                    if not releasing.is_set():
-                        releasing.set()
-                        await may_go.wait()
-                    return list(await write(group_id, requests))
-
-            left: list[int] = []
-
-            async def purge() -> None:
-                await delete_before(client, start)
-                left.append(await keeps(client, key))
-
-            monkeypatch.setattr(client.broker.persister, "write", late)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(worker.acknowledge, {key: [(0, 0, [RELEASE])]})
-                await releasing.wait()
-                nursery.start_soon(purge)
-                await trio.testing.wait_all_tasks_blocked(0.1)
-                may_go.set()
-            assert left == [0]
-            assert (await lag(client), removed(client)) == (0, 1 + others)
-
-    async def test_another_write_takes_the_removal_along(
-        self, connect: Connect, every_engine: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The purge has nothing to save then, and waits for that write."""
-        async with connect(every_engine, LONG_LOCKS) as client:
-            key = await begin(client, {"kbroker.queue.redelivery.delay.ms": str(DELAY_MS)})
-            await fill(client)
-            worker, rest = Member(client, "m1"), Member(client.another(2), "m2")
-            await one(worker, key)
-            await take(rest, key)
-            start = await look(client)
-            engine, groups = engine_of(client, key), client.broker.share_groups
-            loaded = groups.find(GROUP, TopicPartition(*key))
-            assert loaded is not None
-            removal_may_go, left = trio.Event(), list[int]()
-            write = client.broker.persister.write
-
-            async def late(group_id: str, requests: Sequence[WriteRequest]) -> list[Result]:
-                await removal_may_go.wait()
-                return list(await write(group_id, requests))
-
-            async def purge() -> None:
-                await delete_before(client, start)
-                left.append(await keeps(client, key))
-
-            monkeypatch.setattr(client.broker.persister, "write", late)
-            groups.save_later(loaded, engine.purge_parked(start))
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(purge)
-                await trio.testing.wait_all_tasks_blocked(0.1)
-                removal_may_go.set()
-            assert left == [0]
 
     async def test_a_purge_of_a_group_that_is_not_in_memory(self, connect: Connect) -> None:
         async with connect("segment", FAST) as client:

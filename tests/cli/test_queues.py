@@ -526,9 +526,7 @@ def test_a_queue_is_deleted_and_its_dead_letters_stay(
     }
 
 
-def test_jobs_and_dead_letters_are_not_deleted_unasked(
-    command: Command, broker: RunningBroker, queue: str, tmp_path: Path
-) -> None:
+def test_jobs_and_dead_letters_are_not_deleted_unasked(command: Command, broker: RunningBroker, queue: str, tmp_path: Path) -> None:
     (tmp_path / "letters").write_text("a\n", encoding="utf-8")
     everything = left_of(broker, queue)
     refused = (USAGE, "", "kbroker: nothing was deleted: nobody can be asked here, so --yes is needed\n")
