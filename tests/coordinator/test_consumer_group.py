@@ -11,7 +11,9 @@ from kbroker.coordinator.consumer_assignor import ConsumerAssignorMember, Partit
 from kbroker.coordinator.consumer_group_api import HeartbeatRequest
 from kbroker.coordinator.group_ids import CONSUMER, SHARE
 from kbroker.coordinator.offsets_api import Commit, CommitRequest
+from kbroker.coordinator_records import RecordType
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.state_records import GroupKey
 
 from .consumer_world import Client, World, all_of, settle
 
@@ -468,3 +470,14 @@ def test_statistics(world: World) -> None:
         ("g", "Stable", "consumer"),
         ("other", "Empty", "consumer"),
     ]
+
+
+def test_stored_members_with_one_partition_are_damage(world: World) -> None:
+    """As a state store that loses writes leaves them: the start refuses ValueError in one line."""
+    first = Client(world, "m", "t").join()
+    before = dict(world.store.scan(GroupKey.namespace))
+    settle([first, Client(world, "n", "t").join()])
+    current = GroupKey(RecordType.CONSUMER_GROUP_CURRENT_MEMBER, "g", "m").encode()
+    world.store.write([(current, before[current])])
+    with pytest.raises(ValueError, match=r"belongs to both [mn] and [mn]$"):
+        world.restart()
