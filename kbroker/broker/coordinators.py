@@ -41,9 +41,9 @@ from kbroker.coordinator.share_group_api import (
     ShareGroupStatistics,
     TopicOffsets,
 )
-from kbroker.coordinator.share_group_offsets import LogRange, described
+from kbroker.coordinator.share_group_offsets import LogRange, described, described_with_parked
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
-from kbroker.share.lag import NOTHING_PARKED, ParkedLeft, Standing, least_standing
+from kbroker.share.lag import Standing, least_standing
 from kbroker.share.persister import (
     InitializeRequest,
     Persister,
@@ -263,14 +263,12 @@ class GroupCoordinator:
         ]
         requests = [ReadRequest(partition, _NO_LEADER_EPOCH) for partition in asked]
         summaries = await _answered(self._persister.read_summary(group_id, requests), group_id, asked, SummaryResult)
-        parked = {
-            summary.partition: await parked_left(self._persister, group_id, summary.partition, partition.log_start_offset)
-            for summary in summaries
-            if summary.waiting and (partition := self._topics.partition(*summary.partition)) is not None
-        }
-        rows = {
-            summary.partition: self._described(group_id, summary, parked.get(summary.partition, NOTHING_PARKED)) for summary in summaries
-        }
+        # Before anything is awaited: what a persister appends to the log meanwhile would be lag.
+        rows = {summary.partition: self._described(group_id, summary) for summary in summaries}
+        for summary in summaries:
+            if summary.waiting and (partition := self._topics.partition(*summary.partition)) is not None:
+                parked = await parked_left(self._persister, group_id, summary.partition, partition.log_start_offset)
+                rows[summary.partition] = described_with_parked(rows[summary.partition], parked)
 
         def filled(topic: TopicOffsets) -> Iterator[PartitionOffset]:
             for row in topic.partitions:
@@ -279,12 +277,12 @@ class GroupCoordinator:
 
         return [replace(topic, partitions=tuple(filled(topic))) for topic in topics]
 
-    def _described(self, group_id: str, summary: SummaryResult, parked: ParkedLeft) -> PartitionOffset:
+    def _described(self, group_id: str, summary: SummaryResult) -> PartitionOffset:
         partition = self._topics.partition(*summary.partition)
         if partition is None or partition.deleted:
             return described(summary, None, partial(self._stands_from, group_id, summary))
         log = LogRange(partition.log_start_offset, partition.high_watermark)
-        return described(summary, log, partial(self._stands_from, group_id, summary), parked)
+        return described(summary, log, partial(self._stands_from, group_id, summary))
 
     def _stands_from(self, group_id: str, summary: SummaryResult, offset: int) -> Standing:
         if isinstance(self._persister, TellsWhatIsDone):

@@ -18,7 +18,7 @@ from uuid import UUID
 from kbroker.coordinator.share_group_api import OffsetsReply, PartitionDone, PartitionOffset, TopicDone, TopicOffsets, TopicsView
 from kbroker.coordinator.share_group_state import Group, Records, TopicPart
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.share.lag import NOTHING_PARKED, UNKNOWN, Left, ParkedLeft, Standing, what_is_left, with_parked
+from kbroker.share.lag import UNKNOWN, Left, ParkedLeft, Standing, what_is_left, with_parked
 from kbroker.share.persister import InitializeRequest, Result, SummaryResult, TopicPartition, check_start_offset
 
 # --- describe ---
@@ -59,10 +59,8 @@ class LogRange(NamedTuple):
     end_offset: int
 
 
-def described(
-    summary: SummaryResult, log: LogRange | None, stands_from: Callable[[int], Standing], parked: ParkedLeft = NOTHING_PARKED
-) -> PartitionOffset:
-    """A share-partition's row. `log` None: there is no such partition any more. `stands_from` and `parked`: see lag.py.
+def described(summary: SummaryResult, log: LogRange | None, stands_from: Callable[[int], Standing]) -> PartitionOffset:
+    """A share-partition's row, without its parked records. `log` None: there is no such partition any more. `stands_from`: see lag.py.
 
     Lag counts what the log has behind the saved start offset, without what is saved as done; a start beyond the end makes it negative.
     What the persister refuses is a row without state.
@@ -82,7 +80,12 @@ def described(
     if first_open == summary.start_offset and left.lag > 0 and summary.delivery_complete_count > 0:
         # The last write before nobody consumed any more may have finished the records at the start offset that it saved.
         first_open = stands_from(summary.start_offset).first_open
-    left = with_parked(Left(left.lag, first_open), parked, is_known=True)
+    return replace(row, lag=left.lag, first_open=first_open)
+
+
+def described_with_parked(row: PartitionOffset, parked: ParkedLeft) -> PartitionOffset:
+    """`row` is what `described` gave; see lag.py."""
+    left = with_parked(Left(row.lag, row.first_open), parked, is_known=row.first_open != UNKNOWN)
     return replace(row, lag=left.lag, first_open=left.first_open)
 
 

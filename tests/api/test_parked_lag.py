@@ -7,13 +7,17 @@ counted by hand.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kbroker.broker import coordinators
+from kbroker.broker.parked_left import parked_left
 from kbroker.cli.inflight_view import draw
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode
 from kbroker.share.effects import StateBatch
+from kbroker.share.lag import ParkedLeft
 from kbroker.share.parked import Lane, Parked, ParkingChange
 from kbroker.share.persister import ParksRecords, ReadRequest, TopicPartition, WriteRequest
 from tests.api.conftest import ENGINES, Client, Connect
@@ -149,3 +153,21 @@ async def test_what_a_power_cut_took_from_the_log_waits_no_more(
         assert (await described(client))[1] == 3
         assert acquired(await Member(client, "m").fetch([key], wait_ms=10)) == []
         assert await parked(client, key) == [1, 2, 6]
+
+
+async def test_what_comes_meanwhile_is_no_lag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log's end belongs to the moment of the summary: control records that are appended while parked
+    records are counted would be lag."""
+    now_ms = wall_clock_ms()
+
+    async with opened(tmp_path, "segment", "control-records") as client:
+        key = await begun(client, now_ms)
+        await park(client, key, *WAITING)
+        before = await described(client)
+
+        async def after_a_write(*arguments: Any, **options: Any) -> ParkedLeft:
+            await park(client, key)
+            return await parked_left(*arguments, **options)
+
+        monkeypatch.setattr(coordinators, "parked_left", after_a_write)
+        assert await described(client) == before
