@@ -7,43 +7,69 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Event, Thread
+from threading import Condition, Thread
 
 import pytest
 
 from kbroker.storage.spi import LogStore, StateStore, writes_beside_sync
 
 _LEAST_SYNCS = 3
+_MOST_WRITES = 200
+
+
+class Syncs:
+    """How many syncs have ended, and how many writes came since the last one."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._ended = self._writes = 0
+        self._over = False
+
+    def more(self) -> bool:
+        """Call it before each write: True until some syncs have ended. It waits for a sync after many writes without one: on a slow
+        disk a writer that never waits would fill thousands of unsynced segments."""
+        with self._changed:
+            self._writes += 1
+            self._changed.wait_for(lambda: self._over or self._writes <= _MOST_WRITES)
+            return not self._over and self._ended < _LEAST_SYNCS
+
+    def sync_ended(self) -> None:
+        with self._changed:
+            self._ended += 1
+            self._writes = 0
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
 
 
 @contextmanager
-def syncing(store: LogStore | StateStore) -> Iterator[Event]:
-    """Skips the test where the engine forbids a write beside a sync. The event is set after some syncs: write until then, at least.
-    What sync() raised is raised again on leaving."""
+def syncing(store: LogStore | StateStore) -> Iterator[Syncs]:
+    """Skips the test where the engine forbids a write beside a sync. An error of sync() is raised again on leaving."""
     if not writes_beside_sync(store):
         pytest.skip("this engine allows no write beside a sync")
-    enough, stop = Event(), Event()
+    syncs = Syncs()
+    stop = False
     errors: list[BaseException] = []
 
     def sync_on() -> None:
-        syncs = 0
         try:
-            while not stop.is_set():
+            while not stop:
                 store.sync()
-                syncs += 1
-                if syncs == _LEAST_SYNCS:
-                    enough.set()
+                syncs.sync_ended()
         except BaseException as error:
             errors.append(error)
         finally:
-            enough.set()
+            syncs.end()
 
     thread = Thread(target=sync_on)
     thread.start()
     try:
-        yield enough
+        yield syncs
     finally:
-        stop.set()
+        stop = True
         thread.join()
     if errors:
         raise errors[0]

@@ -558,8 +558,8 @@ class LogStoreContract(OpenedEngine[LogStore, LogReader]):
     def test_writes_beside_a_sync(self, store: LogStore, directory: Path) -> None:
         store.create(LOG, LogSettings(segment_bytes=2000))
         written: list[StampedBatch] = []
-        with syncing(store) as enough:
-            while len(written) < 400 or not enough.is_set():
+        with syncing(store) as syncs:
+            while syncs.more() or len(written) < 400:
                 written.append(batch(len(written)))
                 store.write(written[-1:], now_ms=0)
         with self.reopened(store, directory) as again:

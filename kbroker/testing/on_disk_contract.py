@@ -177,8 +177,8 @@ class OnDiskContract(OpenedEngine[StateStore, StateReader]):
     def test_keys_on_disk_are_written_beside_a_sync(self, store: StateStore, directory: Path) -> None:
         has_verb(store)
         rounds = 0
-        with syncing(store) as enough:
-            while rounds < 400 or not enough.is_set():
+        with syncing(store) as syncs:
+            while syncs.more() or rounds < 400:
                 own: list[Change] = [(key_of(1000 * rounds + number), b"%d" % number) for number in range(10)]
                 store.write([*own, (key_of(1000 * (rounds - 1) + 3), None), (b"rounds", b"%d" % rounds)])
                 rounds += 1

@@ -176,8 +176,8 @@ class StateStoreContract(OnDiskContract):
 
     def test_writes_beside_a_sync(self, store: StateStore, directory: Path) -> None:
         rounds = 0
-        with syncing(store) as enough:
-            while rounds < 400 or not enough.is_set():
+        with syncing(store) as syncs:
+            while syncs.more() or rounds < 400:
                 store.write([(b"a%d" % (rounds % 7), b"%d" % rounds), (b"b%d" % rounds, b""), (b"b%d" % (rounds - 1), None)])
                 rounds += 1
         expected = {b"b%d" % (rounds - 1): b"", **{b"a%d" % (number % 7): b"%d" % number for number in range(rounds)}}

@@ -138,8 +138,8 @@ def test_the_log_is_rewritten_beside_writes(tmp_path: Path) -> None:
     store = STATE_STORE.open(tmp_path, {}, 1)
     assert isinstance(store, LogStateStore)
     rng = random.Random(5)
-    with syncing(store) as enough:
-        while store.statistics().rewrites < 3 or not enough.is_set():
+    with syncing(store) as syncs:
+        while syncs.more() or store.statistics().rewrites < 3:
             changes = [(b"key%03d" % rng.randrange(60), None if rng.random() < 0.2 else rng.randbytes(30)) for _ in range(3)]
             store.write(changes)
             for key, value in changes:
