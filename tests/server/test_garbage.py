@@ -6,6 +6,7 @@ A real broker process, raw sockets. After each attack a well-behaved client must
 from __future__ import annotations
 
 import random
+import resource
 import socket
 import struct
 from collections.abc import Iterator
@@ -194,6 +195,18 @@ def test_announced_bytes_that_never_come_cost_nothing(broker: RunningBroker) -> 
     assert_serving(broker)
 
 
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """This process may open as many files as the machine allows, as a broker may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2200:
+        pytest.skip(f"2 000 connections need as many open files, and the machine allows {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_files")
 def test_two_thousand_idle_connections(broker: RunningBroker) -> None:
     assert_serving(broker)
     before = broker.anonymous_memory_bytes()
