@@ -1,0 +1,192 @@
+"""Measures the structure of the code: circles, arrows, constructors, and what else tests/checks/test_structure.py bounds.
+
+    python -m tests.checks.structure [--list]            --list: what each figure counts, by name
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = "kbroker"
+MAX_PARAMETERS = 7
+LONG_FILE_LINES = 500
+
+Graph = Mapping[str, frozenset[str]]
+
+
+def modules(root: Path = ROOT) -> dict[str, ast.Module]:
+    """Each module of the package by its dotted name."""
+    found = {}
+    for path in sorted((root / PACKAGE).rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = ast.parse(path.read_text())
+    return found
+
+
+def imports(trees: Mapping[str, ast.Module]) -> Graph:
+    """Module -> the modules of the package that it imports, also for types only."""
+    return {name: frozenset(each for each in _imported(tree, trees) if each != name) for name, tree in trees.items()}
+
+
+def _imported(tree: ast.Module, trees: Mapping[str, ast.Module]) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                if inner in trees:
+                    yield inner
+                elif node.module in trees:
+                    yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in trees)
+
+
+def circles(graph: Graph) -> list[list[str]]:
+    """Modules that import each other in a loop: strongly connected components of two or more (Tarjan)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in graph[name]:
+            if other not in index:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            at = stack.index(name)
+            if len(stack) - at > 1:
+                found.append(sorted(stack[at:]))
+            del stack[at:]
+
+    for name in graph:
+        if name not in index:
+            visit(name)
+    return sorted(found)
+
+
+def arrows(graph: Graph, folder: str) -> list[tuple[str, str]]:
+    """Imports between the files and folders directly in `folder` (dotted), each pair once."""
+    prefix = folder + "."
+
+    def room(name: str) -> str | None:
+        return name[len(prefix) :].split(".")[0] if name.startswith(prefix) else None
+
+    pairs = {(room(name), room(other)) for name, others in graph.items() for other in others}
+    return sorted((one, two) for one, two in pairs if one and two and one != two)
+
+
+def long_constructors(trees: Mapping[str, ast.Module]) -> list[str]:
+    """Classes whose __init__ takes more than MAX_PARAMETERS."""
+    found = []
+    for name, tree in trees.items():
+        for owner in ast.walk(tree):
+            if not isinstance(owner, ast.ClassDef):
+                continue
+            for node in owner.body:
+                if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                    count = len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs) - 1
+                    if count > MAX_PARAMETERS:
+                        found.append(f"{name}.{owner.name}: {count}")
+    return found
+
+
+def done_closures(trees: Mapping[str, ast.Module]) -> list[str]:
+    """Functions in functions that take what a commit ended with."""
+    found = []
+    for name, tree in trees.items():
+        for outer in ast.walk(tree):
+            if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef):
+                found += [
+                    f"{name}.{outer.name}.{node.name}"
+                    for node in ast.walk(outer)
+                    if node is not outer and isinstance(node, ast.FunctionDef) and [each.arg for each in node.args.args] == ["error"]
+                ]
+    return sorted(set(found))
+
+
+def getattrs(trees: Mapping[str, ast.Module]) -> list[str]:
+    """getattr with a name that is written down."""
+    return [
+        f"{name}:{node.lineno} {node.args[1].value}"
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in {"getattr", "hasattr"}
+        and isinstance(node.args[1], ast.Constant)
+    ]
+
+
+def calls_of(trees: Mapping[str, ast.Module], method: str) -> list[str]:
+    return [
+        f"{name}:{node.lineno}"
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method
+    ]
+
+
+def twins(trees: Mapping[str, ast.Module]) -> list[str]:
+    """Public class names that stand twice or more within one package directly below the top."""
+    owners: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name, tree in trees.items():
+        parts = name.split(".")
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and len(parts) > 1:
+                owners[parts[1], node.name].append(name)
+    return sorted(f"{package}: {name} in {', '.join(places)}" for (package, name), places in owners.items() if len(places) > 1)
+
+
+def statements(trees: Mapping[str, ast.Module]) -> int:
+    return sum(isinstance(node, ast.stmt) for tree in trees.values() for node in ast.walk(tree))
+
+
+def long_files(root: Path = ROOT) -> list[str]:
+    sizes = {path: len(path.read_text().splitlines()) for path in sorted((root / PACKAGE).rglob("*.py"))}
+    return [f"{path.relative_to(root)}: {lines}" for path, lines in sizes.items() if lines > LONG_FILE_LINES]
+
+
+def figures(root: Path = ROOT) -> dict[str, list[str]]:
+    """What is measured, by title: the things counted."""
+    trees = modules(root)
+    graph = imports(trees)
+    between = {
+        f"arrows in {folder}/": [f"{one} -> {two}" for one, two in arrows(graph, f"{PACKAGE}.{folder}")]
+        for folder in ("broker", "coordinator", "groups", "storage")
+        if any(name.startswith(f"{PACKAGE}.{folder}.") for name in trees)
+    }
+    return {
+        "import circles": [" ".join(each) for each in circles(graph)],
+        "loose modules at the top": [name for name in trees if name.count(".") == 1 and (root / f"{name.replace('.', '/')}.py").exists()],
+        **between,
+        f"constructors of more than {MAX_PARAMETERS} parameters": long_constructors(trees),
+        "done-closures": done_closures(trees),
+        "getattr with a constant name": getattrs(trees),
+        "work_in": calls_of(trees, "work_in"),
+        "public class names twice in a package": twins(trees),
+        f"files above {LONG_FILE_LINES} lines": long_files(root),
+    }
+
+
+def main(arguments: list[str]) -> None:
+    root = Path.cwd() if "--here" in arguments else ROOT
+    for title, found in figures(root).items():
+        print(f"{len(found):6} {title}")
+        if "--list" in arguments:
+            for each in found:
+                print(f"           {each}")
+    print(f"{statements(modules(root)):6} statements")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
