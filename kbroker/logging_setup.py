@@ -1,7 +1,7 @@
 """Where log lines go and what they look like: stderr, one line per event, as text for people or JSON for collectors.
 
-    text    2026-01-31T12:00:00.123Z INFO    kbroker.server: accepting connections
-    json    {"time": "2026-01-31T12:00:00.123Z", "level": "info", "logger": "kbroker.server", "message": "accepting connections"}
+    text    2026-01-31T12:00:00.123Z INFO    kbroker.server.listener: accepting connections
+    json    {"time": "2026-01-31T12:00:00.123Z", "level": "info", "logger": "kbroker.server.listener", "message": "accepting connections"}
 
 Times are UTC. A traceback follows its line in text, and is the member "exception" in JSON. Everyone else in the package only
 calls `logging.getLogger(__name__)`; a program that embeds the broker sets up its own handlers and never calls this.

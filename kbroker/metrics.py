@@ -151,7 +151,7 @@ _NOTHING = (0,) * len(ENGINE_COUNTERS)
 
 
 ODDITIES = ("malformed", "too_far")
-"""What may be wrong with the headers of a scheduled record (scheduled_records.py)."""
+"""What may be wrong with the headers of a scheduled record (formats/schedule_headers.py)."""
 
 
 class ShareGroupMetrics:

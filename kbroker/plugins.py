@@ -4,7 +4,7 @@
     kbroker.log_store      a kbroker.storage.spi.LogStoreFactory
     kbroker.state_store    a kbroker.storage.spi.StateStoreFactory
     kbroker.persister      what kbroker.broker calls to make a Persister (kbroker.share.persister)
-    kbroker.assignor       a kbroker.coordinator.consumer_assignor.ConsumerAssignor
+    kbroker.assignor       a kbroker.groups.assignors.spi.ConsumerAssignor
 
 A plugin is imported only when it is chosen, so that a broken or heavy one disturbs nobody else. This module lies below the
 SPIs that plugins fill, hence the `Any`: callers say what they expect. It must not know what a plugin does.

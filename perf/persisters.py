@@ -33,9 +33,9 @@ from rich.table import Table
 
 from kbroker.broker.broker import Broker, open_broker
 from kbroker.broker.options import StartOptions
-from kbroker.config import BrokerConfig
 from kbroker.errors import ErrorCode
-from kbroker.records import Record, build_batch, iter_headers
+from kbroker.formats.batches import Record, build_batch, iter_headers
+from kbroker.settings.altering import BrokerConfig
 from kbroker.share.effects import AckBatch
 from kbroker.share.persister import InitializeRequest, TopicPartition
 from kbroker.share.share_partition import AcquireMode

@@ -27,13 +27,13 @@ from rich.table import Table
 
 from kbroker import plugins
 from kbroker.broker.broker import settle_memory
-from kbroker.broker.group_commit import GroupCommit
-from kbroker.broker.local_persister import LocalPersister
-from kbroker.coordinator.share_state import ShareStateCoordinator
-from kbroker.coordinator.share_state_housekeeping import SharePartitionKey
+from kbroker.broker.commits.group_commit import GroupCommit
+from kbroker.broker.persisters.local import LocalPersister
 from kbroker.errors import ErrorCode
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import InitializeRequest, ReadRequest, TopicPartition, WriteRequest
+from kbroker.share_state.coordinator import ShareStateCoordinator
+from kbroker.share_state.housekeeping import SharePartitionKey
 from kbroker.storage.spi import Change, StateStore, writes_beside_sync
 
 ENGINES = ("segment", "lmdb", "rocksdb")

@@ -12,13 +12,13 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 from kbroker.broker.broker import open_broker
-from kbroker.broker.group_commit import GroupCommit
+from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.options import StartOptions
 from kbroker.client.rpc import Connection
-from kbroker.config import BrokerConfig
 from kbroker.metrics_export.exposition import MetricsExport
 from kbroker.metrics_export.table import METRICS
-from kbroker.server import Server, bind
+from kbroker.server.listener import Server, bind
+from kbroker.settings.altering import BrokerConfig
 from tests.api.conftest import Client
 
 Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]

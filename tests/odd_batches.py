@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from crc32c import crc32c
 
-from kbroker.compression import Codec, compress
-from kbroker.records import CRC_START, HEADER_SIZE, LENGTH_END, NO_PRODUCER, ProducerInfo, Record, build_batch
+from kbroker.formats.batches import CRC_START, HEADER_SIZE, LENGTH_END, NO_PRODUCER, ProducerInfo, Record, build_batch
+from kbroker.formats.compression import Codec, compress
 
 CLAIMED = 3
 """How many records, and so offsets, each of `ODD_BATCHES` claims to have."""

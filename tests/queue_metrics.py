@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.compression import Codec
-from kbroker.records import Record, build_batch
+from kbroker.formats.batches import Record, build_batch
+from kbroker.formats.compression import Codec
 from kbroker.share.key_order import KeyOrder
 from tests.api.share_consumers import ACCEPT, RELEASE, Member, acquired, initialize, set_up_group
 from tests.metrics_world import World, total

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from kbroker.compression import Codec, CorruptPayload, TooLarge, compress, decompress
+from kbroker.formats.compression import Codec, CorruptPayload, TooLarge, compress, decompress
 
 RECORDED = Path(__file__).parent / "differential" / "recorded"
 NOISE = random.Random(0).randbytes(200_000)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.control_records import NO_OFFSET, ControlType, ShareControl, build_control_batch, read_controls
-from kbroker.records import CONTROL, Record, build_batch, read_header
+from kbroker.formats.batches import CONTROL, Record, build_batch, read_header
+from kbroker.formats.control_records import NO_OFFSET, ControlType, ShareControl, build_control_batch, read_controls
 
 CHECKPOINT, DELTA = ControlType.SHARE_CHECKPOINT, ControlType.SHARE_DELTA
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.consumer_group_records import (
+from kbroker.formats.group_records import (
     CONSUMER_GROUP_VALUES,
     MAX_METADATA_BYTES,
     ClassicGroupMember,
@@ -26,7 +26,7 @@ from kbroker.consumer_group_records import (
     OwnedPartitions,
     decode_group_offset,
 )
-from kbroker.coordinator_records import (
+from kbroker.formats.share_records import (
     SHARE_GROUP_VALUES,
     SHARE_STATE_VALUES,
     Message,

@@ -14,16 +14,16 @@ import trio.testing
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from kbroker.broker import retention
-from kbroker.broker.retention import apply_retention
+from kbroker.broker.logs import retention
+from kbroker.broker.logs.retention import apply_retention
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import NoSpace, StoreFailed
+from kbroker.formats.batches import Record, build_batch
 from kbroker.metrics import SECONDS, Histogram, ShareGroupMetrics
 from kbroker.metrics_export import scrape as scrape_module
 from kbroker.metrics_export import share_numbers
 from kbroker.metrics_export.scrape import Scrape, Turns
 from kbroker.metrics_export.table import METRICS
-from kbroker.records import Record, build_batch
 from tests.api import dead_letter_queues as queues
 from tests.api.conftest import Client
 from tests.api.share_consumers import ACCEPT, FAST, GAP, GROUP, REJECT, RELEASE, RENEW, Member, acquired, initialize, prepare, set_up_group

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from kbroker import plugins
-from kbroker.coordinator.range_assignor import RangeAssignor
-from kbroker.coordinator.uniform_assignor import UniformAssignor
 from kbroker.errors import OperatorError
+from kbroker.groups.assignors.range import RangeAssignor
+from kbroker.groups.assignors.uniform import UniformAssignor
 from kbroker.storage.spi import LogStoreFactory, StateStoreFactory
 
 

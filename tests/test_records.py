@@ -1,4 +1,4 @@
-"""Single records of a batch (kbroker/records.py): the same bytes and the same refusals as a plain way that takes kio's varints."""
+"""Single records of a batch (kbroker/formats/batches.py): the same bytes and the same refusals as a plain way that takes kio's varints."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from kio._kio_native import read_signed_varint, read_signed_varlong
 from kio.serial.errors import BufferUnderflow
 from kio.serial.writers import write_signed_varint, write_signed_varlong
 
-from kbroker.compression import CorruptPayload
-from kbroker.records import (
+from kbroker.formats.batches import (
     HEADER,
     HEADER_SIZE,
     BatchHeader,
@@ -27,6 +26,7 @@ from kbroker.records import (
     read_header,
     stamp_log_append_time,
 )
+from kbroker.formats.compression import CorruptPayload
 
 sizes = st.sampled_from([0, 1, 63, 64, 8191, 8192, 70_000]) | st.integers(0, 200)
 contents = st.none() | sizes.map(bytes) | st.binary(max_size=40)

@@ -9,17 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker import state_records
-from kbroker.coordinator_records import (
-    MEMBER_RECORD_TYPES,
-    NamedTopic,
-    NamedTopicPartitions,
-    RecordType,
-    ShareGroupPartitions,
-    ShareSnapshot,
-    ShareUpdate,
-)
-from kbroker.parked_records import (
+from kbroker.formats import state as state_records
+from kbroker.formats.parked_records import (
     BlockedKey,
     KeptRecord,
     ParkedCount,
@@ -35,7 +26,16 @@ from kbroker.parked_records import (
     read_parked_entries,
     shelf_of,
 )
-from kbroker.state_records import (
+from kbroker.formats.share_records import (
+    MEMBER_RECORD_TYPES,
+    NamedTopic,
+    NamedTopicPartitions,
+    RecordType,
+    ShareGroupPartitions,
+    ShareSnapshot,
+    ShareUpdate,
+)
+from kbroker.formats.state import (
     GENERATION,
     MAX_GROUP_ID_BYTES,
     MAX_KEY_BYTES,

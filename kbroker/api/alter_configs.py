@@ -10,7 +10,7 @@ from typing import Any
 
 from kbroker.api.config_resources import alter
 from kbroker.broker.connection import Message, Request
-from kbroker.config import Scope, replace_all
+from kbroker.settings.altering import Scope, replace_all
 
 
 async def handle(request: Request) -> Message:

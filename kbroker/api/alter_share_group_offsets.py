@@ -7,7 +7,7 @@ Unknown partitions are 3 in their rows; a group with members is 68, one that is 
 from __future__ import annotations
 
 from kbroker.broker.connection import Request
-from kbroker.coordinator.share_group_api import OffsetsReply
+from kbroker.groups.share.messages import OffsetsReply
 
 
 async def handle(request: Request) -> OffsetsReply:

@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 
 from kbroker.broker.broker import Broker
 from kbroker.broker.connection import Message, Request
-from kbroker.broker.topics import Topic
-from kbroker.config import Scope, check_resource_name
+from kbroker.broker.logs.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
-from kbroker.state_records import MAX_GROUP_ID_BYTES
+from kbroker.formats.state import MAX_GROUP_ID_BYTES
+from kbroker.settings.altering import Scope, check_resource_name
 
 Decide: TypeAlias = Callable[[Scope, Mapping[str, str], Any], dict[str, str]]
 """(scope, what is stored, the request's resource) -> what is to be stored; raises KafkaError."""

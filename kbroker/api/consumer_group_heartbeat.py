@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.broker.connection import Request
-from kbroker.coordinator.consumer_group_api import HeartbeatRequest, Partitions
-from kbroker.coordinator.share_group_api import HeartbeatReply
 from kbroker.errors import KafkaError
+from kbroker.groups.consumer.messages import HeartbeatRequest, Partitions
+from kbroker.groups.share.messages import HeartbeatReply
 from kbroker.protocol.messages import milliseconds
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from kbroker.api.replica_assignments import check_batch_size, check_replicas
 from kbroker.broker.connection import Message, Request
-from kbroker.broker.topics import Topic
+from kbroker.broker.logs.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 
 

@@ -16,8 +16,8 @@ from uuid import UUID, uuid4
 
 from kbroker.api.replica_assignments import REPLICATION_FACTOR, check_batch_size, check_replicas
 from kbroker.broker.connection import Message, Request
-from kbroker.config import Scope, checked_topic_configs, describe
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
+from kbroker.settings.altering import Scope, checked_topic_configs, describe
 
 _DEFAULT = -1
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kbroker.broker.connection import Message, Request
-from kbroker.coordinator.group_ids import SHARE
 from kbroker.errors import ErrorCode
+from kbroker.groups.ids import SHARE
 
 
 async def handle(request: Request) -> Message:

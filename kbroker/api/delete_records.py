@@ -11,7 +11,7 @@ Not done: the request's timeout.
 from __future__ import annotations
 
 from kbroker.broker.connection import Message, Request
-from kbroker.broker.topics import INTERNAL_TOPICS
+from kbroker.broker.logs.topics import INTERNAL_TOPICS
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 
 _HIGH_WATERMARK = -1

@@ -7,7 +7,7 @@ members 68, one that is being changed 14.
 from __future__ import annotations
 
 from kbroker.broker.connection import Request
-from kbroker.coordinator.share_group_api import OffsetsReply
+from kbroker.groups.share.messages import OffsetsReply
 
 
 async def handle(request: Request) -> OffsetsReply:

@@ -1,6 +1,6 @@
 """DeleteTopics (20), v1-6: by name, from v6 also by id.
 
-What is answered with code 0 is gone for good, also after a crash (its tombstone is durable, see broker/topics.py), and every share
+What is answered with code 0 is gone for good, also after a crash (its tombstone is durable, see broker/logs/topics.py), and every share
 group has forgotten it. Unknown names are 3, unknown ids 100 with a null name; a row with both or neither of the two is 42, and so is
 one row for a topic that is listed twice: then it is not deleted. With delete.topic.enable=false every row is 73 (before v3: 42).
 
@@ -16,9 +16,9 @@ from uuid import UUID
 
 from kbroker.broker.broker import Broker
 from kbroker.broker.connection import Message, Request
-from kbroker.broker.topics import Topic
+from kbroker.broker.logs.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
-from kbroker.parked_records import parked_topic_prefix
+from kbroker.formats.parked_records import parked_topic_prefix
 
 _IDS_FROM = 6
 _DISABLED_FROM = 3

@@ -14,9 +14,9 @@ from typing import Any
 from kbroker.api.config_resources import find_topic, scope_of
 from kbroker.broker.broker import Broker
 from kbroker.broker.connection import Message, Request
-from kbroker.broker.topics import check_name
-from kbroker.config import ConfigRow, Scope, check_resource_name, describe, describe_broker_default
+from kbroker.broker.logs.topics import check_name
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.settings.altering import ConfigRow, Scope, check_resource_name, describe, describe_broker_default
 
 
 def handle(request: Request) -> Message:

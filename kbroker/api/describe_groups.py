@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from kbroker.api.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from kbroker.broker.connection import Message, Request
-from kbroker.coordinator.classic_group_api import DescribedClassicGroup
 from kbroker.errors import ErrorCode
+from kbroker.groups.classic.messages import DescribedClassicGroup
 
 _NOT_FOUND_FROM = 6
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import trio
 
 from kbroker.broker.connection import Message, Request
-from kbroker.broker.partition import Partition
+from kbroker.broker.logs.partition import Partition
 from kbroker.errors import ErrorCode
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from kbroker.api.authorized_operations import NOT_REQUESTED, TOPIC_OPERATIONS
 from kbroker.api.metadata import topic_row
 from kbroker.broker.connection import Message, Request
-from kbroker.broker.topics import Topic, check_name
+from kbroker.broker.logs.topics import Topic, check_name
 from kbroker.errors import ErrorCode, KafkaError
 
 MAX_PARTITIONS = 2000

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 
 import trio
 
+from kbroker.broker.commits.waiting import Waiter
 from kbroker.broker.connection import Raw, Request
-from kbroker.broker.fetch_sessions import FetchPartition, FetchRows, FetchSession, TopicKey
-from kbroker.broker.partition import Partition
-from kbroker.broker.topics import Topic
-from kbroker.broker.waiting import Waiter
+from kbroker.broker.logs.fetch_sessions import FetchPartition, FetchRows, FetchSession, TopicKey
+from kbroker.broker.logs.partition import Partition
+from kbroker.broker.logs.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.protocol.hot import FETCH_TOPIC_IDS, FetchRow, fetch_response, fetch_row
 from kbroker.protocol.messages import milliseconds
+from kbroker.protocol.responses import FETCH_TOPIC_IDS, FetchRow, fetch_response, fetch_row
 
 _SESSIONS_FROM = 7
 _LEADER_EPOCH_FROM = 9

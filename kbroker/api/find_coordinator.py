@@ -6,8 +6,8 @@ Key type 1 (transactions) is answered with TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 from __future__ import annotations
 
 from kbroker.broker.connection import Message, Request
-from kbroker.coordinator.share_keys import parse_share_coordinator_key
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.share_state.keys import parse_share_coordinator_key
 
 GROUP, TRANSACTION, SHARE = range(3)
 _KEYS_FROM = 4

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kbroker.broker.connection import Request
-from kbroker.coordinator.classic_group_api import HeartbeatReply, HeartbeatRequest
 from kbroker.errors import KafkaError
+from kbroker.groups.classic.messages import HeartbeatReply, HeartbeatRequest
 
 
 async def handle(request: Request) -> HeartbeatReply:

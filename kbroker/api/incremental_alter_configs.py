@@ -13,7 +13,7 @@ from typing import Any
 
 from kbroker.api.config_resources import alter
 from kbroker.broker.connection import Message, Request
-from kbroker.config import ConfigChange, Scope, alter_incrementally
+from kbroker.settings.altering import ConfigChange, Scope, alter_incrementally
 
 
 async def handle(request: Request) -> Message:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kbroker.broker.connection import Request
-from kbroker.coordinator.classic_group_api import JoinReply, JoinRequest, Protocol
 from kbroker.errors import KafkaError
+from kbroker.groups.classic.messages import JoinReply, JoinRequest, Protocol
 from kbroker.protocol.messages import milliseconds
 
 _TAKES_MEMBER_ID_FROM = 4

@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.broker.connection import Request
-from kbroker.coordinator.classic_group_api import LeaveReply, LeaveRequest, Leaving
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.groups.classic.messages import LeaveReply, LeaveRequest, Leaving
 
 _SEVERAL_FROM = 3
 

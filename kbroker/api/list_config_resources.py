@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 
 from kbroker.broker.broker import Broker
 from kbroker.broker.connection import Message, Request
-from kbroker.config import Scope
 from kbroker.errors import ErrorCode
+from kbroker.settings.altering import Scope
 
 _CLIENT_METRICS = 16
 _TYPES_FROM = 1

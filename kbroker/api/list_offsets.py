@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from kbroker.broker.connection import Message, Request
-from kbroker.broker.partition import Partition
-from kbroker.broker.time_lookup import record_at_time, record_with_max_timestamp
+from kbroker.broker.logs.partition import Partition
+from kbroker.broker.logs.time_lookup import record_at_time, record_with_max_timestamp
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 
 _NONE: Final = -1

@@ -12,8 +12,8 @@ from typing import Any
 
 from kbroker.api.offset_topics import TopicRow, find_topic
 from kbroker.broker.connection import Message, Request
-from kbroker.coordinator.offsets_api import Commit, CommitRequest, OffsetErrors
 from kbroker.errors import KafkaError
+from kbroker.groups.offset_messages import Commit, CommitRequest, OffsetErrors
 
 
 async def handle(request: Request) -> Message:

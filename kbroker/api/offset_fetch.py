@@ -12,10 +12,10 @@ from typing import Any
 
 from kbroker.api.offset_topics import find_topic
 from kbroker.broker.connection import Message, Request
-from kbroker.broker.topics import Topics
-from kbroker.consumer_group_records import AnyGroupOffset
-from kbroker.coordinator.offsets import OffsetsByTopic
+from kbroker.broker.logs.topics import Topics
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.formats.group_records import AnyGroupOffset
+from kbroker.groups.offsets import OffsetsByTopic
 
 _GROUPS_FROM = 8
 _IDS_FROM = 10

@@ -8,9 +8,9 @@ from typing import Any
 from uuid import UUID
 
 from kbroker.broker.connection import Message
-from kbroker.broker.topics import Topic, Topics
-from kbroker.coordinator.outcome import OffsetOf
+from kbroker.broker.logs.topics import Topic, Topics
 from kbroker.errors import ErrorCode
+from kbroker.groups.outcome import OffsetOf
 
 NO_ID = UUID(int=0)
 

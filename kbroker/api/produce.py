@@ -1,7 +1,7 @@
 """Produce (0), v3-13. One record batch per partition (KIP-98 format); topics by name to v12, by id from v13 (KIP-516).
 
 acks=0: nothing is answered; a refused batch ends the connection, so that the producer notices.
-acks=1: answered when the batch is written; acks=all: when it counts (see kbroker/broker/group_commit.py).
+acks=1: answered when the batch is written; acks=all: when it counts (see kbroker/broker/commits/group_commit.py).
 Transactional producers get TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as final. A row that is refused
 leaves the others alone, also where Kafka refuses the whole request (a batch that cannot be one, or a transactional one).
 Payloads are opened where the topic asks for that, and some batches wait for a thread (append_queues.py).
@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from kbroker.broker.batch_validation import BadBatch, read_batch
+from kbroker.broker.commits.waiting import Pending
 from kbroker.broker.connection import CloseConnection, Later, Raw, Request
-from kbroker.broker.partition import Appended, Partition, ProducersNotLoaded
-from kbroker.broker.topics import INTERNAL_TOPICS, Topic
-from kbroker.broker.waiting import Pending
+from kbroker.broker.logs.partition import Appended, Partition, ProducersNotLoaded
+from kbroker.broker.logs.topics import INTERNAL_TOPICS, Topic
+from kbroker.broker.logs.validation import BadBatch, read_batch
 from kbroker.clock import wall_clock_ms
-from kbroker.compression import Codec
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.protocol.hot import PRODUCE_TOPIC_IDS, ProduceRow, produce_response
+from kbroker.formats.compression import Codec
+from kbroker.protocol.responses import PRODUCE_TOPIC_IDS, ProduceRow, produce_response
 
 _ALL = -1
 _NONE = 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kbroker.broker_config import MAX_PARTITIONS_PER_REQUEST
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.settings.broker import MAX_PARTITIONS_PER_REQUEST
 
 REPLICATION_FACTOR = 1
 

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from kbroker.broker.connection import Raw, Request
-from kbroker.broker.topics import Topic
+from kbroker.broker.logs.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metrics import TopicMetrics
-from kbroker.protocol.hot import ShareAcknowledgeRow, share_acknowledge_response
+from kbroker.protocol.responses import ShareAcknowledgeRow, share_acknowledge_response
 from kbroker.share.ack_validation import check_ack_batches, pack_types
 from kbroker.share.effects import AckBatch
 from kbroker.share.persister import TopicPartition

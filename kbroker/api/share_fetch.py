@@ -17,11 +17,11 @@ from uuid import UUID
 
 from kbroker.api.share_acknowledge import NO_TOPIC_ID, Results, acknowledge, check_identity, has_batches, listed_partitions
 from kbroker.broker.connection import Raw, Request
-from kbroker.broker.share_fetching import ShareFetching, ShareLimits
+from kbroker.broker.queues.fetching import ShareFetching, ShareLimits
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.protocol.hot import ShareFetchRow, share_fetch_response
+from kbroker.formats.batches import Buffer
 from kbroker.protocol.messages import milliseconds
-from kbroker.records import Buffer
+from kbroker.protocol.responses import ShareFetchRow, share_fetch_response
 from kbroker.share.persister import TopicPartition
 from kbroker.share.session import INITIAL_EPOCH, FetchPlan
 from kbroker.share.share_partition import AcquireMode

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kbroker.api.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from kbroker.broker.connection import Message, Request
-from kbroker.coordinator.share_group_api import DescribedGroup
 from kbroker.errors import ErrorCode
+from kbroker.groups.share.messages import DescribedGroup
 
 
 def handle(request: Request) -> Message:

@@ -6,7 +6,7 @@ Better than Kafka: a joining member's first heartbeat is answered with its assig
 from __future__ import annotations
 
 from kbroker.broker.connection import Request
-from kbroker.coordinator.share_group_api import HeartbeatReply, HeartbeatRequest
+from kbroker.groups.share.messages import HeartbeatReply, HeartbeatRequest
 
 
 async def handle(request: Request) -> HeartbeatReply:

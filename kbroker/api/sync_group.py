@@ -6,8 +6,8 @@ From v5 on members must say which protocol they mean (KIP-559).
 from __future__ import annotations
 
 from kbroker.broker.connection import Request
-from kbroker.coordinator.classic_group_api import SyncReply, SyncRequest
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.groups.classic.messages import SyncReply, SyncRequest
 
 _SAYS_PROTOCOL_FROM = 5
 

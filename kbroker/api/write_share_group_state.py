@@ -9,7 +9,7 @@ from typing import Any
 
 from kbroker.api.share_state_rows import answer, asked
 from kbroker.broker.connection import Message, Request
-from kbroker.coordinator_records import UNKNOWN_COUNT
+from kbroker.formats.share_records import UNKNOWN_COUNT
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import TopicPartition, WriteRequest
 

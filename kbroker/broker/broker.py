@@ -23,48 +23,49 @@ from uuid import uuid4
 import trio
 
 from kbroker import plugins
-from kbroker.broker.append_queues import AppendQueues
 from kbroker.broker.client_telemetry import ClientTelemetry
+from kbroker.broker.commits.deadlines import Deadlines, DeadlinesStatistics, now_ms
+from kbroker.broker.commits.group_commit import GroupCommit, GroupCommitStatistics
+from kbroker.broker.commits.session_clock import SessionClock
 from kbroker.broker.configs import Configs, ConfigsStatistics
 from kbroker.broker.connection import Connection
-from kbroker.broker.consumer_groups import ConsumerGroups, ConsumerGroupsStatistics
-from kbroker.broker.coordinators import GroupCoordinator, GroupCoordinatorStatistics
-from kbroker.broker.dead_letter_writer import DeadLetterWriter
-from kbroker.broker.dead_letters import DeadLetters, DeadLettersStatistics
-from kbroker.broker.deadlines import Deadlines, DeadlinesStatistics, now_ms
-from kbroker.broker.fetch_sessions import FetchSessions, FetchSessionsStatistics
-from kbroker.broker.group_commit import GroupCommit, GroupCommitStatistics
-from kbroker.broker.held_logs import HeldLogs
-from kbroker.broker.kept_records import KeptRecords, KeptRecordsStatistics
-from kbroker.broker.local_persister import CountsShareState, LocalPersister, PersisterContext, parking_store
-from kbroker.broker.missing_topics import MissingTopics, MissingTopicsStatistics
-from kbroker.broker.opened_batches import OpenedBatches, OpenedBatchesStatistics
+from kbroker.broker.groups.consumer_groups import ConsumerGroups, ConsumerGroupsStatistics
+from kbroker.broker.groups.share_groups import GroupCoordinator, GroupCoordinatorStatistics
+from kbroker.broker.logs.append_queues import AppendQueues
+from kbroker.broker.logs.fetch_sessions import FetchSessions, FetchSessionsStatistics
+from kbroker.broker.logs.missing_topics import MissingTopics, MissingTopicsStatistics
+from kbroker.broker.logs.partition import Partition
+from kbroker.broker.logs.producer_ids import ProducerIds, ProducerIdsStatistics
+from kbroker.broker.logs.producer_recovery import SNAPSHOT_BYTES, is_long_replay, snapshot_changes
+from kbroker.broker.logs.recovery import load_topics, note_persister, raise_generation
+from kbroker.broker.logs.removed_records import RemovedRecords
+from kbroker.broker.logs.retention import run_retention
+from kbroker.broker.logs.space_reserve import SpaceReserve
+from kbroker.broker.logs.topics import Topics, TopicsStatistics
 from kbroker.broker.options import StartOptions
-from kbroker.broker.parked_cleaner import ParkedCleaner, ParkedCleanerStatistics
-from kbroker.broker.partition import Partition
-from kbroker.broker.producer_ids import ProducerIds, ProducerIdsStatistics
-from kbroker.broker.producer_recovery import SNAPSHOT_BYTES, is_long_replay, snapshot_changes
-from kbroker.broker.recovery import load_topics, note_persister, raise_generation
-from kbroker.broker.removed_records import RemovedRecords
-from kbroker.broker.retention import run_retention
-from kbroker.broker.session_clock import SessionClock
-from kbroker.broker.share_groups import ShareGroups, ShareGroupsStatistics
-from kbroker.broker.space_reserve import SpaceReserve
-from kbroker.broker.state_housekeeping import StateHousekeeping, StateHousekeepingStatistics
-from kbroker.broker.topics import Topics, TopicsStatistics
-from kbroker.broker.unattended import Unattended
+from kbroker.broker.persisters.housekeeping import StateHousekeeping, StateHousekeepingStatistics
+from kbroker.broker.persisters.local import CountsShareState, LocalPersister, PersisterContext, parking_store
+from kbroker.broker.persisters.parked_cleaner import ParkedCleaner, ParkedCleanerStatistics
+from kbroker.broker.queues.dead_letter_writer import DeadLetterWriter
+from kbroker.broker.queues.dead_letters import DeadLetters, DeadLettersStatistics
+from kbroker.broker.queues.held_logs import HeldLogs
+from kbroker.broker.queues.kept_records import KeptRecords, KeptRecordsStatistics
+from kbroker.broker.queues.opened_batches import OpenedBatches, OpenedBatchesStatistics
+from kbroker.broker.queues.share_partitions import ShareGroups, ShareGroupsStatistics
+from kbroker.broker.queues.unattended import Unattended
 from kbroker.clock import wall_clock_ms
-from kbroker.config import NODE_ID, BrokerConfig
-from kbroker.coordinator import classic_group, consumer_group
-from kbroker.coordinator.group_ids import GroupIds
-from kbroker.coordinator.groups import Groups
-from kbroker.coordinator.offsets import Offsets
-from kbroker.coordinator.share_group import ShareGroupCoordinator
-from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateStatistics
 from kbroker.errors import KafkaError, NoSpace, OperatorError, StoreFailed
+from kbroker.groups.classic import coordinator as classic_group
+from kbroker.groups.consumer import coordinator as consumer_group
+from kbroker.groups.ids import GroupIds
+from kbroker.groups.offsets import Offsets
+from kbroker.groups.routing import Groups
+from kbroker.groups.share.coordinator import ShareGroupCoordinator
 from kbroker.metrics import BrokerMetrics
+from kbroker.settings.altering import NODE_ID, BrokerConfig
 from kbroker.share.persister import Persister
 from kbroker.share.session import ShareSessionsStatistics
+from kbroker.share_state.coordinator import ShareStateCoordinator, ShareStateStatistics
 from kbroker.storage.data_dir import DataDirectory
 from kbroker.storage.spi import Change, LogStore, StampedBatch, StateStore, writes_beside_sync
 

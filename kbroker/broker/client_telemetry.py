@@ -13,8 +13,8 @@ from typing import Final
 from uuid import UUID, uuid4
 from zlib import crc32
 
-from kbroker.compression import Codec, CorruptPayload, decompress
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.formats.compression import Codec, CorruptPayload, decompress
 
 PUSH_INTERVAL_MS: Final = 300_000
 MAX_BYTES: Final = 1 << 20

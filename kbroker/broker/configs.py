@@ -1,7 +1,7 @@
 """The settings that clients have altered, of groups and of the broker: what is stored, what applies, and how both change.
 
 Save, then apply: an altered setting holds when its record is committed, never before. Topics keep their own (topics.py). What is
-stored was checked before (kbroker.config); a group's value that the broker's bounds do not allow any more is clamped when it is
+stored was checked before (kbroker.settings.altering); a group's value that the broker's bounds do not allow any more is clamped when it is
 read, and an altered broker setting that does not fit the static ones any more is left out at start, each with a warning.
 """
 
@@ -13,14 +13,15 @@ from dataclasses import dataclass
 
 import trio
 
-from kbroker.broker.group_commit import GroupCommit
-from kbroker.config import NODE_ID, BrokerConfig, GroupConfig
-from kbroker.coordinator.classic_group_api import ClassicGroupSettings
-from kbroker.coordinator.consumer_group_api import ConsumerGroupSettings, MigrationPolicy
-from kbroker.coordinator.offsets_api import OffsetsSettings
-from kbroker.coordinator.share_group_api import ShareGroupSettings
+from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.queue_configs import (
+from kbroker.formats.state import Config, ConfigKey, ResourceType, read_entries
+from kbroker.groups.classic.messages import ClassicGroupSettings
+from kbroker.groups.consumer.messages import ConsumerGroupSettings, MigrationPolicy
+from kbroker.groups.offset_messages import OffsetsSettings
+from kbroker.groups.share.messages import ShareGroupSettings
+from kbroker.settings.altering import NODE_ID, BrokerConfig, GroupConfig
+from kbroker.settings.queue import (
     ASSIGNMENT,
     IN_FLIGHT_LIMIT,
     LOCK_MAX,
@@ -41,7 +42,6 @@ from kbroker.queue_configs import (
 from kbroker.share.dead_letter import Contents, DeadLetterQueue
 from kbroker.share.effects import ShareSettings
 from kbroker.share.redelivery import Redelivery
-from kbroker.state_records import Config, ConfigKey, ResourceType, read_entries
 from kbroker.storage.spi import Change, StateStore
 
 logger = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """What a handler may know of the connection that its request came in on: who the peer is, and how to wait for something.
 
-The sockets are the server's (server.py); tests put a fake peer here.
+The sockets are the server's (server/listener.py); tests put a fake peer here.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
 import trio
 
-from kbroker.broker.deadlines import Deadlines
-from kbroker.broker.waiting import Pending, Waiter
-from kbroker.records import Buffer
+from kbroker.broker.commits.deadlines import Deadlines
+from kbroker.broker.commits.waiting import Pending, Waiter
+from kbroker.formats.batches import Buffer
 
 if TYPE_CHECKING:
     from kbroker.broker.broker import Broker

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from kbroker.config import BrokerConfig
+    from kbroker.settings.altering import BrokerConfig
 
 Durability: TypeAlias = Literal["disk", "os"]
 Address: TypeAlias = tuple[str, int]

@@ -1,6 +1,6 @@
 """The command line: `kbroker COMMAND`.
 
-One file per command group; a command's file is imported when it is called, so that `kbroker --help` stays quick. Commands parse
+One file or folder per command group; a command's file is imported when it is called, so that `kbroker --help` stays quick. Commands parse
 and print; what they do is done by the server, the RPC client, the storage readers and the ordinary Kafka client library.
 Results go to stdout, everything said to a person goes to stderr, and a refusal is one line with a documented exit code.
 """
@@ -29,15 +29,15 @@ class Entry(NamedTuple):
 
 COMMANDS: Mapping[str, Entry] = {
     "start": Entry("start:start", "Run a broker until SIGTERM or SIGINT."),
-    "demo": Entry("demo:demo", "Show a durable queue at work: a broker, 50 000 orders, four share consumers."),
-    "queues": Entry("queues:queues", "Create, list, describe, fill, pause, purge and delete work queues."),
+    "demo": Entry("demo.command:demo", "Show a durable queue at work: a broker, 50 000 orders, four share consumers."),
+    "queues": Entry("queues.command:queues", "Create, list, describe, fill, pause, purge and delete work queues."),
     "topics": Entry("topics:topics", "Create, list, describe, alter and delete topics."),
     "produce": Entry("produce:produce", "Send the lines of a file, or of standard input, as records."),
     "consume": Entry("consume:consume", "Print records of topics, from an offset on or as a member of a group."),
     "share-consume": Entry("share_consume:share_consume", "Take records from a topic as a member of a share group."),
-    "share-groups": Entry("share_groups:share_groups", "List, describe, reset and delete share groups."),
-    "dead-letters": Entry("dead_letters:dead_letters", "List, count, show, redrive and purge what share groups gave up."),
-    "groups": Entry("groups:groups", "List groups of all types; describe, reset and delete consumer groups."),
+    "share-groups": Entry("share_groups.command:share_groups", "List, describe, reset and delete share groups."),
+    "dead-letters": Entry("dead_letters.command:dead_letters", "List, count, show, redrive and purge what share groups gave up."),
+    "groups": Entry("groups.command:groups", "List groups of all types; describe, reset and delete consumer groups."),
     "configs": Entry("configs:configs", "Describe, set and delete configs of topics, groups and brokers."),
     "perf": Entry("perf:perf", "Measure a broker: produce, fetch, share-consume and latency."),
     "docs": Entry("docs:docs", "Read the documents: list the pages, or print one."),

@@ -28,7 +28,7 @@ from kbroker.cli.start_sources import (
 
 if TYPE_CHECKING:
     from kbroker.broker.options import Durability, ReadyInfo, StartOptions
-    from kbroker.config import BrokerConfig
+    from kbroker.settings.altering import BrokerConfig
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ def start(
     set_up_logging(log_level, log_format)
     if sources := said_by(context):
         logger.info("options come from %s", sources)
-    from kbroker.server import run
+    from kbroker.server.listener import run
 
     return run(options)
 
@@ -154,8 +154,8 @@ def start(
 def _config(context: click.Context, configs: dict[str, str], storage: str, state_storage: str | None) -> BrokerConfig:
     """Checked, like the engines, and everything that it names is installed. Raises CommandFailed."""
     from kbroker import plugins
-    from kbroker.config import BrokerConfig, Setting
     from kbroker.errors import OperatorError
+    from kbroker.settings.altering import BrokerConfig, Setting
 
     given = [Setting(*each) for each in settings(context, configs)]
     places = {setting.name: setting.where for setting in given}

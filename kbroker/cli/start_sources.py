@@ -95,8 +95,8 @@ def read_file(context: click.Context, param: click.Parameter, path: Path | None)
     """Callback of --config-file, which is eager: what the file says of other options is their default from here on."""
     if path is None:
         return None
-    from kbroker.config import file_settings
     from kbroker.errors import OperatorError
+    from kbroker.settings.altering import file_settings
 
     options = {each.long_name: each for each in context.command.params if isinstance(each, StartOption)}
     file = _file(context)

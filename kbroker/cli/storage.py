@@ -16,7 +16,7 @@ from kbroker.cli.params import json_option
 from kbroker.cli.suggesting import SuggestingGroup
 
 if TYPE_CHECKING:
-    from kbroker.cli.inspection import Inspection, LogReport
+    from kbroker.inspection.topics import Inspection, LogReport
     from kbroker.storage.data_dir import DataDescription
     from kbroker.storage.spi import LogReader, StateReader
 
@@ -32,7 +32,7 @@ class OpenDataDir:
     """Files of what starts have cut off logs and not destroyed."""
 
     def inspect(self, *, check_batches: bool = False) -> Inspection:
-        from kbroker.cli.inspection import inspect
+        from kbroker.inspection.topics import inspect
 
         report = inspect(self.logs, self.state, check_batches=check_batches)
         report.problems += [f"{path} holds record batches that a start after a crash has cut off" for path in self.kept]
@@ -44,7 +44,7 @@ def open_data_dir(path: Path) -> Iterator[OpenDataDir]:
     """Raises OperatorError for a directory that is none of kbroker's, or whose engine is not installed."""
     from kbroker import plugins
     from kbroker.storage.data_dir import DataDirectory
-    from kbroker.storage.segment_cut import kept_files
+    from kbroker.storage.segment.cut import kept_files
 
     with DataDirectory.inspect(path) as directory:
         description = directory.description

@@ -13,8 +13,8 @@ from uuid import UUID
 from kbroker.client.answers import check, reason
 from kbroker.client.rpc import Connection
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.state_records import ResourceType as ResourceType
-from kbroker.topic_names import is_legal, why_illegal
+from kbroker.formats.state import ResourceType as ResourceType
+from kbroker.protocol.topic_names import is_legal, why_illegal
 
 EARLIEST = -2
 LATEST = -1

@@ -6,7 +6,7 @@ from __future__ import annotations
 from kbroker.client import admin, group_admin
 from kbroker.client.admin import ResourceType
 from kbroker.client.rpc import Connection
-from kbroker.queue_configs import ORDERING
+from kbroker.settings.queue import ORDERING
 
 
 def ordered_groups(connection: Connection, topic: str) -> list[str]:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from kbroker.client.admin import EARLIEST, LATEST, Topic, list_offsets
 from kbroker.client.answers import check, reason
 from kbroker.client.rpc import Connection, Entity
-from kbroker.compression import CorruptPayload
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.records import BatchHeader, Record, iter_headers, stored_records
+from kbroker.formats.batches import BatchHeader, Record, iter_headers, stored_records
+from kbroker.formats.compression import CorruptPayload
 
 _FETCH_BYTES = 4 << 20
 _MAX_WAIT_MS = 500

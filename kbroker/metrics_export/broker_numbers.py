@@ -12,7 +12,7 @@ from typing import Any
 import kbroker
 from kbroker.api import APIS
 from kbroker.broker.broker import Broker
-from kbroker.broker.group_commit import GroupCommit
+from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.errors import ErrorCode
 from kbroker.metrics import TopicMetrics
 from kbroker.metrics_export.scrape import Labels, Scrape

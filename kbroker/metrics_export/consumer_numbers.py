@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from kbroker.broker.broker import Broker
-from kbroker.coordinator.classic_group_state import GroupState
+from kbroker.groups.classic.state import GroupState
 from kbroker.metrics_export.scrape import Scrape
 
 CLASSIC_STATES: Final = tuple(str(state) for state in GroupState if state is not GroupState.DEAD)

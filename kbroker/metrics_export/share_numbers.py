@@ -17,15 +17,15 @@ from uuid import UUID
 import trio
 
 from kbroker.broker.broker import Broker
-from kbroker.broker.parked_left import keeps_of, parked_left
-from kbroker.broker.partition import Partition
+from kbroker.broker.logs.partition import Partition
+from kbroker.broker.queues.parked_left import keeps_of, parked_left
 from kbroker.clock import wall_clock_ms
-from kbroker.coordinator.share_group_api import PartitionOffset
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.formats.batches import NO_TIMESTAMP, iter_headers, read_header
+from kbroker.groups.share.messages import PartitionOffset
 from kbroker.metrics import ACK_TYPES, ENGINE_COUNTERS
 from kbroker.metrics_export.scrape import Labels, Scrape
-from kbroker.queue_configs import QUEUE_RETENTION
-from kbroker.records import NO_TIMESTAMP, iter_headers, read_header
+from kbroker.settings.queue import QUEUE_RETENTION
 from kbroker.share.lag import UNKNOWN, Left, what_is_left, with_parked
 from kbroker.share.persister import KeepsRecordsInLogs, TopicPartition
 from kbroker.share.share_partition import SharePartition, SharePartitionStatistics

@@ -1,7 +1,7 @@
 """Requests in, responses out, by api key and version, over kio's generated schemas.
 
 Decoding is native in kio and fast. Encoding is pure Python and slow, which is fine for everything but the four hot answers
-(protocol/hot.py). kio has one class per message *and version*; handlers do not want to know: they answer with a plain mapping
+(protocol/responses.py). kio has one class per message *and version*; handlers do not want to know: they answer with a plain mapping
 that has the fields of every version, and `build` picks those that the version at hand knows.
 
 Schemas are imported at first use: importing all of them takes half a second.

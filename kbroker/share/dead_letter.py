@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from kbroker.records import HEADER_SIZE, Record, encoded_size
+from kbroker.formats.batches import HEADER_SIZE, Record, encoded_size
 from kbroker.share.effects import DeadLetterCause
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]

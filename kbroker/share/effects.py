@@ -83,7 +83,7 @@ class ShareSettings:
     """A group's effective settings that the engine needs (share.* group configs over group.share.* broker configs).
 
     `dead_letter_queue`: the group has one (share.version 2, and errors.deadletterqueue.topic.name is set). Those behind it are
-    those of a work queue (queue_configs.py), each off where it is 0 or None.
+    those of a work queue (settings/queue.py), each off where it is 0 or None.
 
     `park_from_ms`: waits that are longer are spent outside the window (parking.py); None: none is. `scans`: nobody is given
     what was not looked at before (scanning.py). `schedules`: what is scheduled for later waits for it. `limits_undecided`:

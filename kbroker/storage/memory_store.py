@@ -14,8 +14,8 @@ from itertools import islice, takewhile
 from pathlib import Path
 from threading import Lock
 
-from kbroker.storage.key_ranges import Entries, piece_of, scan_in_pieces
-from kbroker.storage.sorted_keys import SortedKeys
+from kbroker.storage.keyvalue.key_ranges import Entries, piece_of, scan_in_pieces
+from kbroker.storage.keyvalue.sorted_keys import SortedKeys
 from kbroker.storage.spi import (
     ON_DISK,
     Change,

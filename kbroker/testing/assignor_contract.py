@@ -4,7 +4,7 @@
     class TestMyAssignor(AssignorContract):
         name = "mine"                            # what group.consumer.assignors is set to
 
-One test method per promise of kbroker/coordinator/consumer_assignor.py, each with many small groups, which are the same in every run:
+One test method per promise of kbroker/groups/assignors/spi.py, each with many small groups, which are the same in every run:
 with and without members, with equal and different subscriptions, and with previous assignments of all sorts. Evenness and stickiness
 are not promised by the SPI: those are tests of the assignor's own. It must not know any assignor.
 """
@@ -21,7 +21,7 @@ from uuid import UUID
 import pytest
 
 from kbroker import plugins
-from kbroker.coordinator.consumer_assignor import ConsumerAssignor, ConsumerAssignorMember, PartitionAssignorError
+from kbroker.groups.assignors.spi import ConsumerAssignor, ConsumerAssignorMember, PartitionAssignorError
 
 _GROUPS = 300
 _TOPICS = [UUID(int=number << 124 | number) for number in (1, 4, 9, 14)]

@@ -19,7 +19,7 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.records import crc_is_valid, iter_headers
+from kbroker.formats.batches import crc_is_valid, iter_headers
 from kbroker.storage.spi import LogBounds, LogId, LogReader, LogSettings, LogStore, LogStoreFactory, StampedBatch
 from kbroker.testing.beside_sync import syncing
 from kbroker.testing.log_store_model import (

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from kbroker.records import Record, build_batch, iter_headers
+from kbroker.formats.batches import Record, build_batch, iter_headers
 from kbroker.storage import memory_store
 from kbroker.storage.spi import LogId, LogReader, LogSettings, LogStoreFactory, StampedBatch, tail_offset_of
 

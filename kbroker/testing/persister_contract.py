@@ -28,8 +28,8 @@ import trio
 
 from kbroker.broker.broker import Broker, open_broker
 from kbroker.broker.options import StartOptions
-from kbroker.config import BrokerConfig
 from kbroker.errors import ErrorCode
+from kbroker.settings.altering import BrokerConfig
 from kbroker.share.effects import StateBatch
 from kbroker.share.in_flight import MAX_SPAN
 from kbroker.share.persister import (

@@ -19,8 +19,8 @@ import pytest
 
 from kbroker import plugins
 from kbroker.errors import OperatorError
+from kbroker.formats.batches import Record, build_batch, stamp
 from kbroker.protocol.messages import build, encode, request_schema
-from kbroker.records import Record, build_batch, stamp
 from kbroker.storage.spi import LogId, LogSettings, LogStore, LogStoreFactory, StampedBatch, StateStore, StateStoreFactory
 
 TOPIC_ID = UUID("01234567-89ab-cdef-0123-456789abcdef")

@@ -1,4 +1,4 @@
-"""Record batches (kbroker/records.py): what each produced batch, each fetch and each look into records cost.
+"""Record batches (kbroker/formats/batches.py): what each produced batch, each fetch and each look into records cost.
 
 *check* is what the broker does to every produced batch before it is queued: header, CRC and the topic's rules. *walk* goes over the
 headers of 1 MiB of batches of 1 KiB: `iter_headers` the plain way, `iter_possible` with care for damage (look-ups by time, dead letters),
@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from kbroker.broker.batch_validation import BatchRules, validate
-from kbroker.broker.share_records import walk
-from kbroker.broker.stored_batches import iter_possible
-from kbroker.records import Record, build_batch, crc_is_valid, iter_headers, iter_records, read_header, stamp
+from kbroker.broker.logs.stored_batches import iter_possible
+from kbroker.broker.logs.validation import BatchRules, validate
+from kbroker.broker.queues.sliced_batches import walk
+from kbroker.formats.batches import Record, build_batch, crc_is_valid, iter_headers, iter_records, read_header, stamp
 from perf.parts.material import KIB, MIB, NOW_MS, batch_of, batch_of_records, named
 from perf.parts.part import Part
 

@@ -3,8 +3,8 @@
 *append* is `LogStore.write()` of batches of one log, one by one or many in a write: after it the data survives the process. *commit* is
 `write()` and `sync()` of so many batches over 1 or 16 partitions: after it the data survives the machine, which is what durability
 `disk` waits for; the disk decides. *group commit* is the same through the queue and the thread that the broker has for it
-(broker/group_commit.py), every batch an entry of its own that somebody waits for, so that the difference between the two is what the
-queue costs. A group commit with `os` waits for the write alone.
+(broker/commits/group_commit.py), every batch an entry of its own that somebody waits for, so that the difference between the two is
+what the queue costs. A group commit with `os` waits for the write alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from kbroker.broker.group_commit import GroupCommit
+from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.storage.spi import LogId, LogStore, StampedBatch, writes_beside_sync
 from perf.parts.material import KIB, LOG_ENGINES, MIB, NOW_MS, batch_of, create_logs, named, open_log_store, stamped
 from perf.parts.part import Part

@@ -1,8 +1,9 @@
 """Requests in, responses out, for the messages that come thousands of times a second: kio's schemas beside what is done by hand.
 
 *decode* is from the frame to the entity: the whole of `read_request`, which looks at the lengths of arrays before kio believes them, beside
-kio's reader alone. *encode* is a response: by hand (protocol/hot.py), and with kio from the plain mappings that all other handlers answer
-with; both give the same bytes, which is looked at before anything is timed. *frames* cuts requests out of what a socket gave.
+kio's reader alone. *encode* is a response: by hand (protocol/responses.py), and with kio from the plain mappings that all other
+handlers answer with; both give the same bytes, which is looked at before anything is timed. *frames* cuts requests out of what a
+socket gave.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from typing import Any, cast
 import pytest
 from kio.serial import entity_reader
 
+from kbroker.formats.batches import Buffer
 from kbroker.protocol.frames import FrameReader
-from kbroker.protocol.hot import (
+from kbroker.protocol.messages import encode_response, read_request, read_request_head, request_schema
+from kbroker.protocol.responses import (
     FetchRow,
     ProduceRow,
     ShareAcknowledgeRow,
@@ -24,8 +27,6 @@ from kbroker.protocol.hot import (
     share_acknowledge_response,
     share_fetch_response,
 )
-from kbroker.protocol.messages import encode_response, read_request, read_request_head, request_schema
-from kbroker.records import Buffer
 from kbroker.share.effects import AcquiredRange
 from perf.parts.material import KIB, MIB, TOPIC_ID, batch_of, frame_of
 from perf.parts.part import Part

@@ -22,13 +22,13 @@ import trio
 
 from kbroker.api import handler_of
 from kbroker.broker.broker import Broker, open_broker
+from kbroker.broker.commits.waiting import Pending
 from kbroker.broker.connection import Connection, Later, Raw, Request
+from kbroker.broker.logs.topics import Topic
 from kbroker.broker.options import StartOptions
-from kbroker.broker.topics import Topic
-from kbroker.broker.waiting import Pending
-from kbroker.config import BrokerConfig
+from kbroker.formats.batches import Buffer
 from kbroker.protocol.messages import read_request, read_request_head
-from kbroker.records import Buffer
+from kbroker.settings.altering import BrokerConfig
 from kbroker.share.persister import InitializeRequest, TopicPartition
 from perf.parts.material import KIB, MIB, NOW_MS, batch_of, batch_of_records, frame_of, named
 from perf.parts.part import Part

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.coordinator.share_state import UPDATES_PER_SNAPSHOT, ShareStateCoordinator
-from kbroker.coordinator.share_state_load import load
-from kbroker.coordinator_records import ShareSnapshot, ShareUpdate, StateBatchRecord, encode_share_snapshot, encode_share_update
+from kbroker.formats.share_records import ShareSnapshot, ShareUpdate, StateBatchRecord, encode_share_snapshot, encode_share_update
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import InitializeRequest, TopicPartition, WriteRequest
+from kbroker.share_state.coordinator import UPDATES_PER_SNAPSHOT, ShareStateCoordinator
+from kbroker.share_state.loading import load
 from perf.parts.material import NOW_MS, TOPIC_ID, open_state_store
 from perf.parts.part import Part
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.state_records import share_partition_prefix, share_state_number
+from kbroker.formats.state import share_partition_prefix, share_state_number
 from kbroker.storage.spi import Change, StateStore
 from perf.parts.material import KEPT_STATE_ENGINES, STATE_ENGINES, TOPIC_ID, open_state_store
 from perf.parts.part import Part

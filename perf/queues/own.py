@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from kbroker.client.group_admin import describe_share_group_offsets
-from kbroker.client.queue_deletion import delete_queue
-from kbroker.client.queue_plan import plan
-from kbroker.client.queues import Part, Wish, look
+from kbroker.client.queues.deletion import delete_queue
+from kbroker.client.queues.plan import plan
+from kbroker.client.queues.settings import Part, Wish, look
 from kbroker.client.rpc import Connection
 from perf.candidates import KINDS, Candidate
 

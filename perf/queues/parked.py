@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kbroker.client.rpc import Connection
-from kbroker.scheduled_records import DELAY_MS
+from kbroker.formats.schedule_headers import DELAY_MS
 from kbroker.workloads.client_process import SLOT_S, Link, WorkloadFailed
 from kbroker.workloads.fill import fill
 from kbroker.workloads.outcome import Percentiles

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import click
 
-from kbroker.compression import Codec
-from kbroker.records import Record, build_batch, stamp
+from kbroker.formats.batches import Record, build_batch, stamp
+from kbroker.formats.compression import Codec
 from kbroker_spark.decode import Decoder, decode
 from perf.spark.report import RESULTS, machine, page, spread, write
 

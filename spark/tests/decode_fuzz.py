@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from kbroker.records import HEADER_SIZE, LENGTH_END
+from kbroker.formats.batches import HEADER_SIZE, LENGTH_END
 from kbroker_spark import c_library, numpy_decoder
 from kbroker_spark.arrow_columns import TYPES
 from kbroker_spark.batch_groups import CorruptBatch, Group, groups

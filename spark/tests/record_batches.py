@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from crc32c import crc32c
 
-from kbroker.compression import Codec, compress
-from kbroker.records import HEADER, HEADER_SIZE, LENGTH_END, iter_headers, iter_records
+from kbroker.formats.batches import HEADER, HEADER_SIZE, LENGTH_END, iter_headers, iter_records
+from kbroker.formats.compression import Codec, compress
 from kbroker_spark.arrow_columns import MAX_MILLISECONDS
 from kbroker_spark.decode import COLUMNS, CorruptBatch, Decoder, decode
 
@@ -84,7 +84,7 @@ class Row(NamedTuple):
 
 
 def expected_rows(batches: Sequence[bytes], first: int = 0, end: int = EVERYTHING) -> list[Row]:
-    """What kbroker.records reads, in the columns of Spark."""
+    """What kbroker.formats.batches reads, in the columns of Spark."""
     rows = []
     for data in batches:
         ((_, header),) = iter_headers(data)

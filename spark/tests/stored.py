@@ -15,9 +15,9 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 from kbroker import plugins
-from kbroker.compression import Codec
-from kbroker.records import Record, build_batch, read_header
-from kbroker.state_records import Config, ConfigKey, LogStart, LogStartKey, ResourceType, Topic, TopicKey, TopicState
+from kbroker.formats.batches import Record, build_batch, read_header
+from kbroker.formats.compression import Codec
+from kbroker.formats.state import Config, ConfigKey, LogStart, LogStartKey, ResourceType, Topic, TopicKey, TopicState
 from kbroker.storage.data_dir import DESCRIPTION
 from kbroker.storage.spi import LogId, LogSettings, LogStore, StampedBatch, StateStore
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
-from kbroker.records import Record, build_batch
-from kbroker.state_records import Topic, TopicKey
+from kbroker.formats.batches import Record, build_batch
+from kbroker.formats.state import Topic, TopicKey
 from kbroker.storage.spi import LogId, LogSettings
 from spark.tests.stored import Stored, writing
 

@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
-from kbroker.compression import Codec
-from kbroker.records import CONTROL, Record, stamp_log_append_time
+from kbroker.formats.batches import CONTROL, Record, stamp_log_append_time
+from kbroker.formats.compression import Codec
 from kbroker.storage.spi import LogId
 from kbroker_spark.batch_reader import BatchReader, RangePartition, finder
 from kbroker_spark.data import DataDir, reading

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.compression import Codec
-from kbroker.records import CONTROL, ProducerInfo, build_batch
+from kbroker.formats.batches import CONTROL, ProducerInfo, build_batch
+from kbroker.formats.compression import Codec
 from kbroker.storage.spi import LogId, LogReader, LogSettings, SegmentInfo
 from kbroker_spark import batches_table
 from kbroker_spark.batch_scan import FoundBatch, LogRange, scan, split

@@ -10,11 +10,11 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.control_records import ControlType, ShareControl, build_control_batch
-from kbroker.coordinator_records import ShareSnapshot, StateBatchRecord, encode_share_update
-from kbroker.records import stamp
-from kbroker.state_records import PERSISTER, ControlChain, ControlHint, ControlHintKey, PersisterName
-from kbroker.storage.segment_reader import SegmentLogReader
+from kbroker.formats.batches import stamp
+from kbroker.formats.control_records import ControlType, ShareControl, build_control_batch
+from kbroker.formats.share_records import ShareSnapshot, StateBatchRecord, encode_share_update
+from kbroker.formats.state import PERSISTER, ControlChain, ControlHint, ControlHintKey, PersisterName
+from kbroker.storage.segment.reader import SegmentLogReader
 from kbroker.storage.spi import LogId
 from kbroker_spark import control_log, state_table
 from kbroker_spark.offsets import Bounds

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.records import iter_headers
-from kbroker.state_records import TopicKey, TopicState
+from kbroker.formats.batches import iter_headers
+from kbroker.formats.state import TopicKey, TopicState
 from kbroker_spark.data import TopicInfo, bounds, one_line, read_range, reading, topics
 from kbroker_spark.errors import DataLoss, SourceError
 from kbroker_spark.offsets import Bounds

@@ -1,4 +1,4 @@
-"""Decoding: both decoders give exactly the same arrays and the same complaints, and what `kbroker.records` reads."""
+"""Decoding: both decoders give exactly the same arrays and the same complaints, and what `kbroker.formats.batches` reads."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.compression import Codec
-from kbroker.records import Record, build_batch, stamp_log_append_time
+from kbroker.formats.batches import Record, build_batch, stamp_log_append_time
+from kbroker.formats.compression import Codec
 from kbroker_spark.decode import COLUMNS, CorruptBatch, Decoder, decode
 from spark.tests.record_batches import EVERYTHING, batch, decoded, expected_rows, outcome, record, rows, sealed, zigzag
 

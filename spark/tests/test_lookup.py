@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from kbroker.compression import Codec
-from kbroker.records import CONTROL, Record, build_batch, stamp_log_append_time
-from kbroker.state_records import TopicState
+from kbroker.formats.batches import CONTROL, Record, build_batch, stamp_log_append_time
+from kbroker.formats.compression import Codec
+from kbroker.formats.state import TopicState
 from kbroker_spark.data import TopicInfo, reading
 from kbroker_spark.errors import SourceError
 from kbroker_spark.lookup import Partition, look, offset_at_time

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.coordinator_records import ShareSnapshot
-from kbroker.state_records import ShareStateKey
+from kbroker.formats.share_records import ShareSnapshot
+from kbroker.formats.state import ShareStateKey
 from kbroker.storage.spi import StateReader
 from kbroker_spark import state_table, topics_table
 from kbroker_spark.data import DataDir, reading

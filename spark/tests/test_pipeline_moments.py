@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import AcknowledgeType, Message
 
-from kbroker.records import Record, build_batch
+from kbroker.formats.batches import Record, build_batch
 from kbroker.share.dead_letter import HEADER_NAMES, MESSAGES
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from kbroker_pipeline import archive, sources

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.storage.segment import FOLLOWS
-from kbroker.storage.segment_index import DATA, INDEX
-from kbroker.storage.segment_recovery import CLEAN_SHUTDOWN
+from kbroker.storage.segment.index import DATA, INDEX
+from kbroker.storage.segment.recovery import CLEAN_SHUTDOWN
+from kbroker.storage.segment.segment import FOLLOWS
 from kbroker_spark.data import DataDir, reading
 from kbroker_spark.lookup import look
 from kbroker_spark.offsets import TopicPartition

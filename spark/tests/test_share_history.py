@@ -11,12 +11,13 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.control_records import ControlType, ShareControl
-from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateOutcome
-from kbroker.coordinator_records import ShareSnapshot, ShareUpdate, encode_share_update
+from kbroker.formats.control_records import ControlType, ShareControl
+from kbroker.formats.share_records import ShareSnapshot, ShareUpdate, encode_share_update
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import InitializeRequest, ReadRequest, TopicPartition, WriteRequest
-from kbroker.storage import lmdb_state_store, log_state_store
+from kbroker.share_state.coordinator import ShareStateCoordinator, ShareStateOutcome
+from kbroker.storage.lmdb import state_store as lmdb_state_store
+from kbroker.storage.segment_state import store as log_state_store
 from kbroker.storage.spi import LogSettings
 from kbroker_spark import state_table
 from kbroker_spark.share_history import Step, Stored, from_controls, history

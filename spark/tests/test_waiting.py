@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.control_records import ControlType, ShareControl, build_control_batch
-from kbroker.coordinator.parked_state import ParkingStore
-from kbroker.coordinator.share_state import ShareStateCoordinator
+from kbroker.formats.control_records import ControlType, ShareControl, build_control_batch
+from kbroker.formats.state import PERSISTER, ControlChain, ControlHint, ControlHintKey, PersisterName
 from kbroker.share.effects import StateBatch
 from kbroker.share.parked import Lane, Parked, ParkingChange
 from kbroker.share.persister import InitializeRequest, ReadRequest, TopicPartition, WriteRequest
-from kbroker.state_records import PERSISTER, ControlChain, ControlHint, ControlHintKey, PersisterName
+from kbroker.share_state.coordinator import ShareStateCoordinator
+from kbroker.share_state.parked import ParkingStore
 from kbroker.storage.spi import Change
 from kbroker_spark import share_states, state_table
 from spark.tests.share_work import table

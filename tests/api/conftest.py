@@ -20,12 +20,12 @@ from kio.serial import entity_reader
 from kbroker.api import APIS, handler_of
 from kbroker.broker.broker import Broker, open_broker
 from kbroker.broker.connection import Connection, Later, Raw, Request
+from kbroker.broker.logs.partition import Partition
 from kbroker.broker.options import Durability, StartOptions
-from kbroker.broker.partition import Partition
 from kbroker.clock import wall_clock_ms
-from kbroker.config import BrokerConfig
+from kbroker.formats.batches import Record, build_batch
 from kbroker.protocol.messages import build, encode, encode_response, request_schema, response_schema
-from kbroker.records import Record, build_batch
+from kbroker.settings.altering import BrokerConfig
 
 ENGINES = ("memory", "segment", "lmdb", "rocksdb")
 KEYS = {api.module: api.key for api in APIS.values()}

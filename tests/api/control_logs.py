@@ -9,13 +9,13 @@ from typing import Any
 from uuid import UUID
 
 from kbroker.broker.broker import open_broker
-from kbroker.broker.control_persister import ControlRecordsPersister
 from kbroker.broker.options import StartOptions
-from kbroker.config import BrokerConfig
-from kbroker.control_records import ControlType, ShareControl
-from kbroker.records import iter_headers, iter_records
+from kbroker.broker.persisters.control.persister import ControlRecordsPersister
+from kbroker.formats.batches import iter_headers, iter_records
+from kbroker.formats.control_records import ControlType, ShareControl
+from kbroker.formats.state import ControlHint, ControlHintKey
+from kbroker.settings.altering import BrokerConfig
 from kbroker.share.persister import ReadRequest, ReadResult, TopicPartition
-from kbroker.state_records import ControlHint, ControlHintKey
 from kbroker.storage.spi import LogId
 from tests.api.conftest import Client
 from tests.api.share_consumers import ACCEPT, GROUP, Member, acquired

@@ -8,8 +8,8 @@ from uuid import UUID
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kbroker.broker.dead_letters import GroupDeadLetters
-from kbroker.records import Record, iter_headers, iter_records
+from kbroker.broker.queues.dead_letters import GroupDeadLetters
+from kbroker.formats.batches import Record, iter_headers, iter_records
 from kbroker.share.dead_letter import origin_of
 from tests.api.conftest import Client
 from tests.api.share_consumers import GROUP, REJECT, Member, prepare, rows, set_up_group

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from kbroker.errors import ErrorCode
-from kbroker.records import crc_is_valid, iter_headers, iter_records
+from kbroker.formats.batches import crc_is_valid, iter_headers, iter_records
 from kbroker.share.persister import InitializeRequest, TopicPartition
 from tests.api.conftest import Client
 

@@ -7,7 +7,7 @@ import re
 import pytest
 import trio
 
-from kbroker.broker.lock_reports import LockReports
+from kbroker.broker.queues.lock_reports import LockReports
 from kbroker.errors import ErrorCode
 from kbroker.share.share_partition import RanOut
 from tests.api.conftest import Connect

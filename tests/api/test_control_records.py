@@ -11,9 +11,9 @@ import pytest
 import trio
 import trio.testing
 
+from kbroker.formats.state import ShareStateKey
 from kbroker.metrics_export.exposition import MetricsExport
 from kbroker.share.persister import ReadRequest, TopicPartition
-from kbroker.state_records import ShareStateKey
 from tests.api.conftest import ENGINES
 from tests.api.control_logs import CHECKPOINT, DELTA, Key, controls, data_offsets, drain, hint, lag, opened, persister
 from tests.api.dead_letter_queues import QUEUE, all_done, letters_of, offsets_of, prepare_dead_letters, reject

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from kbroker.broker.broker import open_broker
+from kbroker.broker.logs.retention import apply_retention
 from kbroker.broker.options import StartOptions
-from kbroker.broker.retention import apply_retention
 from kbroker.clock import wall_clock_ms
-from kbroker.config import BrokerConfig
 from kbroker.errors import ErrorCode, StoreFailed
-from kbroker.records import Record, build_batch
+from kbroker.formats.batches import Record, build_batch
+from kbroker.settings.altering import BrokerConfig
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import InitializeRequest, TopicPartition, WriteRequest
 from tests.api.conftest import ENGINES, Client

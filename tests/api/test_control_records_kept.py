@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import trio
 
-from kbroker.broker import control_partition
-from kbroker.broker.retention import apply_retention
+from kbroker.broker.logs.retention import apply_retention
+from kbroker.broker.persisters.control import partition as control_partition
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, NoSpace
-from kbroker.records import Record, build_batch
+from kbroker.formats.batches import Record, build_batch
+from kbroker.formats.state import ControlHint
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import ReadRequest, TopicPartition, WriteRequest
-from kbroker.state_records import ControlHint
-from kbroker.storage import segment_store
+from kbroker.storage.segment import log_store as segment_store
 from kbroker.storage.spi import LogId
 from tests.api.conftest import ENGINES, Client
 from tests.api.control_logs import (

@@ -12,8 +12,8 @@ import pytest
 
 from kbroker import plugins
 from kbroker.errors import ErrorCode
-from kbroker.records import ProducerInfo, Record, build_batch, iter_headers, stamp
-from kbroker.storage.segment_index import DATA
+from kbroker.formats.batches import ProducerInfo, Record, build_batch, iter_headers, stamp
+from kbroker.storage.segment.index import DATA
 from kbroker.storage.spi import LogId, StampedBatch
 from tests.api.conftest import Client, Connect
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.errors import ErrorCode, OperatorError
-from kbroker.records import Record, build_batch, iter_headers
-from kbroker.storage.segment_index import DATA
+from kbroker.formats.batches import Record, build_batch, iter_headers
+from kbroker.storage.segment.index import DATA
 from tests.api.conftest import Client, Connect
 
 

@@ -12,14 +12,14 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kbroker.broker import dead_letters
-from kbroker.broker.dead_letter_writer import DeadLetterWriter
-from kbroker.broker.dead_letters import FIRST_RETRY_S, LAST_RETRY_S
-from kbroker.broker.group_commit import GroupCommit
+from kbroker.broker.commits.group_commit import GroupCommit
+from kbroker.broker.queues import dead_letters
+from kbroker.broker.queues.dead_letter_writer import DeadLetterWriter
+from kbroker.broker.queues.dead_letters import FIRST_RETRY_S, LAST_RETRY_S
 from kbroker.errors import NoSpace
+from kbroker.formats.state import DeadLetterCursor, DeadLetterKey, read_entries
 from kbroker.share.dead_letter import origin_of
 from kbroker.share.persister import TopicPartition
-from kbroker.state_records import DeadLetterCursor, DeadLetterKey, read_entries
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import (
     ENABLED,

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import trio
 
-from kbroker.broker import dead_letters
+from kbroker.broker.queues import dead_letters
 from kbroker.clock import wall_clock_ms
-from kbroker.compression import Codec
-from kbroker.records import HEADER_SIZE, Record, build_batch
+from kbroker.formats.batches import HEADER_SIZE, Record, build_batch
+from kbroker.formats.compression import Codec
 from kbroker.share.dead_letter import HEADER_NAMES, headers_of, origin_of
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import (

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from kbroker.errors import ErrorCode
-from kbroker.state_records import ConfigKey, ResourceType, TopicKey, share_topic_prefix
+from kbroker.formats.state import ConfigKey, ResourceType, TopicKey, share_topic_prefix
 from tests.api.conftest import Client, Connect, versions
 
 

@@ -12,10 +12,10 @@ import pytest
 import trio
 import trio.testing
 
-from kbroker.broker.control_partition import ControlPartition
-from kbroker.broker.group_commit import GroupCommit
-from kbroker.broker.partition import Partition
-from kbroker.broker.topics import Topic
+from kbroker.broker.commits.group_commit import GroupCommit
+from kbroker.broker.logs.partition import Partition
+from kbroker.broker.logs.topics import Topic
+from kbroker.broker.persisters.control.partition import ControlPartition
 from kbroker.errors import ErrorCode
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import InitializeRequest, ReadRequest, TopicPartition, WriteRequest

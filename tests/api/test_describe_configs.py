@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kbroker.config import CONFIGS, Scope
 from kbroker.errors import ErrorCode
+from kbroker.settings.altering import CONFIGS, Scope
 from tests.api.conftest import Client, Connect, versions
 from tests.api.test_alter_configs import ASSIGNMENT_INTERVAL, BROKER, GROUP, LOGGER, METRICS, OK, TOPIC, alter, resource
 

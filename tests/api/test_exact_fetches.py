@@ -17,10 +17,10 @@ import pytest
 import trio
 import trio.testing
 
-from kbroker.broker import opened_batches, partition
-from kbroker.broker.opened_batches import OpenedBatch, Refusal, open_batch
-from kbroker.compression import Codec
-from kbroker.records import (
+from kbroker.broker.logs import partition
+from kbroker.broker.queues import opened_batches
+from kbroker.broker.queues.opened_batches import OpenedBatch, Refusal, open_batch
+from kbroker.formats.batches import (
     ProducerInfo,
     Record,
     build_batch,
@@ -29,6 +29,7 @@ from kbroker.records import (
     iter_records,
     read_header,
 )
+from kbroker.formats.compression import Codec
 from tests.api.conftest import Client, Connect
 from tests.api.share_consumers import (
     ACCEPT,
@@ -418,8 +419,8 @@ async def test_a_batch_is_not_in_memory_as_long_as_an_answer_to_a_slow_client(co
 
 
 def _pieces(client: Client, loaded: Any, batch: OpenedBatch) -> Sequence[Sequence[Any]]:
-    from kbroker.broker.opened_batches import BatchOpener
-    from kbroker.broker.share_records import walk
+    from kbroker.broker.queues.opened_batches import BatchOpener
+    from kbroker.broker.queues.sliced_batches import walk
     from kbroker.share.effects import AcquiredRange
 
     batches = walk(loaded.partition.read_now(0, max_bytes=1, end_offset=20), 0, 20, 20)

@@ -7,12 +7,14 @@ from uuid import UUID
 import pytest
 import trio
 
-from kbroker.broker import configs, expiry, share_groups
-from kbroker.broker.expiry import times_of
+from kbroker.broker import configs
+from kbroker.broker.queues import expiry
+from kbroker.broker.queues import share_partitions as share_groups
+from kbroker.broker.queues.expiry import times_of
 from kbroker.clock import wall_clock_ms
-from kbroker.compression import Codec
 from kbroker.errors import ErrorCode
-from kbroker.records import NO_TIMESTAMP, Record, build_batch
+from kbroker.formats.batches import NO_TIMESTAMP, Record, build_batch
+from kbroker.formats.compression import Codec
 from kbroker.share.dead_letter import origin_of
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import letters_of, offsets_of, prepare_dead_letters, until
@@ -42,7 +44,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     step, real = [0], wall_clock_ms
     for module in (expiry, share_groups):
         monkeypatch.setattr(module, "wall_clock_ms", lambda: real() + step[0])
-    monkeypatch.setattr("kbroker.broker.scanner.wall_clock_ms", lambda: real() + step[0])
+    monkeypatch.setattr("kbroker.broker.queues.scanner.wall_clock_ms", lambda: real() + step[0])
     return step
 
 

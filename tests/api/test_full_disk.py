@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 import pytest
 
 from kbroker.errors import ErrorCode, NoSpace, StoreFailed
-from kbroker.records import ProducerInfo, Record, build_batch
-from kbroker.state_records import TopicKey
+from kbroker.formats.batches import ProducerInfo, Record, build_batch
+from kbroker.formats.state import TopicKey
 from tests.api.conftest import Client, Connect
 
 ERRORS = [NoSpace("the disk is full"), StoreFailed("sync failed")]

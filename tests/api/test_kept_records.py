@@ -1,4 +1,4 @@
-"""Records that are kept beside the log, so that a few that are not finished do not hold all of it (broker/kept_records.py)."""
+"""Records that are kept beside the log, so that a few that are not finished do not hold all of it (broker/queues/kept_records.py)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 import trio
 
 from kbroker.broker import configs
-from kbroker.broker.dead_letter_writer import NotYet
-from kbroker.broker.retention import apply_retention
+from kbroker.broker.logs.retention import apply_retention
+from kbroker.broker.queues.dead_letter_writer import NotYet
 from kbroker.clock import wall_clock_ms
-from kbroker.compression import Codec
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.parked_records import ParkedKey, end_of
-from kbroker.records import Record, build_batch, iter_headers, iter_records
+from kbroker.formats.batches import Record, build_batch, iter_headers, iter_records
+from kbroker.formats.compression import Codec
+from kbroker.formats.parked_records import ParkedKey, end_of
 from kbroker.share.effects import Persist
 from kbroker.share.persister import KeepsRecords, Result, TopicPartition, WriteRequest
 from tests.api.conftest import Client, Connect

@@ -9,12 +9,13 @@ import pytest
 import trio
 import trio.testing
 
-from kbroker.broker import configs, scanner
+from kbroker.broker import configs
+from kbroker.broker.queues import scanner
 from kbroker.clock import wall_clock_ms
-from kbroker.compression import Codec
 from kbroker.errors import ErrorCode
-from kbroker.parked_records import BY_KEY, ParkedKey, end_of, read_parked_entries
-from kbroker.records import Record, build_batch
+from kbroker.formats.batches import Record, build_batch
+from kbroker.formats.compression import Codec
+from kbroker.formats.parked_records import BY_KEY, ParkedKey, end_of, read_parked_entries
 from kbroker.share import key_order, parked_memory, parked_order
 from kbroker.storage.spi import keys_on_disk_of
 from tests.api.conftest import Client, Connect
@@ -230,7 +231,7 @@ class TestRestarts:
             assert len(await take(member, key, wait_ms=5000)) == 40
             await end(member, key, *range(40), how=RELEASE)
             assert (parked(client, key), len(blocked(client))) == (40, 40)
-        monkeypatch.setattr("kbroker.broker.parked_reading.READ_AT_ONCE", 2)
+        monkeypatch.setattr("kbroker.broker.queues.parked_reading.READ_AT_ONCE", 2)
         monkeypatch.setattr(parked_memory.ParkedMemory.end_read, "__defaults__", (2,))
         monkeypatch.setattr(parked_order.LaneOrder.__init__, "__kwdefaults__", {"few": 2, "many": 4})
         async with connect("lmdb", config=FAST) as client:

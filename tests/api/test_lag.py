@@ -20,9 +20,9 @@ import trio.testing
 
 from kbroker.broker.broker import Broker, open_broker
 from kbroker.broker.options import Durability, StartOptions
-from kbroker.config import BrokerConfig
-from kbroker.coordinator_records import ShareSnapshot
-from kbroker.state_records import parse_key, share_partition_prefix
+from kbroker.formats.share_records import ShareSnapshot
+from kbroker.formats.state import parse_key, share_partition_prefix
+from kbroker.settings.altering import BrokerConfig
 from kbroker.storage.spi import LogId
 from tests.api.conftest import ENGINES, Client, Connect
 from tests.api.share_consumers import ACCEPT, FAST, GAP, GROUP, REJECT, RELEASE, Member, acquired, prepare, set_up_group

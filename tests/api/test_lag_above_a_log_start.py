@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kbroker.admin_http import HttpRequest
-from kbroker.admin_views import AdminViews
 from kbroker.broker.broker import open_broker
-from kbroker.broker.local_persister import LocalPersister
 from kbroker.broker.options import StartOptions
+from kbroker.broker.persisters.local import LocalPersister
 from kbroker.cli.inflight_view import draw
 from kbroker.clock import wall_clock_ms
-from kbroker.config import BrokerConfig
 from kbroker.metrics_export.exposition import MetricsExport
+from kbroker.server.admin_http import HttpRequest
+from kbroker.server.admin_views import AdminViews
+from kbroker.settings.altering import BrokerConfig
 from tests.api.conftest import ENGINES, Client
 from tests.api.dead_letter_queues import until
 from tests.api.share_consumers import ACCEPT, GROUP, RELEASE, Member, acquired

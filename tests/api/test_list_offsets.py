@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from kbroker.errors import ErrorCode
-from kbroker.records import Record, build_batch
+from kbroker.formats.batches import Record, build_batch
 from tests.api.conftest import Client, Connect, versions
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5

@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 import trio
 
-from kbroker.config import Scope
 from kbroker.errors import ErrorCode
-from kbroker.queue_configs import ASSIGNMENT as ASSIGNOR
+from kbroker.settings.altering import Scope
+from kbroker.settings.queue import ASSIGNMENT as ASSIGNOR
 from tests.api.conftest import Client, Connect
 from tests.api.share_consumers import ACCEPT, GROUP, RELEASE, RENEW, Member, acquired, initialize, prepare, rows, set_up_group
 from tests.api.test_alter_configs import DELETE, OK, alter, resource

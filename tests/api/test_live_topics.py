@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from kbroker.errors import ErrorCode
-from kbroker.state_records import ShareStateKey
+from kbroker.formats.state import ShareStateKey
 from tests.api.conftest import Client, Connect
 from tests.api.share_consumers import ACCEPT, GROUP, Member, acquired, rows, set_up_group
 from tests.api.test_live_group_configs import heartbeat, partitions

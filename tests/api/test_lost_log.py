@@ -1,4 +1,4 @@
-"""Share state of records that a power cut took from the log, which is possible with durability `os`: see share_loading.py.
+"""Share state of records that a power cut took from the log, which is possible with durability `os`: see queues/loading.py.
 
 The power cut is a log that is cut short while no broker runs. What the state says of the lost records must not be said of those that
 get their offsets, whenever the group comes back; what it says of others must stay.

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.broker import dead_letters
+from kbroker.broker.queues import dead_letters
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode
 from kbroker.share.persister import TopicPartition

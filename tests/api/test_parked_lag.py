@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from kbroker.broker import coordinators
-from kbroker.broker.parked_left import parked_left
+from kbroker.broker.groups import share_groups as coordinators
+from kbroker.broker.queues.parked_left import parked_left
 from kbroker.cli.inflight_view import draw
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode

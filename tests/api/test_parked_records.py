@@ -12,9 +12,9 @@ import trio
 import trio.testing
 
 from kbroker.broker import configs
-from kbroker.broker.deadlines import now_ms
-from kbroker.compression import Codec
-from kbroker.records import Record, build_batch
+from kbroker.broker.commits.deadlines import now_ms
+from kbroker.formats.batches import Record, build_batch
+from kbroker.formats.compression import Codec
 from kbroker.share.effects import AcquiredRange
 from kbroker.share.persister import TopicPartition
 from kbroker.share.share_partition import SharePartition

@@ -10,14 +10,14 @@ import pytest
 import trio
 import trio.testing
 
-from kbroker.broker import append_queues
-from kbroker.broker.batch_validation import BadBatch
 from kbroker.broker.connection import CloseConnection
-from kbroker.broker.payload_check import refusal_of
+from kbroker.broker.logs import append_queues
+from kbroker.broker.logs.payload_check import refusal_of
+from kbroker.broker.logs.validation import BadBatch
 from kbroker.clock import wall_clock_ms
-from kbroker.compression import Codec
 from kbroker.errors import ErrorCode, NoSpace
-from kbroker.records import BatchHeader, Buffer, ProducerInfo, Record, build_batch, iter_headers
+from kbroker.formats.batches import BatchHeader, Buffer, ProducerInfo, Record, build_batch, iter_headers
+from kbroker.formats.compression import Codec
 from tests.api.conftest import Client, Connect
 from tests.api.test_produce_and_fetch import batch, produce
 from tests.broker.test_payload_check import CODES

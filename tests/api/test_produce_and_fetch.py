@@ -14,9 +14,9 @@ import trio
 from kbroker.api import APIS
 from kbroker.broker.connection import CloseConnection, PeerGone
 from kbroker.clock import wall_clock_ms
-from kbroker.compression import Codec
 from kbroker.errors import ErrorCode
-from kbroker.records import ProducerInfo, Record, build_batch, iter_headers, iter_records
+from kbroker.formats.batches import ProducerInfo, Record, build_batch, iter_headers, iter_records
+from kbroker.formats.compression import Codec
 from tests.api.conftest import Client, Connect
 
 PRODUCE = range(APIS[0].first, APIS[0].last + 1)

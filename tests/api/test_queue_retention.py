@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.broker import held_logs
-from kbroker.broker.held_logs import queue_log_start
-from kbroker.broker.retention import apply_retention
+from kbroker.broker.logs.retention import apply_retention
+from kbroker.broker.queues import held_logs
+from kbroker.broker.queues.held_logs import queue_log_start
 from kbroker.clock import wall_clock_ms
 from kbroker.storage.spi import SegmentInfo
 from tests.api.conftest import Client, Connect

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from kbroker.broker.broker import Broker, open_broker
+from kbroker.broker.logs.retention import apply_retention
 from kbroker.broker.options import StartOptions
-from kbroker.broker.retention import apply_retention
-from kbroker.config import BrokerConfig
 from kbroker.errors import ErrorCode, NoSpace
-from kbroker.records import Record, build_batch
+from kbroker.formats.batches import Record, build_batch
+from kbroker.settings.altering import BrokerConfig
 from tests.api.conftest import Client
 from tests.api.share_consumers import ACCEPT, GROUP, RELEASE, Member, acquired, rows, sent, set_up_group
 from tests.broker.appending import append

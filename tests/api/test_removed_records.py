@@ -17,13 +17,13 @@ import pytest
 import trio
 
 from kbroker.broker.broker import open_broker
+from kbroker.broker.logs.removed_records import RemovedRecords
+from kbroker.broker.logs.retention import apply_retention, run_retention
 from kbroker.broker.options import StartOptions
-from kbroker.broker.removed_records import RemovedRecords
-from kbroker.broker.retention import apply_retention, run_retention
 from kbroker.clock import wall_clock_ms
-from kbroker.config import BrokerConfig
+from kbroker.formats.batches import Record, build_batch, iter_headers
 from kbroker.metrics_export.exposition import MetricsExport
-from kbroker.records import Record, build_batch, iter_headers
+from kbroker.settings.altering import BrokerConfig
 from kbroker.share.persister import Persister, ReadRequest, ReadResult, SummaryResult
 from tests.api.conftest import ENGINES, Client
 from tests.api.share_consumers import ACCEPT, GROUP, REJECT, RELEASE, Member, acquired, set_up_group

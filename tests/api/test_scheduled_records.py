@@ -8,14 +8,15 @@ import pytest
 import trio
 
 from kbroker import clock
-from kbroker.broker import configs, scanner
-from kbroker.broker.deadlines import now_ms
+from kbroker.broker import configs
+from kbroker.broker.commits.deadlines import now_ms
+from kbroker.broker.queues import scanner
 from kbroker.clock import wall_clock_ms
-from kbroker.compression import Codec
 from kbroker.errors import ErrorCode, NoSpace
+from kbroker.formats.batches import NO_TIMESTAMP, Record, build_batch
+from kbroker.formats.compression import Codec
+from kbroker.formats.schedule_headers import DEAD_LETTER_PREFIX, Oddity, Schedule, schedule_of
 from kbroker.metrics import ODDITIES
-from kbroker.records import NO_TIMESTAMP, Record, build_batch
-from kbroker.scheduled_records import DEAD_LETTER_PREFIX, Oddity, Schedule, schedule_of
 from kbroker.share.dead_letter import HEADER_PREFIX
 from kbroker.share.in_flight_view import parked_view
 from tests.api.conftest import Client, Connect
@@ -200,7 +201,7 @@ class TestScheduled:
         """A schedule follows the wall clock, one day ahead and back."""
         step = [0]
         real = clock.wall_clock_ms
-        for module in ("kbroker.broker.scanner", "kbroker.broker.share_groups"):
+        for module in ("kbroker.broker.queues.scanner", "kbroker.broker.queues.share_partitions"):
             monkeypatch.setattr(f"{module}.wall_clock_ms", lambda: real() + step[0])
         async with connect(config=FAST) as client:
             key = await prepare(client)

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 import trio
 
-from kbroker.broker.waiting import Waiter
+from kbroker.broker.commits.waiting import Waiter
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode
 from kbroker.share.persister import TopicPartition

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from kbroker.errors import ErrorCode
-from kbroker.records import Record, build_batch
+from kbroker.formats.batches import Record, build_batch
 from kbroker.share.persister import TopicPartition
 from tests.api.conftest import Client, Connect
 from tests.api.share_consumers import ACCEPT, GROUP, NO_ID, RENEW, Member, acquired, batches, initialize, prepare, rows, set_up_group

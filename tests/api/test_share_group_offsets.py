@@ -10,10 +10,10 @@ import pytest
 import trio
 import trio.testing
 
-from kbroker.coordinator_records import encode_share_snapshot
 from kbroker.errors import ErrorCode, NoSpace
+from kbroker.formats.share_records import encode_share_snapshot
+from kbroker.formats.state import ShareStateKey
 from kbroker.share.persister import InitializeRequest, ReadRequest, Result, SummaryResult, TopicPartition
-from kbroker.state_records import ShareStateKey
 from tests.api.conftest import Client, Connect, versions
 from tests.api.dead_letter_queues import all_done, letters_of, offsets_of, prepare_dead_letters, reject
 from tests.api.share_consumers import ACCEPT, GROUP, Member, acquired, prepare, rows, set_up_group

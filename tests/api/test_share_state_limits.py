@@ -6,12 +6,12 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.coordinator_records import encode_share_snapshot
 from kbroker.errors import ErrorCode
+from kbroker.formats.share_records import encode_share_snapshot
+from kbroker.formats.state import share_partition_prefix, share_state_number
 from kbroker.share.effects import StateBatch
 from kbroker.share.in_flight import MAX_SPAN
 from kbroker.share.persister import TopicPartition
-from kbroker.state_records import share_partition_prefix, share_state_number
 from tests.api.conftest import Client, Connect
 from tests.api.control_logs import drain, lag
 from tests.api.share_consumers import ACCEPT, GROUP, Member, acquired, prepare, rows, set_up_group

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from kbroker.errors import ErrorCode
-from kbroker.state_records import ShareStateKey
+from kbroker.formats.state import ShareStateKey
 from tests.api.conftest import Client, Connect
 from tests.api.share_consumers import (
     ACCEPT,

@@ -7,9 +7,9 @@ import trio
 
 from kbroker.broker.broker import Broker
 from kbroker.clock import wall_clock_ms
-from kbroker.config import BrokerConfig
 from kbroker.errors import OperatorError, StoreFailed
-from kbroker.state_records import ShareStateKey, parse_key
+from kbroker.formats.state import ShareStateKey, parse_key
+from kbroker.settings.altering import BrokerConfig
 from tests.api.conftest import Connect
 from tests.api.share_consumers import ACCEPT, FAST, RELEASE, Member, acquired, prepare
 

@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.broker import broker as broker_module
 from kbroker.broker.broker import BrokerStatistics
-from kbroker.records import ProducerInfo, Record, build_batch
+from kbroker.formats.batches import ProducerInfo, Record, build_batch
 from tests.api.conftest import Connect
 
 WITHOUT_STATE = (str, int, bool, ModuleType)

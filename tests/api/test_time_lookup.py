@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from kbroker.broker import time_lookup
-from kbroker.broker.partition import Partition
-from kbroker.broker.time_lookup import OffsetAt, record_at_time, record_with_max_timestamp
+from kbroker.broker.logs import time_lookup
+from kbroker.broker.logs.partition import Partition
+from kbroker.broker.logs.time_lookup import OffsetAt, record_at_time, record_with_max_timestamp
 from kbroker.errors import ErrorCode, KafkaError
 from tests.api.conftest import Client, Connect
 

@@ -8,9 +8,9 @@ import pytest
 import trio
 import trio.testing
 
-from kbroker.broker.deadlines import now_ms
-from kbroker.compression import Codec
-from kbroker.records import Record, build_batch
+from kbroker.broker.commits.deadlines import now_ms
+from kbroker.formats.batches import Record, build_batch
+from kbroker.formats.compression import Codec
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import until
 from tests.api.share_consumers import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from kbroker.broker.partition import Partition
+from kbroker.broker.logs.partition import Partition
 from kbroker.clock import wall_clock_ms
 
 

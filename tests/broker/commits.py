@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from kbroker.broker.group_commit import GroupCommit
+from kbroker.broker.commits.group_commit import GroupCommit
 
 
 class FakeStore:

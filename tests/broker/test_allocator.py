@@ -11,7 +11,7 @@ import pytest
 ROUNDS = 50
 SCRIPT = f"""
 import resource
-from kbroker.allocator import keep_freed_memory
+from kbroker.server.allocator import keep_freed_memory
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range({ROUNDS}):

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 from crc32c import crc32c
 
-from kbroker.broker.batch_validation import UNLIMITED_MS, BadBatch, BatchRules, validate
-from kbroker.compression import Codec
+from kbroker.broker.logs.validation import UNLIMITED_MS, BadBatch, BatchRules, validate
 from kbroker.errors import ErrorCode
-from kbroker.records import CRC_START, NO_TIMESTAMP, ProducerInfo, Record, build_batch
+from kbroker.formats.batches import CRC_START, NO_TIMESTAMP, ProducerInfo, Record, build_batch
+from kbroker.formats.compression import Codec
 
 NOW_MS = 1_700_000_000_000
 RULES = BatchRules()

@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from kbroker.broker.client_telemetry import MAX_BYTES, PUSH_INTERVAL_MS, ClientTelemetry
-from kbroker.compression import Codec, compress
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.formats.compression import Codec, compress
 
 CLIENT = UUID(int=7)
 

@@ -11,11 +11,11 @@ from uuid import UUID
 import pytest
 
 from kbroker import plugins
-from kbroker.broker.batch_validation import BatchRules
-from kbroker.broker.group_commit import GroupCommit
-from kbroker.broker.partition import Partition
-from kbroker.broker.producer_state import ProducerStates
-from kbroker.records import Record, build_batch, iter_headers, stamp
+from kbroker.broker.commits.group_commit import GroupCommit
+from kbroker.broker.logs.partition import Partition
+from kbroker.broker.logs.producer_state import ProducerStates
+from kbroker.broker.logs.validation import BatchRules
+from kbroker.formats.batches import Record, build_batch, iter_headers, stamp
 from kbroker.storage.spi import LogId, LogSettings, LogStore, StampedBatch
 
 LOG = LogId(UUID(int=7), 0)

@@ -13,19 +13,19 @@ import pytest
 import trio
 import trio.testing
 
+from kbroker.broker.commits.deadlines import Deadlines
+from kbroker.broker.commits.group_commit import GroupCommit
+from kbroker.broker.commits.session_clock import SessionClock
 from kbroker.broker.configs import Configs
 from kbroker.broker.connection import Connection, PeerGone
-from kbroker.broker.consumer_groups import ConsumerGroups
-from kbroker.broker.deadlines import Deadlines
-from kbroker.broker.group_commit import GroupCommit
-from kbroker.broker.session_clock import SessionClock
-from kbroker.broker.topics import Topics
-from kbroker.config import BrokerConfig
-from kbroker.coordinator.classic_group_api import JoinReply, JoinRequest, LeaveRequest, Leaving, Protocol, SyncReply, SyncRequest
-from kbroker.coordinator.consumer_group_api import HeartbeatRequest
-from kbroker.coordinator.offsets_api import Commit, CommitRequest, OffsetErrors
-from kbroker.coordinator.outcome import OffsetOf
+from kbroker.broker.groups.consumer_groups import ConsumerGroups
+from kbroker.broker.logs.topics import Topics
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
+from kbroker.groups.classic.messages import JoinReply, JoinRequest, LeaveRequest, Leaving, Protocol, SyncReply, SyncRequest
+from kbroker.groups.consumer.messages import HeartbeatRequest
+from kbroker.groups.offset_messages import Commit, CommitRequest, OffsetErrors
+from kbroker.groups.outcome import OffsetOf
+from kbroker.settings.altering import BrokerConfig
 from kbroker.storage.memory_store import MemoryStateStore
 from kbroker.storage.spi import Change
 from tests.coordinator.groups_world import OK, G, subscription

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from kbroker.broker import control_offsets
-from kbroker.broker.control_offsets import ControlOffsets
+from kbroker.broker.persisters.control import offsets as control_offsets
+from kbroker.broker.persisters.control.offsets import ControlOffsets
 
 
 @pytest.mark.parametrize("seed", range(30))

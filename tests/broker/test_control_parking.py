@@ -1,5 +1,5 @@
 """Parked records beside control records: killed between any two steps, or with one of the two stores behind the other, no record is lost
-and none is there twice. See kbroker/broker/control_parking.py for the steps.
+and none is there twice. See kbroker/broker/persisters/control/parking.py for the steps.
 
 A kill is a copy of the data directory, taken at that moment.
 """
@@ -19,10 +19,10 @@ import trio.testing
 
 from kbroker import plugins
 from kbroker.broker.broker import Broker
-from kbroker.broker.control_parking import ControlParking
-from kbroker.broker.control_persister import ControlRecordsPersister
+from kbroker.broker.persisters.control.parking import ControlParking
+from kbroker.broker.persisters.control.persister import ControlRecordsPersister
 from kbroker.errors import ErrorCode, NoSpace
-from kbroker.parked_records import BLOCKS_KEY, BlockedKey, ParkedCount, ParkedKey, ParkedRecord, read_parked_entries
+from kbroker.formats.parked_records import BLOCKS_KEY, BlockedKey, ParkedCount, ParkedKey, ParkedRecord, read_parked_entries
 from kbroker.share.effects import StateBatch
 from kbroker.share.parked import Lane, Parked, ParkingChange
 from kbroker.share.persister import ReadResult, WriteRequest

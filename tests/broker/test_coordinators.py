@@ -11,16 +11,16 @@ from uuid import UUID
 import trio
 import trio.testing
 
+from kbroker.broker.commits.deadlines import Deadlines
+from kbroker.broker.commits.session_clock import SessionClock
 from kbroker.broker.configs import Configs
-from kbroker.broker.coordinators import JOIN_PATIENCE_S, GroupCoordinator
-from kbroker.broker.deadlines import Deadlines
-from kbroker.broker.session_clock import SessionClock
-from kbroker.broker.share_groups import ShareGroups
-from kbroker.config import BrokerConfig
-from kbroker.coordinator.group_ids import SHARE, GroupIds
-from kbroker.coordinator.share_group import ShareGroupCoordinator
-from kbroker.coordinator.share_group_api import HeartbeatReply, HeartbeatRequest, ShareGroupSettings
+from kbroker.broker.groups.share_groups import JOIN_PATIENCE_S, GroupCoordinator
+from kbroker.broker.queues.share_partitions import ShareGroups
 from kbroker.errors import ErrorCode, NoSpace
+from kbroker.groups.ids import SHARE, GroupIds
+from kbroker.groups.share.coordinator import ShareGroupCoordinator
+from kbroker.groups.share.messages import HeartbeatReply, HeartbeatRequest, ShareGroupSettings
+from kbroker.settings.altering import BrokerConfig
 from kbroker.share.effects import ShareSettings
 from kbroker.share.persister import InitializeRequest, Result, TopicPartition
 from kbroker.storage.memory_store import MemoryStateStore

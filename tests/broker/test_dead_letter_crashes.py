@@ -21,14 +21,14 @@ from uuid import UUID
 import pytest
 import trio
 
-from kbroker.broker import dead_letters
 from kbroker.broker.broker import open_broker
 from kbroker.broker.options import StartOptions
-from kbroker.config import BrokerConfig
+from kbroker.broker.queues import dead_letters
 from kbroker.errors import NoSpace
+from kbroker.formats.state import DeadLetterKey
+from kbroker.settings.altering import BrokerConfig
 from kbroker.share.dead_letter import origin_of
 from kbroker.share.persister import TopicPartition
-from kbroker.state_records import DeadLetterKey
 from kbroker.storage import memory_store
 from tests.api.conftest import Client
 from tests.api.dead_letter_queues import NAME, QUEUE, all_done, letters_of, prepare_dead_letters

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import pytest
 import trio
 
-from kbroker.broker.group_commit import GroupCommit
+from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.errors import NoSpace, StoreFailed
 from tests.broker.commits import FakeStore, become_known_to_write_alone, committing, noting, submit_and_start
 

@@ -9,10 +9,10 @@ import pytest
 import trio
 import trio.testing
 
+from kbroker.broker.commits.deadlines import Deadlines
+from kbroker.broker.commits.waiting import Waiter
 from kbroker.broker.connection import Connection, PeerGone
-from kbroker.broker.deadlines import Deadlines
-from kbroker.broker.hang_ups import HangUps
-from kbroker.broker.waiting import Waiter
+from kbroker.server.hang_ups import HangUps
 
 
 @pytest.mark.parametrize(

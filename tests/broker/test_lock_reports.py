@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import trio
 
-from kbroker.broker.lock_reports import LockReports
+from kbroker.broker.queues.lock_reports import LockReports
 from kbroker.share.effects import ShareSettings
 from kbroker.share.share_partition import RanOut
 
-NAME = "kbroker.broker.lock_reports"
+NAME = "kbroker.broker.queues.lock_reports"
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -12,8 +12,8 @@ import pytest
 import trio
 import trio.testing
 
-from kbroker.broker import opened_batches
-from kbroker.broker.opened_batches import (
+from kbroker.broker.queues import opened_batches
+from kbroker.broker.queues.opened_batches import (
     BatchKey,
     BatchOpener,
     OpenedBatch,
@@ -21,8 +21,8 @@ from kbroker.broker.opened_batches import (
     Refusal,
     open_batch,
 )
-from kbroker.compression import DEFAULT_MAX_BYTES, Codec, compress
-from kbroker.records import Record, build_batch, read_header
+from kbroker.formats.batches import Record, build_batch, read_header
+from kbroker.formats.compression import DEFAULT_MAX_BYTES, Codec, compress
 from kbroker.storage.spi import LogId
 from tests.odd_batches import odd_batch, payload_of, with_header, with_payload
 

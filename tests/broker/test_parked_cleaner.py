@@ -11,11 +11,11 @@ import trio
 import trio.testing
 
 from kbroker.broker.broker import Broker, open_broker
-from kbroker.broker.control_persister import ControlRecordsPersister
 from kbroker.broker.options import StartOptions
-from kbroker.config import BrokerConfig
+from kbroker.broker.persisters.control.persister import ControlRecordsPersister
 from kbroker.errors import ErrorCode, StoreFailed
-from kbroker.parked_records import ParkedKey, generation_prefix, parked_prefix, parked_topic_prefix, shelf_of
+from kbroker.formats.parked_records import ParkedKey, generation_prefix, parked_prefix, parked_topic_prefix, shelf_of
+from kbroker.settings.altering import BrokerConfig
 from kbroker.share.persister import InitializeRequest, WriteRequest, begin_anew
 from kbroker.testing.parking_contract import Shelf, park, parked
 from kbroker.testing.persister_model import GROUP, LEADER, PARTITIONS, TOPIC_NAME, Asked

@@ -10,13 +10,13 @@ from uuid import UUID
 import pytest
 import trio
 
-from kbroker.broker.batch_validation import BadBatch, BatchRules
-from kbroker.broker.group_commit import GroupCommit
-from kbroker.broker.partition import EpochEntry, Partition
-from kbroker.broker.producer_state import ProducerStates
-from kbroker.broker.waiting import Waiter
+from kbroker.broker.commits.group_commit import GroupCommit
+from kbroker.broker.commits.waiting import Waiter
+from kbroker.broker.logs.partition import EpochEntry, Partition
+from kbroker.broker.logs.producer_state import ProducerStates
+from kbroker.broker.logs.validation import BadBatch, BatchRules
 from kbroker.errors import ErrorCode, KafkaError, NoSpace
-from kbroker.records import ProducerInfo, Record, build_batch, crc_is_valid, iter_headers, iter_records, read_header
+from kbroker.formats.batches import ProducerInfo, Record, build_batch, crc_is_valid, iter_headers, iter_records, read_header
 from kbroker.storage.memory_store import LOG_STORE
 from kbroker.storage.spi import LogId, LogSettings, LogStore, StampedBatch
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.broker import payload_check
-from kbroker.broker.batch_validation import BadBatch
-from kbroker.broker.payload_arrays import check_with_arrays
-from kbroker.broker.payload_check import ARRAYS_FROM, check, check_quickly, is_quick, refusal_of
-from kbroker.compression import Codec, compress
+from kbroker.broker.logs import payload_check
+from kbroker.broker.logs.payload_arrays import check_with_arrays
+from kbroker.broker.logs.payload_check import ARRAYS_FROM, check, check_quickly, is_quick, refusal_of
+from kbroker.broker.logs.validation import BadBatch
 from kbroker.errors import ErrorCode
-from kbroker.records import HEADER_SIZE, NO_TIMESTAMP, Record, build_batch, read_header, stored_records
+from kbroker.formats.batches import HEADER_SIZE, NO_TIMESTAMP, Record, build_batch, read_header, stored_records
+from kbroker.formats.compression import Codec, compress
 from tests.odd_batches import ODD_BATCHES, odd_batch, payload_of, varint, with_header, with_payload
 
 CODES = {

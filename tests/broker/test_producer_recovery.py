@@ -21,15 +21,15 @@ import trio.testing
 
 from kbroker import plugins
 from kbroker.broker.broker import Broker, open_broker
-from kbroker.broker.group_commit import GroupCommit
+from kbroker.broker.commits.group_commit import GroupCommit
+from kbroker.broker.logs.partition import Partition
+from kbroker.broker.logs.producer_recovery import SNAPSHOT_BYTES
 from kbroker.broker.options import Durability, StartOptions
-from kbroker.broker.partition import Partition
-from kbroker.broker.producer_recovery import SNAPSHOT_BYTES
 from kbroker.clock import wall_clock_ms
-from kbroker.config import BrokerConfig
 from kbroker.errors import ErrorCode, KafkaError, NoSpace
-from kbroker.records import ProducerInfo, Record, build_batch, stamp
-from kbroker.state_records import LeaderEpochKey, LogStart, LogStartKey, ProducerSnapshot, ProducerSnapshotKey, parse_key
+from kbroker.formats.batches import ProducerInfo, Record, build_batch, stamp
+from kbroker.formats.state import LeaderEpochKey, LogStart, LogStartKey, ProducerSnapshot, ProducerSnapshotKey, parse_key
+from kbroker.settings.altering import BrokerConfig
 from kbroker.storage.data_dir import DataDirectory
 from kbroker.storage.spi import Change, LogId, LogStore, StampedBatch, StateStore
 from tests.broker.appending import append
@@ -424,7 +424,7 @@ class TestTrouble:
         async with lives.life() as partition:
             await fill(partition, range(4))
             lives.crash()
-        monkeypatch.setattr("kbroker.broker.producer_recovery.SNAPSHOT_BYTES", 50)
+        monkeypatch.setattr("kbroker.broker.logs.producer_recovery.SNAPSHOT_BYTES", 50)
         async with lives.life() as partition:
             await append_plain(partition)
             await lives.purge(partition, 3)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.broker.record_places import STRIDE, UNWALKABLE, Places
-from kbroker.records import HEADER_SIZE, Buffer, Record, add_record, build_batch
+from kbroker.broker.queues.record_places import STRIDE, UNWALKABLE, Places
+from kbroker.formats.batches import HEADER_SIZE, Buffer, Record, add_record, build_batch
 from tests.odd_batches import payload_of, varint
 
 

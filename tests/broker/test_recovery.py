@@ -14,11 +14,11 @@ import pytest
 from kbroker import plugins
 from kbroker.broker.broker import Broker, open_broker
 from kbroker.broker.options import StartOptions
-from kbroker.config import BrokerConfig
-from kbroker.coordinator_records import RecordType, ShareGroupMetadata
 from kbroker.errors import ErrorCode, KafkaError, OperatorError
-from kbroker.records import ProducerInfo, Record, build_batch
-from kbroker.state_records import GroupKey, Topic, TopicKey, TopicState
+from kbroker.formats.batches import ProducerInfo, Record, build_batch
+from kbroker.formats.share_records import RecordType, ShareGroupMetadata
+from kbroker.formats.state import GroupKey, Topic, TopicKey, TopicState
+from kbroker.settings.altering import BrokerConfig
 from kbroker.storage.data_dir import DataDirectory
 from kbroker.storage.spi import LogId, LogSettings, LogStore, StampedBatch, StateStore
 from tests.broker.appending import append

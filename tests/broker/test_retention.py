@@ -8,11 +8,11 @@ from uuid import UUID
 import pytest
 
 from kbroker.broker.broker import open_broker
+from kbroker.broker.logs.retention import apply_retention, new_log_start
 from kbroker.broker.options import StartOptions
-from kbroker.broker.retention import apply_retention, new_log_start
 from kbroker.clock import wall_clock_ms
-from kbroker.config import BrokerConfig
-from kbroker.records import Record, build_batch
+from kbroker.formats.batches import Record, build_batch
+from kbroker.settings.altering import BrokerConfig
 from kbroker.storage.spi import SegmentInfo
 from tests.broker.appending import append
 

@@ -6,8 +6,8 @@ import pytest
 import trio
 import trio.testing
 
-from kbroker.broker import session_clock
-from kbroker.broker.session_clock import SessionClock
+from kbroker.broker.commits import session_clock
+from kbroker.broker.commits.session_clock import SessionClock
 
 HOUR_MS = 3_600_000
 

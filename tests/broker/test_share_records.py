@@ -13,9 +13,10 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.broker.opened_batches import BatchOpener, OpenedBatches
-from kbroker.broker.record_places import STRIDE, Places
-from kbroker.broker.share_records import (
+from kbroker.broker.logs.stored_batches import iter_possible
+from kbroker.broker.queues.opened_batches import BatchOpener, OpenedBatches
+from kbroker.broker.queues.record_places import STRIDE, Places
+from kbroker.broker.queues.sliced_batches import (
     _BATCHES_REMEMBERED,
     Front,
     StoredBatch,
@@ -24,9 +25,7 @@ from kbroker.broker.share_records import (
     walk,
     whole_batches,
 )
-from kbroker.broker.stored_batches import iter_possible
-from kbroker.compression import Codec, compress
-from kbroker.records import (
+from kbroker.formats.batches import (
     CONTROL,
     CRC_START,
     HEADER,
@@ -44,6 +43,7 @@ from kbroker.records import (
     records_payload,
     stamp_log_append_time,
 )
+from kbroker.formats.compression import Codec, compress
 from kbroker.share.effects import AckBatch, AcquiredRange, ShareSettings, StateBatch
 from kbroker.share.record_state import RecordState
 from kbroker.share.share_partition import AcquireMode, SharePartition

@@ -8,9 +8,9 @@ from typing import cast
 import pytest
 import trio
 
+from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.configs import Configs
-from kbroker.broker.group_commit import GroupCommit
-from kbroker.config import BrokerConfig
+from kbroker.settings.altering import BrokerConfig
 from kbroker.storage.memory_store import MemoryStateStore
 from kbroker.storage.spi import Change
 

@@ -17,15 +17,17 @@ import pytest
 import trio
 
 from kbroker import plugins
-from kbroker.broker.group_commit import GroupCommit
-from kbroker.broker.local_persister import LocalPersister
-from kbroker.coordinator.share_state import UPDATES_PER_SNAPSHOT, ShareStateCoordinator
+from kbroker.broker.commits.group_commit import GroupCommit
+from kbroker.broker.persisters.local import LocalPersister
 from kbroker.errors import ErrorCode
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import InitializeRequest, ReadRequest, TopicPartition, WriteRequest
-from kbroker.storage import lmdb_state_store, log_state_store, rocksdb_database
-from kbroker.storage.lmdb_state_store import LmdbStateStore
-from kbroker.storage.log_state_store import LogStateStore
+from kbroker.share_state.coordinator import UPDATES_PER_SNAPSHOT, ShareStateCoordinator
+from kbroker.storage.lmdb import state_store as lmdb_state_store
+from kbroker.storage.lmdb.state_store import LmdbStateStore
+from kbroker.storage.rocksdb import database as rocksdb_database
+from kbroker.storage.segment_state import store as log_state_store
+from kbroker.storage.segment_state.store import LogStateStore
 from kbroker.storage.spi import Change, LogSettings, StateStore, writes_beside_sync
 
 ENGINES = ("segment", "lmdb", "rocksdb")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from kbroker.config import CONFIGS, Scope
-from kbroker.config_def import INT_MAX, LONG_MAX, ConfigDef
+from kbroker.settings.altering import CONFIGS, Scope
+from kbroker.settings.definition import INT_MAX, LONG_MAX, ConfigDef
 
 SETTINGS_DOC = Path(__file__).parents[2] / "docs" / "settings.md"
 
 HEAD = """# Settings
 
-Made from the tables in `kbroker/broker_config.py`, `share_group_configs.py`, `consumer_group_configs.py`, `topic_config.py`,
-`group_config.py` and `queue_configs.py` by `make docs`; do not edit.
+Made from the tables in `kbroker/settings/broker.py`, `settings/broker_share_groups.py`, `settings/broker_groups.py`, `settings/topic.py`,
+`settings/group.py` and `settings/queue.py` by `make docs`; do not edit.
 
 Names, defaults and bounds are Kafka's; what begins with `kbroker.` is kbroker's own. A setting works or is refused: unknown
 names and values out of bounds stop the start of a broker, and are answered with INVALID_CONFIG for topics and groups.

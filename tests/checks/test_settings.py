@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.config import CONFIGS, Scope
-from kbroker.config_def import ConfigDef
+from kbroker.settings.altering import CONFIGS, Scope
+from kbroker.settings.definition import ConfigDef
 from tests.checks.settings_doc import SETTINGS_DOC, render
 
 PACKAGE = Path(__file__).parents[2] / "kbroker"
-TABLES = {"broker_config.py", "topic_config.py", "group_config.py", "consumer_group_configs.py", "share_group_configs.py"}
+TABLES = {"settings/broker.py", "settings/topic.py", "settings/group.py", "settings/broker_groups.py", "settings/broker_share_groups.py"}
 CODE = "\n".join(path.read_text() for path in sorted(PACKAGE.rglob("*.py")) if path.name not in TABLES)
 BOUNDED = ("group.share.", "group.consumer.")
 READ_IN_TABLES = {
-    # Bounds and units of other settings, which broker_config.py, topic_config.py and group_config.py turn into the effective ones.
+    # Bounds and units of other settings, which settings/broker.py, settings/topic.py and settings/group.py turn into the effective ones.
     name
     for scope in (Scope.TOPIC, Scope.GROUP)
     for each in CONFIGS[scope].values()

@@ -13,23 +13,7 @@ import pytest
 
 SOURCES = Path(__file__).parents[2] / "spark" / "src"
 FILES = sorted(SOURCES.rglob("*.py"))
-FORMATS_AND_STORES = {
-    "compression",
-    "consumer_group_records",
-    "control_records",
-    "coordinator",
-    "coordinator_records",
-    "errors",
-    "group_config",
-    "parked_records",
-    "plugins",
-    "protocol.consumer_protocol",
-    "records",
-    "share",
-    "state_records",
-    "storage",
-    "topic_config",
-}
+FORMATS_AND_STORES = {"errors", "formats", "groups", "plugins", "protocol.consumer_protocol", "settings", "share", "share_state", "storage"}
 """Parts of kbroker that decide purely, and those that know what is on disk."""
 ABOVE = {"kbroker_spark": ("kbroker_pipeline", "pyspark_kbroker"), "kbroker_pipeline": ("pyspark_kbroker",)}
 """What a package must not import; the packages that Spark looks for (pyspark_kbroker*) import kbroker_spark."""

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from kbroker.client import admin, topic_logs
-from kbroker.client.redrive_sending import HEADER
 from kbroker.client.topic_logs import bounds, read_records
-from kbroker.records import Record, build_batch
+from kbroker.formats.batches import Record, build_batch
+from kbroker.redrive.sending import HEADER
 from kbroker.share.dead_letter import MESSAGES, Origin, headers_of
 from kbroker.share.effects import DeadLetterCause
 from kbroker.testing.broker import RunningBroker

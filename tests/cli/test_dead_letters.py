@@ -10,12 +10,12 @@ import time
 
 import pytest
 
-from kbroker.cli.dead_letters_choice import CAUSES as cli_causes
+from kbroker.cli.dead_letters.choice import CAUSES as cli_causes
 from kbroker.cli.exits import OK, REFUSED, USAGE
 from kbroker.client import admin
-from kbroker.client.dead_letters import CAUSES as client_causes
 from kbroker.client.topic_logs import bounds
-from kbroker.records import Record
+from kbroker.formats.batches import Record
+from kbroker.redrive.dead_letters import CAUSES as client_causes
 from kbroker.share.dead_letter import Origin, headers_of
 from kbroker.testing.broker import RunningBroker
 from tests.cli.conftest import PATIENCE_S, Command

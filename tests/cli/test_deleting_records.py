@@ -15,7 +15,7 @@ import pytest
 from kbroker.cli.exits import OK, REFUSED, USAGE
 from kbroker.client import group_admin
 from kbroker.client.group_admin import TopicPartition
-from kbroker.records import Record
+from kbroker.formats.batches import Record
 from kbroker.share.dead_letter import Origin, headers_of
 from kbroker.testing.broker import RunningBroker
 from tests.brokers import ENGINES

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from kbroker.cli.demo_orders import Verdict, handle, orders
-from kbroker.cli.demo_tally import Tally
-from kbroker.cli.demo_view import open_bars
+from kbroker.cli.demo.orders import Verdict, handle, orders
+from kbroker.cli.demo.tally import Tally
+from kbroker.cli.demo.view import open_bars
 
 
 def test_the_tally_is_exact_after_two_kills() -> None:

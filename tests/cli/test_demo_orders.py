@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from kbroker.cli.demo_orders import Verdict, handle, orders
+from kbroker.cli.demo.orders import Verdict, handle, orders
 
 
 def test_the_same_orders_in_every_run() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.cli.demo_orders import Verdict
-from kbroker.cli.demo_tally import FinishedTwice, Tally
-from kbroker.cli.demo_worker import Order
+from kbroker.cli.demo.orders import Verdict
+from kbroker.cli.demo.tally import FinishedTwice, Tally
+from kbroker.cli.demo.worker import Order
 
 LIMIT = 3
 

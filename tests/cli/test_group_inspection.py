@@ -7,9 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.cli.group_inspection import GroupReport, OffsetReport
-from kbroker.cli.inspection import Inspection, inspect
-from kbroker.consumer_group_records import (
+from kbroker.formats.group_records import (
     ClassicGroupMember,
     ClassicGroupMetadata,
     ConsumerGroupMember,
@@ -17,8 +15,10 @@ from kbroker.consumer_group_records import (
     ExpiringGroupOffset,
     GroupOffset,
 )
-from kbroker.coordinator_records import Message, RecordType, ShareGroupMember, ShareGroupMetadata
-from kbroker.state_records import GroupKey, GroupOffsetKey
+from kbroker.formats.share_records import Message, RecordType, ShareGroupMember, ShareGroupMetadata
+from kbroker.formats.state import GroupKey, GroupOffsetKey
+from kbroker.inspection.groups import GroupReport, OffsetReport
+from kbroker.inspection.topics import Inspection, inspect
 from tests.cli.test_inspection import ORDERS, Directory
 
 GONE = UUID(int=9)

@@ -9,13 +9,13 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.cli.inspection import inspect
-from kbroker.coordinator.parked_state import changes_of, counter, prefix_of
-from kbroker.coordinator_records import ShareSnapshot, ShareUpdate, StateBatchRecord, encode_share_snapshot
-from kbroker.records import Record, build_batch
+from kbroker.formats.batches import Record, build_batch
+from kbroker.formats.share_records import ShareSnapshot, ShareUpdate, StateBatchRecord, encode_share_snapshot
+from kbroker.formats.state import LogStart, LogStartKey, ShareStateKey, Topic, TopicKey, TopicState
+from kbroker.inspection.topics import inspect
 from kbroker.share.parked import Lane, Parked, ParkingChange
 from kbroker.share.persister import TopicPartition
-from kbroker.state_records import LogStart, LogStartKey, ShareStateKey, Topic, TopicKey, TopicState
+from kbroker.share_state.parked import changes_of, counter, prefix_of
 from kbroker.storage.memory_store import LOG_STORE, STATE_STORE
 from kbroker.storage.spi import Change, LogId, LogSettings, LogStore, StampedBatch, StateReader, StateStore
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, Message
 
-from kbroker.cli import demo
 from kbroker.cli import produce as produce_command
-from kbroker.cli.demo_team import Team
-from kbroker.cli.demo_view import PlainView
+from kbroker.cli.demo import command as demo
+from kbroker.cli.demo.team import Team
+from kbroker.cli.demo.view import PlainView
 from kbroker.cli.exits import INTERRUPTED
 from kbroker.cli.interrupts import Deferred
 from kbroker.cli.produce import Outcome

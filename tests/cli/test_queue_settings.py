@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.cli.queue_settings import SettingType, shown, text_of
-from kbroker.client.queues import SETTINGS, Kind, Part, Setting
+from kbroker.cli.queues.settings import SettingType, shown, text_of
+from kbroker.client.queues.settings import SETTINGS, Kind, Part, Setting
 
 EXAMPLES = {
     Kind.COUNT: Setting("n", Part.GROUP, "share.delivery.count.limit", "5", ""),

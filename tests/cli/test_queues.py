@@ -20,11 +20,11 @@ from kbroker.cli import watching
 from kbroker.cli.exits import INTERRUPTED, OK, REFUSED, UNREACHABLE, USAGE
 from kbroker.cli.inflight import ask_in_flight
 from kbroker.cli.params import AdminAddressType
-from kbroker.cli.queues_describe import Rates
+from kbroker.cli.queues.describe import Rates
 from kbroker.client import admin, group_admin
 from kbroker.client.broker_process import free_port
-from kbroker.client.queue_report import report
-from kbroker.client.queues import look
+from kbroker.client.queues.report import report
+from kbroker.client.queues.settings import look
 from kbroker.client.rpc import Connection
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from tests.brokers import require_engine

@@ -10,7 +10,7 @@ from confluent_kafka import AcknowledgeType
 
 from kbroker.cli.exits import OK
 from kbroker.client import admin
-from kbroker.records import NO_TIMESTAMP, Record, build_batch
+from kbroker.formats.batches import NO_TIMESTAMP, Record, build_batch
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from tests.brokers import require_engine
 from tests.cli.conftest import Command

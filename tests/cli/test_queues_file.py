@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.cli.exits import OK, REFUSED, USAGE, CommandFailed
-from kbroker.cli.queues_file import KEYS, read_wishes, toml_lines
-from kbroker.client.queues import DEAD_LETTER_TOPIC, SETTINGS, Kind, Part, Setting, Wish, look, wish_of
-from kbroker.config_def import INT_MAX, LONG_MAX, ConfigType
+from kbroker.cli.queues.file import KEYS, read_wishes, toml_lines
+from kbroker.client.queues.settings import DEAD_LETTER_TOPIC, SETTINGS, Kind, Part, Setting, Wish, look, wish_of
+from kbroker.settings.definition import INT_MAX, LONG_MAX, ConfigType
+from kbroker.settings.topic import TOPIC_CONFIGS
 from kbroker.testing.broker import RunningBroker, open_test_broker
-from kbroker.topic_config import TOPIC_CONFIGS
 from tests.brokers import require_engine
 from tests.cli.conftest import Command
 from tests.cli.queue_calls import Changes, queue_name

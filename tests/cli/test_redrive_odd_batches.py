@@ -6,11 +6,11 @@ import pytest
 
 from kbroker.cli.exits import OK, REFUSED
 from kbroker.client import admin
-from kbroker.client.dead_letters import Choice
-from kbroker.client.redrive import redrive
-from kbroker.client.redrive_notes import NOTES_TOPIC, Notes, Wish
 from kbroker.client.topic_logs import read_batches
-from kbroker.records import ProducerInfo, Record
+from kbroker.formats.batches import ProducerInfo, Record
+from kbroker.redrive.dead_letters import Choice
+from kbroker.redrive.notes import NOTES_TOPIC, Notes, Wish
+from kbroker.redrive.plan import redrive
 from kbroker.share.dead_letter import Origin, headers_of
 from kbroker.testing.broker import RunningBroker
 from tests.cli.conftest import Command

@@ -8,14 +8,15 @@ from uuid import UUID
 import pytest
 
 from kbroker.cli.exits import OK, REFUSED, USAGE
-from kbroker.client import admin, redrive_sending
-from kbroker.client.dead_letters import Choice
-from kbroker.client.redrive import redrive
-from kbroker.client.redrive_notes import NOTES_TOPIC, Notes, Started, Wish
-from kbroker.client.redrive_sending import Summary
+from kbroker.client import admin
 from kbroker.client.rpc import Connection
 from kbroker.client.topic_logs import Bounds, bounds, new_producer_id
-from kbroker.records import Record
+from kbroker.formats.batches import Record
+from kbroker.redrive import sending as redrive_sending
+from kbroker.redrive.dead_letters import Choice
+from kbroker.redrive.notes import NOTES_TOPIC, Notes, Started, Wish
+from kbroker.redrive.plan import redrive
+from kbroker.redrive.sending import Summary
 from kbroker.share.dead_letter import Origin, headers_of
 from kbroker.testing.broker import RunningBroker
 from tests.cli.conftest import Command

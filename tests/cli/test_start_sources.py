@@ -11,13 +11,13 @@ from pathlib import Path
 import click
 import pytest
 
-from kbroker.broker_config import BROKER_CONFIGS
 from kbroker.cli import run
 from kbroker.cli.exits import OK, USAGE
 from kbroker.cli.start import start as start_command
 from kbroker.cli.start_sources import PREFIX, StartOption
 from kbroker.client import admin
 from kbroker.client.rpc import Connection
+from kbroker.settings.broker import BROKER_CONFIGS
 from kbroker.testing.broker import open_test_broker
 from tests.cli.test_start import ends, ready_port
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.broker.share_fetching import ShareFetching
+from kbroker.broker.queues.fetching import ShareFetching
 from kbroker.cli import main
 
 _init = ShareFetching.__init__

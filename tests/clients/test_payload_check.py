@@ -10,8 +10,8 @@ from kio.serial import entity_reader
 
 from kbroker.client import admin, topic_logs
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.formats.batches import Record, build_batch
 from kbroker.protocol.messages import response_schema
-from kbroker.records import Record, build_batch
 from kbroker.testing.broker import RunningBroker
 from tests.clients.drivers import CODECS, DRIVERS
 from tests.clients.workload import check_all, contents

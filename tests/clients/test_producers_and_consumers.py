@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker.client import admin
-from kbroker.compression import Codec
 from kbroker.errors import ErrorCode
-from kbroker.records import BatchHeader, iter_headers
+from kbroker.formats.batches import BatchHeader, iter_headers
+from kbroker.formats.compression import Codec
 from kbroker.testing.broker import RunningBroker
 from tests.brokers import ENGINES
 from tests.clients.drivers import CODECS, DRIVERS, EARLIEST, LATEST, Driver, Refused

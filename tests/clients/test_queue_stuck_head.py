@@ -19,7 +19,7 @@ import pytest
 from kbroker import plugins
 from kbroker.client import admin
 from kbroker.client.group_admin import describe_share_group_offsets
-from kbroker.state_records import ShareStateKey
+from kbroker.formats.state import ShareStateKey
 from kbroker.testing.broker import RunningBroker
 from kbroker.workloads.fill import fill
 from tests.clients.queue_world import SETUPS, World, open_world, stop

@@ -14,7 +14,7 @@ from confluent_kafka import Message, Producer, ShareConsumer
 
 from kbroker.client import admin, group_admin
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.queue_configs import ASSIGNMENT
+from kbroker.settings.queue import ASSIGNMENT
 from kbroker.testing.broker import RunningBroker
 from tests.brokers import ENGINES
 from tests.clients.share_workers import Crew

@@ -18,7 +18,7 @@ from confluent_kafka import AcknowledgeType, Message, Producer, ShareConsumer
 from prometheus_client.parser import text_string_to_metric_families
 
 from kbroker.client import admin, group_admin, topic_logs
-from kbroker.records import Record, build_batch
+from kbroker.formats.batches import Record, build_batch
 from kbroker.testing.broker import RunningBroker, free_port, open_test_broker
 from tests.brokers import require_engine
 from tests.clients.test_share_consumers import EARLIEST

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.config import (
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.settings.altering import (
     BrokerConfig,
     ConfigChange,
     Operation,
@@ -16,7 +17,6 @@ from kbroker.config import (
     describe_broker_default,
     replace_all,
 )
-from kbroker.errors import ErrorCode, KafkaError
 
 DEFAULTS = BrokerConfig.load()
 SET, DELETE, APPEND, SUBTRACT = Operation.SET, Operation.DELETE, Operation.APPEND, Operation.SUBTRACT

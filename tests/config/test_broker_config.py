@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.broker_config import BROKER_CONFIGS
-from kbroker.config import BrokerConfig
-from kbroker.config_def import INT_MAX, LONG_MAX, ConfigDef, ConfigType, to_text
-from kbroker.consumer_group_configs import GROUP_CONSUMER_TRIPLES
 from kbroker.errors import OperatorError
-from kbroker.share_group_configs import GROUP_SHARE_TRIPLES
+from kbroker.settings.altering import BrokerConfig
+from kbroker.settings.broker import BROKER_CONFIGS
+from kbroker.settings.broker_groups import GROUP_CONSUMER_TRIPLES
+from kbroker.settings.broker_share_groups import GROUP_SHARE_TRIPLES
+from kbroker.settings.definition import INT_MAX, LONG_MAX, ConfigDef, ConfigType, to_text
 
 INTEGERS = [each for each in BROKER_CONFIGS.values() if each.type in (ConfigType.INT, ConfigType.LONG)]
 TRIPLES = [*(f"share.{{}}{triple}" for triple in GROUP_SHARE_TRIPLES), *(f"consumer.{{}}{triple}" for triple in GROUP_CONSUMER_TRIPLES)]

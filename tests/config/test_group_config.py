@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.broker_config import BROKER_CONFIGS
-from kbroker.config import BrokerConfig, GroupConfig, Scope, Source, Synonym, describe, replace_all, reset_duration_ms
-from kbroker.consumer_group_configs import GROUP_CONSUMER_TRIPLES
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group_config import GROUP_CONFIGS
-from kbroker.share_group_configs import GROUP_SHARE_TRIPLES
+from kbroker.settings.altering import BrokerConfig, GroupConfig, Scope, Source, Synonym, describe, replace_all, reset_duration_ms
+from kbroker.settings.broker import BROKER_CONFIGS
+from kbroker.settings.broker_groups import GROUP_CONSUMER_TRIPLES
+from kbroker.settings.broker_share_groups import GROUP_SHARE_TRIPLES
+from kbroker.settings.group import GROUP_CONFIGS
 
 DEFAULTS = BrokerConfig.load()
 RESET = "share.auto.offset.reset"

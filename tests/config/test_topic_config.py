@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.config import BrokerConfig, ConfigRow, Scope, Source, Synonym, TopicConfig, checked_topic_configs, describe
-from kbroker.config_def import INT_MAX, LONG_MAX, ConfigDef, to_text
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.topic_config import TOPIC_CONFIGS
+from kbroker.settings.altering import BrokerConfig, ConfigRow, Scope, Source, Synonym, TopicConfig, checked_topic_configs, describe
+from kbroker.settings.definition import INT_MAX, LONG_MAX, ConfigDef, to_text
+from kbroker.settings.topic import TOPIC_CONFIGS
 
 DEFAULTS = BrokerConfig.load()
 FIXED = [each for each in TOPIC_CONFIGS.values() if each.only]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker import plugins
-from kbroker.storage import segment_store
+from kbroker.storage.segment import log_store as segment_store
 from kbroker.testing.log_store_contract import LogStoreContract
 
 ELSEWHERE = {

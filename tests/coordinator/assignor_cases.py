@@ -16,9 +16,9 @@ from random import Random
 from typing import Any, TypeVar
 from uuid import UUID
 
-from kbroker.coordinator.consumer_assignor import ConsumerAssignor, ConsumerAssignorMember, topic_order
-from kbroker.coordinator.range_assignor import RangeAssignor
-from kbroker.coordinator.uniform_assignor import UniformAssignor
+from kbroker.groups.assignors.range import RangeAssignor
+from kbroker.groups.assignors.spi import ConsumerAssignor, ConsumerAssignorMember, topic_order
+from kbroker.groups.assignors.uniform import UniformAssignor
 
 Case = dict[str, Any]
 T = TypeVar("T")

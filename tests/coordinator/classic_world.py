@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from kbroker.consumer_group_records import ClassicGroupMetadata
-from kbroker.coordinator.classic_group import ClassicGroups
-from kbroker.coordinator.classic_group_api import (
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.formats.group_records import ClassicGroupMetadata
+from kbroker.formats.share_records import RecordType
+from kbroker.formats.state import GroupKey, group_prefix
+from kbroker.groups.classic.coordinator import ClassicGroups
+from kbroker.groups.classic.messages import (
     ClassicGroupSettings,
     HeartbeatRequest,
     JoinReply,
@@ -21,13 +24,10 @@ from kbroker.coordinator.classic_group_api import (
     SyncReply,
     SyncRequest,
 )
-from kbroker.coordinator.classic_group_state import ClassicGroup, GroupState
-from kbroker.coordinator.group_ids import GroupIds
-from kbroker.coordinator.offsets_api import CommitRequest
-from kbroker.coordinator.outcome import Answer, GenerationSaved, Outcome, Ticket
-from kbroker.coordinator_records import RecordType
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.state_records import GroupKey, group_prefix
+from kbroker.groups.classic.state import ClassicGroup, GroupState
+from kbroker.groups.ids import GroupIds
+from kbroker.groups.offset_messages import CommitRequest
+from kbroker.groups.outcome import Answer, GenerationSaved, Outcome, Ticket
 from kbroker.storage.memory_store import MemoryStateStore
 
 NOT_SAVED = "not saved"

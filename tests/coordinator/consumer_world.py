@@ -7,17 +7,17 @@ from dataclasses import replace
 from itertools import count
 from uuid import UUID
 
-from kbroker.coordinator.consumer_assignor import ConsumerAssignor
-from kbroker.coordinator.consumer_group import ConsumerGroups
-from kbroker.coordinator.consumer_group_api import ConsumerGroupSettings, DescribedGroup, HeartbeatRequest
-from kbroker.coordinator.group_ids import GroupIds
-from kbroker.coordinator.outcome import Outcome
-from kbroker.coordinator.range_assignor import RangeAssignor
-from kbroker.coordinator.share_group_api import DescribedAssignment, HeartbeatReply, TopicView
-from kbroker.coordinator.uniform_assignor import UniformAssignor
-from kbroker.coordinator_records import Message, RecordType
 from kbroker.errors import ErrorCode
-from kbroker.state_records import GroupKey, group_prefix, parse_key
+from kbroker.formats.share_records import Message, RecordType
+from kbroker.formats.state import GroupKey, group_prefix, parse_key
+from kbroker.groups.assignors.range import RangeAssignor
+from kbroker.groups.assignors.spi import ConsumerAssignor
+from kbroker.groups.assignors.uniform import UniformAssignor
+from kbroker.groups.consumer.coordinator import ConsumerGroups
+from kbroker.groups.consumer.messages import ConsumerGroupSettings, DescribedGroup, HeartbeatRequest
+from kbroker.groups.ids import GroupIds
+from kbroker.groups.outcome import Outcome
+from kbroker.groups.share.messages import DescribedAssignment, HeartbeatReply, TopicView
 from kbroker.storage.memory_store import MemoryStateStore
 
 from . import group_world

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from uuid import UUID
 
-from kbroker.coordinator.group_ids import GroupIds
-from kbroker.coordinator.share_group import ShareGroupCoordinator
-from kbroker.coordinator.share_group_api import (
+from kbroker.errors import ErrorCode
+from kbroker.formats.share_records import Message, RecordType
+from kbroker.formats.state import GroupKey, group_prefix, parse_key
+from kbroker.groups.ids import GroupIds
+from kbroker.groups.share.coordinator import ShareGroupCoordinator
+from kbroker.groups.share.messages import (
     DeleteShareState,
     HeartbeatReply,
     HeartbeatRequest,
@@ -19,10 +22,7 @@ from kbroker.coordinator.share_group_api import (
     ShareGroupSettings,
     TopicView,
 )
-from kbroker.coordinator_records import Message, RecordType
-from kbroker.errors import ErrorCode
 from kbroker.share.persister import InitializeRequest, Result, TopicPartition
-from kbroker.state_records import GroupKey, group_prefix, parse_key
 from kbroker.storage.memory_store import MemoryStateStore
 
 

@@ -9,18 +9,18 @@ from itertools import count
 from typing import Any
 from uuid import UUID
 
-from kbroker.coordinator import classic_group_api as classic
-from kbroker.coordinator import consumer_group_api as consumer
-from kbroker.coordinator.classic_group import ClassicGroups
-from kbroker.coordinator.consumer_group import ConsumerGroups
-from kbroker.coordinator.group_ids import GroupIds
-from kbroker.coordinator.groups import Groups
-from kbroker.coordinator.offsets import Offsets
-from kbroker.coordinator.offsets_api import Commit, CommitRequest, OffsetErrors, OffsetsSettings
-from kbroker.coordinator.outcome import Answer, ApplyOffsets, GenerationSaved, OffsetOf, Outcome, Ticket
-from kbroker.coordinator.stored_times import StoredTimes
 from kbroker.errors import ErrorCode
-from kbroker.state_records import GroupKey, GroupOffsetKey, group_prefix
+from kbroker.formats.state import GroupKey, GroupOffsetKey, group_prefix
+from kbroker.groups.classic import messages as classic
+from kbroker.groups.classic.coordinator import ClassicGroups
+from kbroker.groups.consumer import messages as consumer
+from kbroker.groups.consumer.coordinator import ConsumerGroups
+from kbroker.groups.ids import GroupIds
+from kbroker.groups.offset_messages import Commit, CommitRequest, OffsetErrors, OffsetsSettings
+from kbroker.groups.offsets import Offsets
+from kbroker.groups.outcome import Answer, ApplyOffsets, GenerationSaved, OffsetOf, Outcome, Ticket
+from kbroker.groups.routing import Groups
+from kbroker.groups.stored_times import StoredTimes
 from kbroker.storage.memory_store import MemoryStateStore
 
 from .consumer_world import ASSIGNORS, Topics

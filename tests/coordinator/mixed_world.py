@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping
 from kio.schema.consumer_protocol_subscription.v1.data import ConsumerProtocolSubscription, TopicPartition
 from kio.serial import entity_writer
 
-from kbroker.coordinator.classic_group import ClassicGroups
-from kbroker.coordinator.classic_group_api import (
+from kbroker.errors import ErrorCode
+from kbroker.formats.state import GroupKey
+from kbroker.groups.classic.coordinator import ClassicGroups
+from kbroker.groups.classic.messages import (
     ClassicGroupSettings,
     HeartbeatRequest,
     JoinReply,
@@ -21,14 +23,12 @@ from kbroker.coordinator.classic_group_api import (
     SyncReply,
     SyncRequest,
 )
-from kbroker.coordinator.group_ids import GroupIds
-from kbroker.coordinator.groups import Groups
-from kbroker.coordinator.offsets import Offsets
-from kbroker.coordinator.offsets_api import CommitRequest, OffsetsSettings
-from kbroker.coordinator.outcome import Answer, GenerationSaved, Outcome, Ticket
-from kbroker.errors import ErrorCode
+from kbroker.groups.ids import GroupIds
+from kbroker.groups.offset_messages import CommitRequest, OffsetsSettings
+from kbroker.groups.offsets import Offsets
+from kbroker.groups.outcome import Answer, GenerationSaved, Outcome, Ticket
+from kbroker.groups.routing import Groups
 from kbroker.protocol.consumer_protocol import read_assignment, write_assignment
-from kbroker.state_records import GroupKey
 
 from . import consumer_world
 from .consumer_world import TopicNumbers

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.coordinator.assignors import ASSIGNORS, AllAssignor, AssignorMember, SimpleAssignor
-from kbroker.group_config import GROUP_CONFIGS
-from kbroker.queue_configs import ASSIGNMENT
+from kbroker.groups.assignors.share import ASSIGNORS, AllAssignor, AssignorMember, SimpleAssignor
+from kbroker.settings.group import GROUP_CONFIGS
+from kbroker.settings.queue import ASSIGNMENT
 from kbroker.share.persister import TopicPartition
 
 TOPICS = [UUID(int=number) for number in (1, 2, 3)]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.coordinator.classic_group_api import ClassicGroupSettings, JoinReply, LeaveReply, LeaveRow, Leaving
-from kbroker.coordinator.classic_group_state import GroupState
-from kbroker.coordinator.group_ids import CLASSIC
 from kbroker.errors import ErrorCode
+from kbroker.groups.classic.messages import ClassicGroupSettings, JoinReply, LeaveReply, LeaveRow, Leaving
+from kbroker.groups.classic.state import GroupState
+from kbroker.groups.ids import CLASSIC
 
 from .classic_world import GROUP, OK, Call, Member, World, protocols
 

@@ -15,10 +15,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kbroker.coordinator.classic_group_api import ClassicGroupSettings, JoinReply, Leaving, SyncReply
-from kbroker.coordinator.classic_group_state import ClassicGroup, GroupState
-from kbroker.coordinator.classic_rebalance import Kind, TimerName
 from kbroker.errors import ErrorCode
+from kbroker.groups.classic.messages import ClassicGroupSettings, JoinReply, Leaving, SyncReply
+from kbroker.groups.classic.rebalance import Kind, TimerName
+from kbroker.groups.classic.state import ClassicGroup, GroupState
 
 from .classic_world import GROUP, OK, Call, Flying, Member, World, protocols
 

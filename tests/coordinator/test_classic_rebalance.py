@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.coordinator.classic_group_api import ClassicGroupSettings, JoinReply
-from kbroker.coordinator.classic_group_state import TRANSITIONS, Event, GroupState
 from kbroker.errors import ErrorCode
+from kbroker.groups.classic.messages import ClassicGroupSettings, JoinReply
+from kbroker.groups.classic.state import TRANSITIONS, Event, GroupState
 
 from .classic_world import OK, Member, World, beat_all, protocols
 

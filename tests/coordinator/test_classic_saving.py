@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.coordinator.classic_group_api import ClassicGroupSettings, JoinReply, SyncReply
-from kbroker.coordinator.classic_group_state import ClassicGroup, GroupState
-from kbroker.coordinator.group_ids import CLASSIC
-from kbroker.coordinator.outcome import Answer, Records
-from kbroker.coordinator.stored_times import StoredTimes
 from kbroker.errors import ErrorCode
+from kbroker.groups.classic.messages import ClassicGroupSettings, JoinReply, SyncReply
+from kbroker.groups.classic.state import ClassicGroup, GroupState
+from kbroker.groups.ids import CLASSIC
+from kbroker.groups.outcome import Answer, Records
+from kbroker.groups.stored_times import StoredTimes
 
 from .classic_world import GROUP, NOT_SAVED, OK, Member, World, protocols
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.coordinator.consumer_assignor import ConsumerAssignor, ConsumerAssignorMember, topic_order
-from kbroker.coordinator.range_assignor import RangeAssignor
-from kbroker.coordinator.uniform_assignor import UniformAssignor
+from kbroker.groups.assignors.range import RangeAssignor
+from kbroker.groups.assignors.spi import ConsumerAssignor, ConsumerAssignorMember, topic_order
+from kbroker.groups.assignors.uniform import UniformAssignor
 from kbroker.testing.assignor_contract import AssignorContract, Members, Partitions
 from tests.coordinator.assignor_cases import Assignment, answer, flat, moves
 

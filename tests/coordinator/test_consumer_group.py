@@ -7,13 +7,13 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.coordinator.consumer_assignor import ConsumerAssignorMember, PartitionAssignorError
-from kbroker.coordinator.consumer_group_api import HeartbeatRequest
-from kbroker.coordinator.group_ids import CONSUMER, SHARE
-from kbroker.coordinator.offsets_api import Commit, CommitRequest
-from kbroker.coordinator_records import RecordType
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.state_records import GroupKey
+from kbroker.formats.share_records import RecordType
+from kbroker.formats.state import GroupKey
+from kbroker.groups.assignors.spi import ConsumerAssignorMember, PartitionAssignorError
+from kbroker.groups.consumer.messages import HeartbeatRequest
+from kbroker.groups.ids import CONSUMER, SHARE
+from kbroker.groups.offset_messages import Commit, CommitRequest
 
 from .consumer_world import Client, World, all_of, settle
 

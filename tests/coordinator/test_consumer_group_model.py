@@ -16,19 +16,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kbroker.coordinator import classic_group_api as classic
-from kbroker.coordinator.classic_group import ClassicGroups
-from kbroker.coordinator.consumer_group import ConsumerGroups
-from kbroker.coordinator.consumer_group_api import ConsumerGroupSettings, HeartbeatRequest, MigrationPolicy
-from kbroker.coordinator.group_ids import CLASSIC, CONSUMER, GroupIds
-from kbroker.coordinator.groups import Groups
-from kbroker.coordinator.offsets import Offsets
-from kbroker.coordinator.offsets_api import Commit, CommitRequest, OffsetsSettings
-from kbroker.coordinator.outcome import Answer, GenerationSaved, Outcome, Ticket
-from kbroker.coordinator.share_group_api import HeartbeatReply
 from kbroker.errors import ErrorCode
+from kbroker.formats.state import GroupKey, group_prefix
+from kbroker.groups.classic import messages as classic
+from kbroker.groups.classic.coordinator import ClassicGroups
+from kbroker.groups.consumer.coordinator import ConsumerGroups
+from kbroker.groups.consumer.messages import ConsumerGroupSettings, HeartbeatRequest, MigrationPolicy
+from kbroker.groups.ids import CLASSIC, CONSUMER, GroupIds
+from kbroker.groups.offset_messages import Commit, CommitRequest, OffsetsSettings
+from kbroker.groups.offsets import Offsets
+from kbroker.groups.outcome import Answer, GenerationSaved, Outcome, Ticket
+from kbroker.groups.routing import Groups
+from kbroker.groups.share.messages import HeartbeatReply
 from kbroker.protocol.consumer_protocol import read_assignment, read_subscription, write_assignment
-from kbroker.state_records import GroupKey, group_prefix
 from kbroker.storage.memory_store import MemoryStateStore
 
 from .consumer_world import ASSIGNORS, Topics

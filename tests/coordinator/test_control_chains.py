@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from kbroker.control_records import ControlType, ShareControl
-from kbroker.coordinator.control_chains import ChainWalk, ControlChains, ShareChange
-from kbroker.state_records import ControlChain
+from kbroker.formats.control_records import ControlType, ShareControl
+from kbroker.formats.state import ControlChain
+from kbroker.share_state.control_chains import ChainWalk, ControlChains, ShareChange
 
 CHECKPOINT, DELTA = ControlType.SHARE_CHECKPOINT, ControlType.SHARE_DELTA
 

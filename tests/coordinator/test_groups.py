@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator import classic_group_api as classic
-from kbroker.coordinator.group_ids import CLASSIC, CONSUMER, SHARE
-from kbroker.coordinator.outcome import Outcome
-from kbroker.coordinator.share_group import ShareGroupCoordinator
-from kbroker.coordinator.share_group_api import HeartbeatRequest, ShareGroupSettings
-from kbroker.coordinator_records import RecordType
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.state_records import GroupKey, group_prefix, parse_key
+from kbroker.formats.share_records import RecordType
+from kbroker.formats.state import GroupKey, group_prefix, parse_key
+from kbroker.groups.classic import messages as classic
+from kbroker.groups.ids import CLASSIC, CONSUMER, SHARE
+from kbroker.groups.outcome import Outcome
+from kbroker.groups.share.coordinator import ShareGroupCoordinator
+from kbroker.groups.share.messages import HeartbeatRequest, ShareGroupSettings
 
 from .groups_world import NOT_SAVED, OK, G, World
 

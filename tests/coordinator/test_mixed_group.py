@@ -7,16 +7,16 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.coordinator.classic_group_api import Leaving, Protocol
-from kbroker.coordinator.consumer_assignor import ConsumerAssignorMember, PartitionAssignorError
-from kbroker.coordinator.consumer_group_api import MigrationPolicy
-from kbroker.coordinator.group_ids import CLASSIC, CONSUMER
-from kbroker.coordinator.outcome import Outcome
-from kbroker.coordinator.uniform_assignor import UniformAssignor
-from kbroker.coordinator_records import RecordType
 from kbroker.errors import ErrorCode
+from kbroker.formats.share_records import RecordType
+from kbroker.formats.state import group_prefix
+from kbroker.groups.assignors.spi import ConsumerAssignorMember, PartitionAssignorError
+from kbroker.groups.assignors.uniform import UniformAssignor
+from kbroker.groups.classic.messages import Leaving, Protocol
+from kbroker.groups.consumer.messages import MigrationPolicy
+from kbroker.groups.ids import CLASSIC, CONSUMER
+from kbroker.groups.outcome import Outcome
 from kbroker.protocol.consumer_protocol import read_assignment, read_subscription
-from kbroker.state_records import group_prefix
 
 from .consumer_world import Client, all_of, settle
 from .mixed_world import ClassicClient, World, leave, subscription

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.coordinator.classic_group_api import Protocol
-from kbroker.coordinator.group_ids import SHARE
-from kbroker.coordinator.offsets_api import OffsetsSettings
+from kbroker.groups.classic.messages import Protocol
+from kbroker.groups.ids import SHARE
+from kbroker.groups.offset_messages import OffsetsSettings
 
 from .groups_world import OK, G, World
 

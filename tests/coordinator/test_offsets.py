@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.coordinator.groups import Groups
-from kbroker.coordinator.offsets import OffsetsStatistics
-from kbroker.coordinator.offsets_api import Commit, OffsetErrors, OffsetsSettings
 from kbroker.errors import ErrorCode
-from kbroker.state_records import GroupOffsetKey
+from kbroker.formats.state import GroupOffsetKey
+from kbroker.groups.offset_messages import Commit, OffsetErrors, OffsetsSettings
+from kbroker.groups.offsets import OffsetsStatistics
+from kbroker.groups.routing import Groups
 
 from .groups_world import NOT_SAVED, OK, G, World
 

@@ -16,9 +16,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kbroker.coordinator.offsets_api import Commit
-from kbroker.coordinator.outcome import Outcome
-from kbroker.state_records import GroupOffsetKey, parse_key
+from kbroker.formats.state import GroupOffsetKey, parse_key
+from kbroker.groups.offset_messages import Commit
+from kbroker.groups.outcome import Outcome
 
 from .groups_world import NOT_SAVED, Call, World
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from kbroker.coordinator.share_group_api import HeartbeatReply, HeartbeatRequest
-from kbroker.coordinator_records import (
+from kbroker.errors import ErrorCode
+from kbroker.formats.share_records import (
     RecordType,
     ShareGroupCurrentMember,
     ShareGroupMember,
@@ -16,9 +16,9 @@ from kbroker.coordinator_records import (
     ShareGroupTargetMember,
     ShareGroupTargetMetadata,
 )
-from kbroker.errors import ErrorCode
+from kbroker.formats.state import MAX_GROUP_ID_BYTES, group_prefix
+from kbroker.groups.share.messages import HeartbeatReply, HeartbeatRequest
 from kbroker.share.persister import TopicPartition
-from kbroker.state_records import MAX_GROUP_ID_BYTES, group_prefix
 
 from .group_world import World, assigned
 

@@ -16,9 +16,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kbroker.coordinator.assignors import ASSIGNORS
-from kbroker.coordinator.share_group import ShareGroupCoordinator
-from kbroker.coordinator.share_group_api import (
+from kbroker.errors import ErrorCode
+from kbroker.formats.share_records import RecordType, ShareGroupMetadata
+from kbroker.formats.state import GroupKey, group_prefix
+from kbroker.groups.assignors.share import ASSIGNORS
+from kbroker.groups.share.coordinator import ShareGroupCoordinator
+from kbroker.groups.share.messages import (
     DeleteShareState,
     HeartbeatReply,
     HeartbeatRequest,
@@ -27,11 +30,8 @@ from kbroker.coordinator.share_group_api import (
     Outcome,
     ShareGroupSettings,
 )
-from kbroker.coordinator.share_group_state import Group
-from kbroker.coordinator_records import RecordType, ShareGroupMetadata
-from kbroker.errors import ErrorCode
+from kbroker.groups.share.state import Group
 from kbroker.share.persister import Result, TopicPartition
-from kbroker.state_records import GroupKey, group_prefix
 from kbroker.storage.memory_store import MemoryStateStore
 
 from .group_world import Topics

@@ -8,15 +8,15 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.coordinator.group_ids import SHARE
-from kbroker.coordinator.share_group_api import DeleteShareState, OffsetsReply, PartitionDone, PartitionOffset, TopicDone, TopicOffsets
-from kbroker.coordinator.share_group_offsets import LogRange, described
-from kbroker.coordinator_records import NamedTopic, RecordType, ShareGroupPartitions
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.formats.share_records import NamedTopic, RecordType, ShareGroupPartitions
+from kbroker.formats.state import GroupKey, parse_key
+from kbroker.groups.ids import SHARE
+from kbroker.groups.share.messages import DeleteShareState, OffsetsReply, PartitionDone, PartitionOffset, TopicDone, TopicOffsets
+from kbroker.groups.share.offsets import LogRange, described
 from kbroker.share.effects import StateBatch
 from kbroker.share.lag import Standing, least_standing, standing_of
 from kbroker.share.persister import InitializeRequest, SummaryResult, TopicPartition
-from kbroker.state_records import GroupKey, parse_key
 
 from .group_world import World, assigned
 

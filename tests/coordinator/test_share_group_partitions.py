@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.coordinator.share_group_api import (
+from kbroker.errors import ErrorCode
+from kbroker.formats.share_records import NamedTopic, NamedTopicPartitions, RecordType, ShareGroupPartitions
+from kbroker.formats.state import GroupKey
+from kbroker.groups.share.messages import (
     DeleteShareState,
     DescribedAssignment,
     DescribedGroup,
@@ -13,10 +16,7 @@ from kbroker.coordinator.share_group_api import (
     HeartbeatRequest,
     ListedGroup,
 )
-from kbroker.coordinator_records import NamedTopic, NamedTopicPartitions, RecordType, ShareGroupPartitions
-from kbroker.errors import ErrorCode
 from kbroker.share.persister import TopicPartition
-from kbroker.state_records import GroupKey
 
 from .group_world import World, assigned
 

@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.coordinator.share_keys import parse_share_coordinator_key
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.persister import TopicPartition
+from kbroker.share_state.keys import parse_share_coordinator_key
 
 ONE_TWO = UUID("00000000-0000-0001-0000-000000000002")
 COUNTING = UUID("01234567-89ab-cdef-0123-456789abcdef")

@@ -7,9 +7,17 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from kbroker.coordinator.share_state import BATCHES_PER_SNAPSHOT, ShareStateCoordinator, ShareStateOutcome
-from kbroker.coordinator_records import ShareSnapshot, ShareUpdate, StateBatchRecord, encode_share_snapshot
 from kbroker.errors import ErrorCode, StoreFailed
+from kbroker.formats.share_records import ShareSnapshot, ShareUpdate, StateBatchRecord, encode_share_snapshot
+from kbroker.formats.state import (
+    MAX_GROUP_ID_BYTES,
+    GroupKey,
+    RecordType,
+    ShareStateKey,
+    parse_key,
+    share_partition_prefix,
+    share_state_number,
+)
 from kbroker.share.effects import StateBatch
 from kbroker.share.in_flight import MAX_SPAN
 from kbroker.share.persister import (
@@ -21,15 +29,7 @@ from kbroker.share.persister import (
     TopicPartition,
     WriteRequest,
 )
-from kbroker.state_records import (
-    MAX_GROUP_ID_BYTES,
-    GroupKey,
-    RecordType,
-    ShareStateKey,
-    parse_key,
-    share_partition_prefix,
-    share_state_number,
-)
+from kbroker.share_state.coordinator import BATCHES_PER_SNAPSHOT, ShareStateCoordinator, ShareStateOutcome
 from kbroker.storage.memory_store import MemoryStateStore
 
 A, K, R = 0, 2, 4

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from kbroker.coordinator.share_state import ShareStateCoordinator
-from kbroker.coordinator.share_state_housekeeping import SharePartitionKey, is_cold, state_prefix, with_updates
-from kbroker.coordinator.share_state_load import ShareState
-from kbroker.coordinator_records import ShareSnapshot
 from kbroker.errors import ErrorCode
+from kbroker.formats.share_records import ShareSnapshot
+from kbroker.formats.state import MAX_GROUP_ID_BYTES, ShareStateKey
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import ReadRequest, Result, TopicPartition
-from kbroker.state_records import MAX_GROUP_ID_BYTES, ShareStateKey
+from kbroker.share_state.coordinator import ShareStateCoordinator
+from kbroker.share_state.housekeeping import SharePartitionKey, is_cold, state_prefix, with_updates
+from kbroker.share_state.loading import ShareState
 from tests.coordinator.test_share_state import GONE, TOPIC, A, K, P, Q, Share
 
 INTERVAL_MS = 300_000

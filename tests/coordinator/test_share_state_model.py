@@ -19,16 +19,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kbroker.coordinator.parked_state import ParkingStore, parked_of
-from kbroker.coordinator.share_state import ShareStateCoordinator, ShareStateOutcome
-from kbroker.coordinator.share_state_housekeeping import SharePartitionKey
-from kbroker.coordinator.share_state_load import ShareState, load
 from kbroker.errors import ErrorCode
-from kbroker.parked_records import ParkedCount, generation_prefix, parked_prefix, read_parked_entries
+from kbroker.formats.parked_records import ParkedCount, generation_prefix, parked_prefix, read_parked_entries
+from kbroker.formats.state import share_partition_prefix
 from kbroker.share.effects import StateBatch
 from kbroker.share.parked import Lane, Parked, ParkingChange
 from kbroker.share.persister import InitializeRequest, ReadRequest, TopicPartition, WriteRequest
-from kbroker.state_records import share_partition_prefix
+from kbroker.share_state.coordinator import ShareStateCoordinator, ShareStateOutcome
+from kbroker.share_state.housekeeping import SharePartitionKey
+from kbroker.share_state.loading import ShareState, load
+from kbroker.share_state.parked import ParkingStore, parked_of
 from kbroker.storage.memory_store import MemoryStateStore
 
 TOPICS = (UUID(int=1), UUID(int=2))

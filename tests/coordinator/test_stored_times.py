@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kbroker.consumer_group_records import ClassicGroupMetadata, ConsumerGroupTargetMetadata, ExpiringGroupOffset, GroupOffset
-from kbroker.coordinator.share_group import ShareGroupCoordinator
-from kbroker.coordinator.stored_times import NEVER_MS, StoredTimes
-from kbroker.coordinator_records import Message, ShareGroupTargetMetadata
-from kbroker.state_records import GroupKey, GroupOffsetKey, parse_key
+from kbroker.formats.group_records import ClassicGroupMetadata, ConsumerGroupTargetMetadata, ExpiringGroupOffset, GroupOffset
+from kbroker.formats.share_records import Message, ShareGroupTargetMetadata
+from kbroker.formats.state import GroupKey, GroupOffsetKey, parse_key
+from kbroker.groups.share.coordinator import ShareGroupCoordinator
+from kbroker.groups.stored_times import NEVER_MS, StoredTimes
 
 from .group_world import World as ShareWorld
 from .groups_world import World

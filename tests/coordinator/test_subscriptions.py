@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from kbroker.coordinator.subscriptions import Subscriptions, compile_regex
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.groups.consumer.subscriptions import Subscriptions, compile_regex
 
 from .consumer_world import Client, Topics, World
 
@@ -90,5 +90,5 @@ def test_what_was_found_out_does_not_pile_up() -> None:
 
 
 def test_the_library_is_loaded_with_the_first_expression() -> None:
-    program = "import sys, kbroker.coordinator.groups; assert 're2' not in sys.modules"
+    program = "import sys, kbroker.groups.routing; assert 're2' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.coordinator.timers import Timers
+from kbroker.groups.timers import Timers
 
 
 def test_a_deadline_comes_once() -> None:

@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 
-from kbroker.coordinator.classic_group import ClassicGroups
-from kbroker.coordinator.classic_group_state import GroupState
-from kbroker.coordinator.consumer_group import ConsumerGroups
-from kbroker.coordinator.consumer_group_state import Group
-from kbroker.coordinator.offsets import Offsets
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.groups.classic.coordinator import ClassicGroups
+from kbroker.groups.classic.state import GroupState
+from kbroker.groups.consumer.coordinator import ConsumerGroups
+from kbroker.groups.consumer.state import Group
+from kbroker.groups.offsets import Offsets
 
 
 def _takes_zombies() -> None:

@@ -16,11 +16,11 @@ from typing import Any
 
 import trio
 
-from kbroker.broker import kept_records
-from kbroker.broker.held_logs import HeldLogs
-from kbroker.broker.kept_records import KeptRecords
-from kbroker.broker.partition import Partition
-from kbroker.records import Record
+from kbroker.broker.logs.partition import Partition
+from kbroker.broker.queues import kept_records
+from kbroker.broker.queues.held_logs import HeldLogs
+from kbroker.broker.queues.kept_records import KeptRecords
+from kbroker.formats.batches import Record
 from kbroker.share.parked import ParkingChange
 from kbroker.storage.spi import SegmentInfo
 from tests.crash.broken_queues import alter_changes

@@ -21,14 +21,14 @@ from heapq import heappush
 from itertools import count
 from typing import Any
 
-from kbroker.broker import share_loading
-from kbroker.broker.parked_cleaner import ParkedCleaner
-from kbroker.coordinator import parked_state
+from kbroker.broker.persisters.parked_cleaner import ParkedCleaner
+from kbroker.broker.queues import loading as share_loading
 from kbroker.share.key_order import KeyOrder
 from kbroker.share.parked import Parked, ParkingChange
 from kbroker.share.parked_memory import Code, ParkedMemory
 from kbroker.share.parking import Parking, ParkingWrite
 from kbroker.share.persister import ReadResult
+from kbroker.share_state import parked as parked_state
 
 
 def _replace(name: str, broken: Callable[..., Any]) -> None:

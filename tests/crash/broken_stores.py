@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Any
 
 from kbroker import plugins
-from kbroker.state_records import PRODUCER_IDS, GroupOffsetKey, LogStart, LogStartKey, ProducerSnapshotKey
+from kbroker.formats.state import PRODUCER_IDS, GroupOffsetKey, LogStart, LogStartKey, ProducerSnapshotKey
 
 SETTLED = 20
 """Writes of a state store that nothing happens to: a broker that forgets its own start would fail in plain sight."""

@@ -24,10 +24,10 @@ from uuid import UUID
 from kbroker import plugins
 from kbroker.client import admin
 from kbroker.client.rpc import BrokerUnreachable, Connection
-from kbroker.coordinator.share_state_load import load
-from kbroker.records import Record, build_batch, iter_headers, iter_records
+from kbroker.formats.batches import Record, build_batch, iter_headers, iter_records
+from kbroker.formats.state import DeadLetterKey, share_partition_prefix
 from kbroker.share.dead_letter import Origin, origin_of
-from kbroker.state_records import DeadLetterKey, share_partition_prefix
+from kbroker.share_state.loading import load
 from kbroker.storage.spi import StateReader
 from kbroker.testing.broker import FAST_CONFIG, BrokerStartFailed, RunningBroker
 from tests.powercut.recording import Faults, Recording

@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from kbroker.broker import retention
+from kbroker.broker.logs import retention
 from kbroker.cli import main
 from tests.crash import broken_groups, broken_keeping, broken_queues, broken_stores
 

@@ -6,7 +6,7 @@ under kills as well. In the end, behind one more kill, everything is worked off,
 letters and the state store are read. The history goes to kbroker.testing.queue_history.
 
 With `retention` the topic has kbroker.queue.retention and small segments, some workers take long, and the
-logs are cut all the while: what is not finished then is kept beside them (broker/kept_records.py).
+logs are cut all the while: what is not finished then is kept beside them (broker/queues/kept_records.py).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from kbroker import plugins
 from kbroker.client import admin, group_admin
 from kbroker.client.rpc import BrokerUnreachable, Connection
 from kbroker.errors import ErrorCode
-from kbroker.parked_records import KeptRecord, ParkedCount, ParkedKey, end_of, read_parked_entries
-from kbroker.state_records import DeadLetterKey
+from kbroker.formats.parked_records import KeptRecord, ParkedCount, ParkedKey, end_of, read_parked_entries
+from kbroker.formats.state import DeadLetterKey
 from kbroker.storage.spi import StateReader, keys_on_disk_of
 from kbroker.testing.broker import RunningBroker
 from kbroker.testing.history import GroupSettings

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from kbroker.client import admin
 from kbroker.client.rpc import BrokerUnreachable, Connection, Entity
-from kbroker.records import ProducerInfo, build_batch, iter_headers, iter_records
-from kbroker.records import Record as BatchRecord
+from kbroker.formats.batches import ProducerInfo, build_batch, iter_headers, iter_records
+from kbroker.formats.batches import Record as BatchRecord
 from kbroker.testing.broker import RunningBroker
 from kbroker.testing.history_events import (
     BatchAnswered,

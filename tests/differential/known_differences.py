@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from kbroker.share_group_configs import GROUP_SHARE_TRIPLES
+from kbroker.settings.broker_share_groups import GROUP_SHARE_TRIPLES
 from tests.differential.running import Found
 from tests.differential.transcript import Json
 

@@ -22,7 +22,7 @@ from uuid import UUID
 
 from kbroker.client.rpc import Connection, ConnectionClosed, Entity
 from kbroker.clock import wall_clock_ms
-from kbroker.records import Record, build_batch
+from kbroker.formats.batches import Record, build_batch
 from tests.differential.transcript import Json, Names, transcribe
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)

@@ -30,8 +30,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from kbroker.compression import Codec, CorruptPayload
-from kbroker.records import iter_headers, iter_records
+from kbroker.formats.batches import iter_headers, iter_records
+from kbroker.formats.compression import Codec, CorruptPayload
 
 Json: TypeAlias = Any
 _DAY_MS = 86_400_000

@@ -10,9 +10,9 @@ import pytest
 
 from kbroker import plugins
 from kbroker.client.rpc import Connection
-from kbroker.consumer_group_records import NOT_CLASSIC, ClassicMember
-from kbroker.coordinator_records import Message
-from kbroker.state_records import GroupKey, GroupOffsetKey, parse_key
+from kbroker.formats.group_records import NOT_CLASSIC, ClassicMember
+from kbroker.formats.share_records import Message
+from kbroker.formats.state import GroupKey, GroupOffsetKey, parse_key
 from kbroker.testing.broker import open_test_broker
 from tests.coordinator.groups_world import subscription
 from tests.formats.page_groups import GroupRecord, groups, offsets

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from kbroker import plugins
-from kbroker.coordinator import share_state_load
-from kbroker.records import iter_headers
-from kbroker.state_records import ShareStateKey, parse_key, share_partition_prefix
+from kbroker.formats.batches import iter_headers
+from kbroker.formats.state import ShareStateKey, parse_key, share_partition_prefix
+from kbroker.share_state import loading as share_state_load
 from kbroker.storage.spi import LogId, LogReader, StateReader
 from kbroker.testing.broker import open_test_broker
 from tests.formats.filling import BROKER_CONFIG, fill

@@ -71,7 +71,7 @@ class Store:
 
 def numbers_in(kind: str, reader: Any) -> list[int]:
     """The numbers of the writes that a store holds, in order."""
-    from kbroker.records import iter_headers
+    from kbroker.formats.batches import iter_headers
 
     if kind == "state":
         return [int(key.split()[1]) for key, _ in reader.scan(b"write ")]

@@ -30,7 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from kbroker.broker.producer_ids import BLOCK_SIZE
+from kbroker.broker.logs.producer_ids import BLOCK_SIZE
 from kbroker.testing.broker import RunningBroker
 from kbroker.testing.history_events import (
     BatchAnswered,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kbroker.cli.exits import DATA_DIRECTORY
-from kbroker.storage.segment_store import LOG_STORE
+from kbroker.storage.segment.log_store import LOG_STORE
 from kbroker.storage.spi import LogBounds
 from kbroker.testing.broker import FAST_CONFIG, BrokerStartFailed, RunningBroker
 from kbroker.testing.log_store_model import LOG, SETTINGS, sized_batch

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.storage.segment_store import LOG_STORE, SegmentLogStore
+from kbroker.storage.segment.log_store import LOG_STORE, SegmentLogStore
 from kbroker.storage.spi import LogBounds, LogSettings
 from kbroker.testing.faulty_files import FaultyFiles
 from kbroker.testing.log_store_model import LOG, read_all, sized_batch

@@ -7,7 +7,8 @@ from uuid import UUID
 import pytest
 
 from kbroker.api import APIS
-from kbroker.protocol.hot import (
+from kbroker.protocol.messages import encode_response
+from kbroker.protocol.responses import (
     FETCH_FLEXIBLE,
     FETCH_TOPIC_IDS,
     PRODUCE_TOPIC_IDS,
@@ -21,7 +22,6 @@ from kbroker.protocol.hot import (
     share_fetch_response,
     uvarint,
 )
-from kbroker.protocol.messages import encode_response
 from kbroker.share.effects import AcquiredRange
 
 TOPIC_ID = UUID("01234567-89ab-cdef-0123-456789abcdef")

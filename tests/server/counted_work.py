@@ -26,8 +26,8 @@ import trio
 
 from kbroker.broker.options import Durability, ReadyInfo, StartOptions
 from kbroker.client.rpc import Connection
-from kbroker.config import BrokerConfig
-from kbroker.server import serve
+from kbroker.server.listener import serve
+from kbroker.settings.altering import BrokerConfig
 from tests.server.hot_requests import SERIES, Requests, Series
 
 TABLE = Path(__file__).with_suffix(".txt")

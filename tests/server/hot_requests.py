@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from kbroker.client import admin
-from kbroker.client.queue_plan import plan
-from kbroker.client.queues import Wish
+from kbroker.client.queues.plan import plan
+from kbroker.client.queues.settings import Wish
 from kbroker.client.rpc import Connection
-from kbroker.records import ProducerInfo, Record, build_batch
+from kbroker.formats.batches import ProducerInfo, Record, build_batch
 
 PARTITIONS = 6
 BURST = 20

@@ -15,8 +15,8 @@ from uuid import UUID
 
 from kbroker.api import APIS, Api
 from kbroker.client.rpc import Connection
+from kbroker.formats.batches import Record, build_batch
 from kbroker.protocol.messages import build, encode, request_schema
-from kbroker.records import Record, build_batch
 
 Values: TypeAlias = dict[str, Any]
 Path: TypeAlias = tuple[str | int, ...]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from kbroker.admin_http import HttpRequest
-from kbroker.admin_views import AdminViews
+from kbroker.server.admin_http import HttpRequest
+from kbroker.server.admin_views import AdminViews
 from tests.api.share_consumers import FAST, GROUP, Member, prepare
 from tests.metrics_world import opened
 

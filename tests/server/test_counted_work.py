@@ -41,7 +41,7 @@ def test_the_table_has_every_request_and_no_slow_answer() -> None:
     table = read_table()
     assert set(table) == {(broker, name) for broker in BROKERS for name in SERIES}
     slow = [key for key, work in table.items() if work.encodes and "heartbeat" not in key[1]]
-    assert slow == [], "hot answers are packed by hand (kbroker/protocol/hot.py)"
+    assert slow == [], "hot answers are packed by hand (kbroker/protocol/responses.py)"
 
 
 def test_a_burst_is_received_written_and_answered_at_once() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from kbroker.client import admin
 from kbroker.client.rpc import Connection
-from kbroker.records import Record, build_batch
+from kbroker.formats.batches import Record, build_batch
 from kbroker.testing.broker import RunningBroker, open_test_broker
 
 SEGMENT_BYTES = 512 << 20

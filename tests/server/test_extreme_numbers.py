@@ -17,8 +17,8 @@ from kio.serial import entity_reader
 
 from kbroker.api import APIS
 from kbroker.client.broker_process import RunningBroker, free_port
+from kbroker.formats.batches import ProducerInfo, Record, build_batch, crc32c
 from kbroker.protocol.messages import response_schema
-from kbroker.records import ProducerInfo, Record, build_batch, crc32c
 from kbroker.testing.broker import open_test_broker
 from tests.server.numeric_fields import CORRELATION_ID, REQUESTS, Numeric, World, frame_with, numeric_fields, share_fetch
 

@@ -14,9 +14,9 @@ import trio.testing
 
 from kbroker.broker.broker import Broker, open_broker
 from kbroker.broker.options import StartOptions
-from kbroker.config import BrokerConfig
-from kbroker.records import Record, build_batch
-from kbroker.server import Server, bind
+from kbroker.formats.batches import Record, build_batch
+from kbroker.server.listener import Server, bind
+from kbroker.settings.altering import BrokerConfig
 from tests.broker.appending import append
 
 API_VERSIONS_0 = struct.pack(">ihhih", 10, 18, 0, 7, -1)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.records import Record, build_batch, encoded_size, iter_records
+from kbroker.formats.batches import Record, build_batch, encoded_size, iter_records
 from kbroker.share.dead_letter import (
     MESSAGES,
     Contents,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.record_keys import hash_of_key, keys_of
-from kbroker.records import Record, build_batch
+from kbroker.formats.batches import Record, build_batch
+from kbroker.formats.record_keys import hash_of_key, keys_of
 from kbroker.share import key_order
 from kbroker.share.key_order import KeyOrder
 

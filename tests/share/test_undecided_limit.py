@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from kbroker.coordinator.share_state_load import ShareState
 from kbroker.share.effects import AckBatch, AcquiredRange, ShareSettings
 from kbroker.share.share_partition import AcquireMode, SharePartition
+from kbroker.share_state.loading import ShareState
 from tests.share.queue_driver import ACCEPT, RELEASE
 
 LIMIT, BATCH = 2000, 100

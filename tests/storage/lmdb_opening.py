@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 from typing import Any, cast
 
-from kbroker.storage.lmdb_environment import open_environment
+from kbroker.storage.lmdb.environment import open_environment
 
 GIVE_UP_S = 60
 

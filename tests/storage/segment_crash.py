@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from kbroker.storage.segment_store import SegmentLogStore
+from kbroker.storage.segment.log_store import SegmentLogStore
 from kbroker.testing.faulty_files import FaultyFiles
 
 

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.storage import chunks, lmdb_store, memory_store, rocksdb_store
+from kbroker.storage import memory_store
+from kbroker.storage.keyvalue import chunks
+from kbroker.storage.lmdb import engine as lmdb_store
+from kbroker.storage.rocksdb import engine as rocksdb_store
 from kbroker.storage.spi import LogSettings, LogStore, LogStoreFactory, StampedBatch
 from kbroker.testing.log_store_model import EVERYTHING, LOG, SETTINGS, batch, check_segments, everything, joined, read_all, sized_batch
 
@@ -23,7 +26,7 @@ def opened(factory: LogStoreFactory, directory: Path) -> LogStore:
 
 
 def test_a_chunk_ends_before_it_is_too_large(factory: LogStoreFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kbroker.storage.chunked_log.CHUNK_BYTES", 2000)
+    monkeypatch.setattr("kbroker.storage.keyvalue.chunked_log.CHUNK_BYTES", 2000)
     store = opened(factory, tmp_path)
     store.create(LOG, SETTINGS)
     written = [sized_batch(offset, 100 + offset * 90, timestamp_ms=offset) for offset in range(40)]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kbroker import plugins
-from kbroker.records import crc_is_valid, iter_headers
+from kbroker.formats.batches import crc_is_valid, iter_headers
 from kbroker.storage.spi import ON_DISK, Change, LogId, LogSettings, LogStore, StampedBatch, StateStore
 from kbroker.testing.log_store_model import EVERYTHING, TOPIC, read_all, sized_batch
 

@@ -12,7 +12,7 @@ import lmdb
 import pytest
 
 from kbroker.errors import StoreFailed
-from kbroker.storage.lmdb_environment import LmdbEnvironment, open_environment
+from kbroker.storage.lmdb.environment import LmdbEnvironment, open_environment
 
 
 def test_opening_a_sub_database_waits_for_a_writer_without_the_gil(tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ import lmdb
 import pytest
 
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
-from kbroker.storage import lmdb_log_store
-from kbroker.storage.lmdb_environment import LmdbEnvironment, open_environment
-from kbroker.storage.lmdb_log_store import LmdbLogStore
-from kbroker.storage.lmdb_state_map import StateMap
-from kbroker.storage.lmdb_state_store import REDO, LmdbStateReader, LmdbStateStore
-from kbroker.storage.lmdb_store import LOG_STORE, STATE_STORE
-from kbroker.storage.segment_reader import SegmentLogReader
+from kbroker.storage.lmdb import log_store as lmdb_log_store
+from kbroker.storage.lmdb.engine import LOG_STORE, STATE_STORE
+from kbroker.storage.lmdb.environment import LmdbEnvironment, open_environment
+from kbroker.storage.lmdb.log_store import LmdbLogStore
+from kbroker.storage.lmdb.state_map import StateMap
+from kbroker.storage.lmdb.state_store import REDO, LmdbStateReader, LmdbStateStore
+from kbroker.storage.segment.reader import SegmentLogReader
 from kbroker.storage.spi import Change, LogId, LogSettings
 from kbroker.testing.log_store_contract import LogStoreContract
 from kbroker.testing.log_store_model import LOG, OTHER, SETTINGS, TOPIC, batch, check_segments, joined, read_all, sized_batch
@@ -149,7 +149,7 @@ def test_a_small_map_is_a_full_disk(tmp_path: Path) -> None:
 def test_a_smaller_map_is_taken_where_a_large_one_is_refused(tmp_path: Path) -> None:
     program = (
         "import resource, sys; from pathlib import Path; resource.setrlimit(resource.RLIMIT_AS, (1 << 33, 1 << 33));"
-        "from kbroker.storage.lmdb_store import STATE_STORE; store = STATE_STORE.open(Path(sys.argv[1]), {}, 1);"
+        "from kbroker.storage.lmdb.engine import STATE_STORE; store = STATE_STORE.open(Path(sys.argv[1]), {}, 1);"
         "store.write([(b'a', b'1')]); print(store.get(b'a'), store.statistics().map_bytes)"
     )
     shown = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
@@ -211,7 +211,7 @@ def test_a_reader_in_another_process_follows_a_live_store(store: LmdbLogStore, t
     """Also over trims: names of dropped sub-databases are looked up no more."""
     store.create(LOG, LogSettings(segment_bytes=1000))
     program = (
-        "import sys; from pathlib import Path; from kbroker.storage.lmdb_store import LOG_STORE;"
+        "import sys; from pathlib import Path; from kbroker.storage.lmdb.engine import LOG_STORE;"
         "reader = LOG_STORE.open_reader(Path(sys.argv[1]))\n"
         "for _ in sys.stdin:\n"
         " log = next(iter(reader.logs())); start, end = reader.bounds(log)\n"

@@ -12,10 +12,10 @@ import pytest
 from rocksdict import AccessType, Rdict, WriteBatch, WriteOptions
 
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
-from kbroker.storage import rocksdb_database
-from kbroker.storage.rocksdb_log_store import RocksdbLogStore
-from kbroker.storage.rocksdb_state_store import RocksdbStateStore
-from kbroker.storage.rocksdb_store import LOG_STORE, STATE_STORE
+from kbroker.storage.rocksdb import database as rocksdb_database
+from kbroker.storage.rocksdb.engine import LOG_STORE, STATE_STORE
+from kbroker.storage.rocksdb.log_store import RocksdbLogStore
+from kbroker.storage.rocksdb.state_store import RocksdbStateStore
 from kbroker.storage.spi import LogSettings
 from kbroker.testing.log_store_contract import LogStoreContract
 from kbroker.testing.log_store_model import EVERYTHING, LOG, OTHER, SETTINGS, base_offsets, batch, joined, read_all, sized_batch
@@ -236,7 +236,7 @@ def test_reading_state_writes_no_tables(tmp_path: Path) -> None:
 def test_snapshots_of_readers_are_removed(tmp_path: Path) -> None:
     store = LOG_STORE.open(tmp_path, {}, 1)
     store.create(LOG, SETTINGS)
-    program = "import os, sys; from pathlib import Path; from kbroker.storage.rocksdb_store import LOG_STORE; "
+    program = "import os, sys; from pathlib import Path; from kbroker.storage.rocksdb.engine import LOG_STORE; "
     killed = program + "reader = LOG_STORE.open_reader(Path(sys.argv[1])); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", killed, str(tmp_path)], check=False)
     left_over = set((tmp_path / "readers").iterdir())
@@ -273,7 +273,7 @@ def test_what_a_killed_reader_left_goes_with_the_next_reader(tmp_path: Path) -> 
 def test_readers_in_other_processes_see_no_holes(store: RocksdbLogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memtables are written out and compacted while the reader makes its copies."""
     program = (
-        "import sys; from pathlib import Path; from kbroker.storage.rocksdb_store import LOG_STORE\n"
+        "import sys; from pathlib import Path; from kbroker.storage.rocksdb.engine import LOG_STORE\n"
         "from kbroker.testing.log_store_model import base_offsets\n"
         "print('ready', flush=True)\n"
         "for line in range(6):\n"

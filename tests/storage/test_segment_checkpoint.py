@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.errors import StoreFailed
-from kbroker.storage.segment_store import SegmentLogStore
+from kbroker.storage.segment.log_store import SegmentLogStore
 from kbroker.storage.spi import LogId, LogSettings
 from kbroker.testing.faulty_files import FaultyFiles
 from kbroker.testing.log_store_model import LOG, OTHER, TOPIC, check_segments, joined, read_all, sized_batch

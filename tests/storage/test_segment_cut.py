@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from kbroker.errors import OperatorError
-from kbroker.records import HEADER
-from kbroker.storage.segment_cut import kept_files
-from kbroker.storage.segment_store import SegmentLogStore
+from kbroker.formats.batches import HEADER
+from kbroker.storage.segment.cut import kept_files
+from kbroker.storage.segment.log_store import SegmentLogStore
 from kbroker.storage.spi import LogSettings
 from kbroker.testing.faulty_files import FaultyFiles
 from kbroker.testing.log_store_model import LOG, joined, read_all, sized_batch

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.records import crc_is_valid, iter_headers
-from kbroker.storage.segment_reader import SegmentLogReader
-from kbroker.storage.segment_store import SegmentLogStore
+from kbroker.formats.batches import crc_is_valid, iter_headers
+from kbroker.storage.segment.log_store import SegmentLogStore
+from kbroker.storage.segment.reader import SegmentLogReader
 from kbroker.storage.spi import LogSettings
 from kbroker.testing.log_store_model import EVERYTHING, LOG, OTHER, batch, check_segments, everything, joined, read_all
 
@@ -148,7 +148,7 @@ def test_a_bad_index_is_read_over(store: SegmentLogStore, reader: SegmentLogRead
 WRITER = """
 import sys
 from pathlib import Path
-from kbroker.storage.segment_store import SegmentLogStore
+from kbroker.storage.segment.log_store import SegmentLogStore
 from kbroker.storage.spi import LogSettings
 from kbroker.testing.log_store_model import LOG, batch
 store = SegmentLogStore(Path(sys.argv[1]))

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.errors import OperatorError
-from kbroker.records import iter_headers
-from kbroker.storage.segment_store import LOG_STORE, SegmentLogStore
+from kbroker.formats.batches import iter_headers
+from kbroker.storage.segment.log_store import LOG_STORE, SegmentLogStore
 from kbroker.storage.spi import LogId, LogSettings
 from kbroker.testing.faulty_files import Crashed, FaultyFiles
 from kbroker.testing.log_store_model import LOG, OTHER, TOPIC, batch, check_segments, joined, read_all, sized_batch
@@ -413,7 +413,7 @@ def check_after_crash(directory: Path, name: str, ends: dict[LogId, set[int]]) -
 WRITER = """
 import sys
 from pathlib import Path
-from kbroker.storage.segment_store import SegmentLogStore
+from kbroker.storage.segment.log_store import SegmentLogStore
 from kbroker.storage.spi import LogSettings
 from kbroker.testing.log_store_model import LOG, OTHER, sized_batch
 store = SegmentLogStore(Path(sys.argv[1]))

@@ -11,7 +11,7 @@ import mmap_ninja.numpy
 import pytest
 
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
-from kbroker.storage.segment_store import LOG_STORE, SegmentLogStore
+from kbroker.storage.segment.log_store import LOG_STORE, SegmentLogStore
 from kbroker.storage.spi import LogId, LogSettings
 from kbroker.testing.faulty_files import FaultyFiles
 from kbroker.testing.log_store_model import LOG, OTHER, SETTINGS, TOPIC, batch, check_segments, joined, read_all, sized_batch

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.compression import Codec, CorruptPayload
-from kbroker.records import (
+from kbroker.formats.batches import (
     HEADER_SIZE,
     NO_HEADERS,
     NO_TIMESTAMP,
@@ -22,10 +21,11 @@ from kbroker.records import (
     iter_records,
     read_header,
 )
-from kbroker.state_records import ShareStateKey
-from kbroker.storage import state_log_records
+from kbroker.formats.compression import Codec, CorruptPayload
+from kbroker.formats.state import ShareStateKey
+from kbroker.storage.segment import state_log_records
+from kbroker.storage.segment.state_log_records import batch_changes, from_record, to_record
 from kbroker.storage.spi import Change
-from kbroker.storage.state_log_records import batch_changes, from_record, to_record
 
 TOPIC = UUID(int=0x1234)
 ERRORS = CorruptPayload, KeyError, struct.error

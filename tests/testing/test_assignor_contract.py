@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.coordinator.consumer_assignor import PartitionAssignorError
-from kbroker.coordinator.range_assignor import RangeAssignor
+from kbroker.groups.assignors.range import RangeAssignor
+from kbroker.groups.assignors.spi import PartitionAssignorError
 from kbroker.testing.assignor_contract import AssignorContract, Members, Partitions
 
 Found = dict[str, dict[UUID, tuple[int, ...]]]

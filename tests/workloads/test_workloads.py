@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.client import admin
 from kbroker.client.topic_logs import bounds, read_batches
-from kbroker.compression import Codec, compress
+from kbroker.formats.compression import Codec, compress
 from kbroker.testing.broker import RunningBroker
 from kbroker.workloads.fetch import fetch
 from kbroker.workloads.fill import fill, fill_small, record_count

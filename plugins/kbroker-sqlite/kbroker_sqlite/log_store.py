@@ -1,8 +1,8 @@
 """Topic data in SQLite: chunks of record batches by (log, base offset), and a small table of logs and segments.
 
     table   columns
-    meta    key, value                  the entries of kbroker.storage.chunked_log
-    chunk   log, base_offset, value     chunks of kbroker.storage.chunks
+    meta    key, value                  the entries of kbroker.storage.keyvalue.chunked_log
+    chunk   log, base_offset, value     chunks of kbroker.storage.keyvalue.chunks
 
 What to store, and in which order, is decided by those two modules and `chunked_store`, as for kbroker's own key-value engines; this one
 turns it into SQL. A commit is on disk when it returns and waits for it, so the broker calls the writing methods in its commit thread.
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from kbroker.storage import chunked_log
-from kbroker.storage.chunked_log import LogChange, LogState
-from kbroker.storage.chunked_store import ChunkedLogReader, ChunkedLogStore, ChunkedStatistics
-from kbroker.storage.chunks import ChunkSource, Segment
+from kbroker.storage.keyvalue import chunked_log
+from kbroker.storage.keyvalue.chunked_log import LogChange, LogState
+from kbroker.storage.keyvalue.chunked_store import ChunkedLogReader, ChunkedLogStore, ChunkedStatistics
+from kbroker.storage.keyvalue.chunks import ChunkSource, Segment
 from kbroker.storage.spi import LogId
 from kbroker_sqlite.database import Database, Reads, SqliteStatistics
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from kbroker.storage.key_ranges import Entries, piece_of, prefix_end, scan_in_pieces
+from kbroker.storage.keyvalue.key_ranges import Entries, piece_of, prefix_end, scan_in_pieces
 from kbroker.storage.spi import Change
 from kbroker_sqlite.database import Database, Reads, SqliteStatistics
 

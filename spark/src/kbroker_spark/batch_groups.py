@@ -18,8 +18,8 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from kbroker.compression import Codec, CorruptPayload, decompress
-from kbroker.records import CONTROL, CRC_START, HEADER_SIZE, LENGTH_END, MAGIC, iter_records
+from kbroker.formats.batches import CONTROL, CRC_START, HEADER_SIZE, LENGTH_END, MAGIC, iter_records
+from kbroker.formats.compression import Codec, CorruptPayload, decompress
 
 Integers: TypeAlias = NDArray[np.int64]
 Headers: TypeAlias = NDArray[Any]

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 from uuid import UUID
 
-from kbroker.records import HEADER_SIZE, MAGIC, BatchHeader, crc_is_valid, read_header
+from kbroker.formats.batches import HEADER_SIZE, MAGIC, BatchHeader, crc_is_valid, read_header
 from kbroker.storage.spi import LogId, LogReader, SegmentInfo
 
 READ_BYTES = 4 << 20

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from kbroker.compression import Codec
-from kbroker.records import BatchHeader
+from kbroker.formats.batches import BatchHeader
+from kbroker.formats.compression import Codec
 from kbroker.storage.spi import LogReader, StateReader
 from kbroker_spark.batch_scan import FoundBatch, LogRange, scan, split
 from kbroker_spark.data import reading, topics

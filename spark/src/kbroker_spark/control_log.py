@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from kbroker.compression import CorruptPayload
-from kbroker.control_records import ShareControl, read_controls
-from kbroker.coordinator.control_chains import ChainWalk, ControlChains
-from kbroker.coordinator.control_walk import advanced, decoded_at, walking
 from kbroker.errors import KafkaError
-from kbroker.records import MAGIC, BatchHeader, iter_headers
-from kbroker.state_records import ControlChain, ControlHint
+from kbroker.formats.batches import MAGIC, BatchHeader, iter_headers
+from kbroker.formats.compression import CorruptPayload
+from kbroker.formats.control_records import ShareControl, read_controls
+from kbroker.formats.state import ControlChain, ControlHint
+from kbroker.share_state.control_chains import ChainWalk, ControlChains
+from kbroker.share_state.control_walk import advanced, decoded_at, walking
 from kbroker.storage.spi import LogBounds, LogId, LogReader
 
 _CHUNK_BYTES = 1 << 20

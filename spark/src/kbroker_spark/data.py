@@ -20,7 +20,7 @@ from uuid import UUID
 
 from kbroker import plugins
 from kbroker.errors import OperatorError, StoreFailed
-from kbroker.state_records import Config, ConfigKey, LogStart, LogStartKey, MetaKey, ResourceType, Topic, TopicKey, TopicState, parse_key
+from kbroker.formats.state import Config, ConfigKey, LogStart, LogStartKey, MetaKey, ResourceType, Topic, TopicKey, TopicState, parse_key
 from kbroker.storage.data_dir import DataDescription, DataDirectory
 from kbroker.storage.spi import LogId, LogReader, StateReader
 from kbroker_spark.errors import SourceError

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from pyspark.sql.types import StructType
 
-from kbroker.consumer_group_records import (
+from kbroker.formats.group_records import (
     NOT_CLASSIC,
     AnyGroupOffset,
     ClassicGroupMember,
@@ -27,9 +27,9 @@ from kbroker.consumer_group_records import (
     ConsumerGroupMember,
     ExpiringGroupOffset,
 )
-from kbroker.coordinator_records import SHARE_GROUP_VALUES, RecordType, ShareGroupMember
+from kbroker.formats.share_records import SHARE_GROUP_VALUES, RecordType, ShareGroupMember
+from kbroker.formats.state import Config, ConfigKey, GroupKey, GroupOffsetKey, ResourceType, read_entries
 from kbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL, read_assignment, read_subscription
-from kbroker.state_records import Config, ConfigKey, GroupKey, GroupOffsetKey, ResourceType, read_entries
 from kbroker.storage.spi import LogId, StateReader
 from kbroker_spark.data import DataDir, TopicInfo, topics
 from kbroker_spark.log_ends import LogEnds

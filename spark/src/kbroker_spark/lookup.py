@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kbroker.compression import CorruptPayload
-from kbroker.records import BatchHeader, iter_headers, iter_records
-from kbroker.state_records import Topic, TopicKey, TopicState
+from kbroker.formats.batches import BatchHeader, iter_headers, iter_records
+from kbroker.formats.compression import CorruptPayload
+from kbroker.formats.state import Topic, TopicKey, TopicState
 from kbroker.storage.spi import LogId, LogReader
 from kbroker_spark.data import DataDir, TopicInfo, bounds_from, log_starts, topics
 from kbroker_spark.errors import SourceError

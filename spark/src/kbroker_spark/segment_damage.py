@@ -14,10 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from kbroker.storage.files import Files
-from kbroker.storage.segment_checkpoint import load_checkpoint
-from kbroker.storage.segment_index import INDEX
-from kbroker.storage.segment_reader import log_name
-from kbroker.storage.segment_recovery import SavedIndexes, read_follows, take_saved_indexes
+from kbroker.storage.segment.checkpoint import load_checkpoint
+from kbroker.storage.segment.index import INDEX
+from kbroker.storage.segment.reader import log_name
+from kbroker.storage.segment.recovery import SavedIndexes, read_follows, take_saved_indexes
 from kbroker.storage.spi import LogId, LogReader
 
 _FILES = Files()

@@ -19,14 +19,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
-from kbroker.compression import CorruptPayload
-from kbroker.control_records import ControlType, ShareControl
-from kbroker.coordinator_records import ShareSnapshot, ShareUpdate
-from kbroker.records import crc_is_valid, iter_headers, iter_records
-from kbroker.state_records import ShareStateKey, parse_key
+from kbroker.formats.batches import crc_is_valid, iter_headers, iter_records
+from kbroker.formats.compression import CorruptPayload
+from kbroker.formats.control_records import ControlType, ShareControl
+from kbroker.formats.share_records import ShareSnapshot, ShareUpdate
+from kbroker.formats.state import ShareStateKey, parse_key
+from kbroker.storage.segment.state_log import LOG
+from kbroker.storage.segment.state_log_records import from_record
 from kbroker.storage.spi import LogReader, StateReader
-from kbroker.storage.state_log import LOG
-from kbroker.storage.state_log_records import from_record
 from kbroker_spark.errors import SourceError
 from kbroker_spark.share_states import Wanted
 

@@ -10,15 +10,8 @@ from itertools import groupby, islice
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from kbroker.coordinator.parked_state import parked_of, prefix_of, stored_left
-from kbroker.coordinator.share_state_load import ShareState, load
-from kbroker.parked_records import BY_OFFSET, by_offset_key, end_of, offset_of_key, record_by_offset
-from kbroker.share.effects import StateBatch
-from kbroker.share.lag import UNKNOWN, ParkedLeft, Standing, standing_of, what_is_left
-from kbroker.share.parked import Parked
-from kbroker.share.persister import TopicPartition
-from kbroker.share.record_state import RecordState
-from kbroker.state_records import (
+from kbroker.formats.parked_records import BY_OFFSET, by_offset_key, end_of, offset_of_key, record_by_offset
+from kbroker.formats.state import (
     PERSISTER,
     ControlHint,
     ControlHintKey,
@@ -27,6 +20,13 @@ from kbroker.state_records import (
     parse_key,
     share_state_number,
 )
+from kbroker.share.effects import StateBatch
+from kbroker.share.lag import UNKNOWN, ParkedLeft, Standing, standing_of, what_is_left
+from kbroker.share.parked import Parked
+from kbroker.share.persister import TopicPartition
+from kbroker.share.record_state import RecordState
+from kbroker.share_state.loading import ShareState, load
+from kbroker.share_state.parked import parked_of, prefix_of, stored_left
 from kbroker.storage.spi import LogId, LogReader, StateReader, keys_on_disk_of
 from kbroker_spark.control_log import control_batches, read_groups
 from kbroker_spark.data import DataDir

@@ -20,12 +20,12 @@ from uuid import UUID
 
 from pyspark.sql.types import StructType
 
-from kbroker.coordinator_records import UNCHANGED_OFFSET, UNKNOWN_COUNT, UNKNOWN_EPOCH, ShareSnapshot, StateBatchRecord
+from kbroker.formats.share_records import UNCHANGED_OFFSET, UNKNOWN_COUNT, UNKNOWN_EPOCH, ShareSnapshot, StateBatchRecord
+from kbroker.formats.state import ControlHint
 from kbroker.share.lag import NOTHING_PARKED
 from kbroker.share.parked import Lane
 from kbroker.share.record_state import RecordState
-from kbroker.state_records import ControlHint
-from kbroker.storage import segment_store
+from kbroker.storage.segment import log_store as segment_store
 from kbroker.storage.spi import LogId, LogReader
 from kbroker_spark.control_log import controls
 from kbroker_spark.data import DataDir, TopicInfo, topics

@@ -6,8 +6,8 @@ import random
 import struct
 
 from kbroker.clock import wall_clock_ms
-from kbroker.compression import Codec
-from kbroker.records import Record, build_batch, read_header
+from kbroker.formats.batches import Record, build_batch, read_header
+from kbroker.formats.compression import Codec
 from tests.differential.script import Session, Topic, script
 from tests.differential.scripts.base_fetch import wanted
 from tests.differential.scripts.base_produce import PAST, STAMP, altered, batch_of, end_of, produce

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from kbroker.compression import Codec
-from kbroker.records import CRC_START, HEADER, ProducerInfo, Record, build_batch
+from kbroker.formats.batches import CRC_START, HEADER, ProducerInfo, Record, build_batch
+from kbroker.formats.compression import Codec
 from tests.differential.script import Entity, Session, Topic, Value, script
 
 STAMP = 1_700_000_000_000

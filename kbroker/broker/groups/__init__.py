@@ -1,0 +1,1 @@
+"""Carries out what the pure group coordinators (kbroker.groups) decide."""

@@ -1,0 +1,1 @@
+"""Topics and their partitions: appending, validating, finding and removing records."""

@@ -1,0 +1,140 @@
+"""Produced batches that have to wait for a thread before they get their offsets. There are two reasons:
+
+- The topic has kbroker.payload.check, and the payload is too large to be opened on the loop.
+- The batch is the first of an idempotent producer since the start, and the partition has to read what it remembers of producers.
+
+The batches behind such a one in its partition wait, too, in the order in which they came: an idempotent producer's sequence numbers,
+and a consumer's order, hold as without the wait. Other partitions and connections proceed as they do during a commit.
+
+    queue of a partition    | large batch | small one | large one |    one task works it off, and is there as long as the queue is
+                                  └─ in a thread
+
+Nothing of a batch is stamped, noted of its producer or stored while it waits. So Partition.append finds out what has happened to its
+topic, the disk or the store meanwhile, as for any batch that comes then; and when the broker stops first, nobody has been promised
+anything. Two are checked in threads at once, each of which takes up to twice 64 MiB for what it decompresses.
+
+It must not know what is checked (payload_check.py), nor what a Produce request is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, NamedTuple, Protocol
+
+import trio
+
+from kbroker.broker.logs.partition import Appended, Partition, ProducersNotLoaded
+from kbroker.broker.logs.payload_check import check_quickly, is_quick, refusal_of
+from kbroker.broker.logs.validation import validate
+from kbroker.clock import wall_clock_ms
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.formats.batches import BatchHeader
+
+logger = logging.getLogger(__name__)
+
+_CHECKS_AT_ONCE = 2
+_threads: Final = trio.CapacityLimiter(_CHECKS_AT_ONCE)
+
+
+class Producing(Protocol):
+    """What waits for one batch. `appended` or `refused` is called once for a batch that had to wait, `done` as by Partition.append."""
+
+    def done(self, error: Exception | None) -> None: ...
+    def appended(self, partition: Partition, appended: Appended) -> None: ...
+    def refused(self, partition: Partition, error: KafkaError, size_bytes: int) -> None: ...
+
+
+class _Waiting(NamedTuple):
+    batch: memoryview
+    header: BatchHeader
+    is_checked: bool
+    """Whether it is to be: it may only stand behind one that is."""
+    producing: Producing
+    on_written: Callable[[], None] | None
+
+
+class AppendQueuesStatistics(NamedTuple):
+    partitions: int
+    batches: int
+
+
+class AppendQueues:
+    """`queues`: of partitions with batches that wait; every Produce looks whether there are any."""
+
+    def __init__(self) -> None:
+        self.queues: dict[Partition, deque[_Waiting]] = {}
+        self._nursery: trio.Nursery | None = None
+
+    def work_in(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+
+    def statistics(self) -> AppendQueuesStatistics:
+        return AppendQueuesStatistics(len(self.queues), sum(map(len, self.queues.values())))
+
+    def append(
+        self,
+        partition: Partition,
+        records: bytes | memoryview | None,
+        now_ms: int,
+        producing: Producing,
+        on_written: Callable[[], None] | None,
+    ) -> Appended | None:
+        """As Partition.append with `start=False`, with the check that the topic asks for, and without ProducersNotLoaded. None: the
+        batch waits, and `producing` is notified. Raises KafkaError for what can be said at once."""
+        if partition.deleted:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        header = validate(records, partition.rules, now_ms)
+        assert records is not None
+        view = memoryview(records)[: header.size_bytes]
+        is_checked = partition.rules.check_payload
+        queue = self.queues.get(partition)
+        if queue is None and (not is_checked or (is_quick(header) and check_quickly(view, header))):
+            with suppress(ProducersNotLoaded):
+                return partition.append(records, now_ms, producing.done, on_written, start=False, header=header)
+        # The request's bytes are another one's as soon as something is waited for, unless they may be written to.
+        batch = memoryview(bytearray(view)) if view.readonly else view
+        waiting = _Waiting(batch, header, is_checked, producing, on_written)
+        if queue is None:
+            queue = self.queues[partition] = deque((waiting,))
+            assert self._nursery is not None, "work_in() was called"
+            self._nursery.start_soon(self._work_off, partition, queue)
+        else:
+            queue.append(waiting)
+        return None
+
+    async def _work_off(self, partition: Partition, queue: deque[_Waiting]) -> None:
+        try:
+            while queue:
+                waiting = queue[0]
+                try:
+                    await _check(waiting)
+                    if waiting.header.has_producer and partition.producers is None:
+                        await partition.load_producers()
+                    self._append(partition, waiting)
+                except KafkaError as error:
+                    waiting.producing.refused(partition, error, len(waiting.batch))
+                except Exception as error:
+                    # It concerns this batch alone (no memory, a store that cannot be read). Raised from here it would end the broker.
+                    logger.exception("a batch for %s-%d cannot be appended", partition.topic_name, partition.log.partition)
+                    refusal = KafkaError(ErrorCode.unknown_server_error, str(error))
+                    waiting.producing.refused(partition, refusal, len(waiting.batch))
+                queue.popleft()
+        finally:
+            del self.queues[partition]
+
+    @staticmethod
+    def _append(partition: Partition, waiting: _Waiting) -> None:
+        batch, header, _, producing, on_written = waiting
+        producing.appended(partition, partition.append(batch, wall_clock_ms(), producing.done, on_written, header=header))
+
+
+async def _check(waiting: _Waiting) -> None:
+    """Raises BadBatch."""
+    batch, header, is_checked, _, _ = waiting
+    if is_checked and not (is_quick(header) and check_quickly(batch, header)):
+        refusal = await trio.to_thread.run_sync(refusal_of, batch, header, limiter=_threads)
+        if refusal is not None:
+            raise refusal

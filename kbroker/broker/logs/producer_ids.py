@@ -1,0 +1,45 @@
+"""Producer ids for InitProducerId: each is handed out once in the life of the data directory.
+
+A block of ids is reserved with one commit and given out from memory; what is left of it is lost at a restart. The commit is
+synced with durability `os`, too: an id must not come back after a power cut.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kbroker.broker.commits.group_commit import GroupCommit
+from kbroker.formats.state import PRODUCER_IDS
+from kbroker.formats.state import ProducerIds as ProducerIdsRecord
+from kbroker.storage.spi import Change, StateStore
+
+BLOCK_SIZE = 1000
+
+
+class ProducerIdsStatistics(NamedTuple):
+    """Ids from `next_id` up to but without `reserved` are given out without a commit."""
+
+    next_id: int
+    reserved: int
+
+
+class ProducerIds:
+    def __init__(self, store: StateStore, commits: GroupCommit[Change]) -> None:
+        value = store.get(PRODUCER_IDS.encode())
+        self._next_id = self._reserved = 0 if value is None else ProducerIdsRecord.decode(value).next_id
+        self._commits = commits
+
+    def statistics(self) -> ProducerIdsStatistics:
+        return ProducerIdsStatistics(self._next_id, self._reserved)
+
+    async def take(self) -> int:
+        """An id that nobody has or will get again, whatever happens. Raises NoSpace, StoreFailed."""
+        while self._next_id >= self._reserved:
+            block_end = self._next_id + BLOCK_SIZE
+            await self._commits.commit([(PRODUCER_IDS.encode(), ProducerIdsRecord(block_end).encode())])
+            # Of two producers with one id, the second one's batches would count as repeats of the first one's.
+            await self._commits.flush()
+            self._reserved = max(self._reserved, block_end)
+        producer_id = self._next_id
+        self._next_id += 1
+        return producer_id

@@ -1,0 +1,140 @@
+"""Counts the records that retention and DeleteRecords take from share groups before they are done.
+
+For the group those records are lost, without a dead letter. A WARNING and a metric for each group
+say so. The count asks the groups that have share state of a topic partition whose log start moves.
+No other partition is looked at. A share-partition in memory is asked itself. For the others the
+persister says how far they are: none is loaded, and the persisters here write nothing for it.
+
+The count is made before the removal and reported after it, so that a record acknowledged in between
+counts as lost. A persister that does not answer must not keep a full disk from getting room: the
+removal goes on after some seconds, and its records are not counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Callable, Iterable
+
+import trio
+
+from kbroker.broker.logs.partition import Partition
+from kbroker.broker.queues.parked_left import keeps_of, parks_of
+from kbroker.broker.queues.share_partitions import ShareGroups
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.metrics import ShareGroupMetrics
+from kbroker.share.persister import CountsUnfinished, Persister, ReadRequest, Result, TopicPartition
+from kbroker.share.record_state import TERMINAL
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_S = 5.0
+"""How long a removal waits for the persister, for all groups together."""
+_WHAT_TO_DO = {
+    "retention": (
+        ": it needs more consumers, or the topic a greater retention.ms or retention.bytes; "
+        "kbroker share-groups describe {group} shows whether anybody works in it"
+    )
+}
+_NO_LEADER_EPOCH = -1
+_UNDECIDED = -1
+
+
+class RemovedRecords:
+    """`groups_of(partition)`: the groups that have share state of it."""
+
+    def __init__(
+        self,
+        persister: Persister,
+        share_groups: ShareGroups,
+        groups_of: Callable[[TopicPartition], Iterable[str]],
+    ) -> None:
+        self._persister = persister
+        self._share_groups = share_groups
+        self._groups_of = groups_of
+
+    async def before_removal(self, partition: Partition, offset: int, cause: str) -> Callable[[], None]:
+        """Count what `cause` is about to remove: all below `offset`. The caller calls the result when
+        it is gone. Raises nothing."""
+        key = TopicPartition(*partition.log)
+        found: dict[str, int] = {}
+        groups = dict.fromkeys([*self._groups_of(key), *self._share_groups.groups_of(key)])
+        with trio.move_on_after(PATIENCE_S) as scope:
+            for group_id in groups:
+                try:
+                    found[group_id] = await self._count(group_id, key, partition, offset)
+                except KafkaError as error:
+                    _not_counted(partition, group_id, cause, str(error))
+                except Exception:
+                    # The persister may be a plugin; raised from here it would keep the disk full.
+                    logger.exception("the persister failed on a share-partition of group %s", group_id)
+                    _not_counted(partition, group_id, cause, "the persister failed")
+        if scope.cancelled_caught:
+            why = f"the persister did not answer within {PATIENCE_S:.0f} s"
+            _not_counted(partition, group_id, cause, why)
+        return lambda: self._removed(partition, cause, found)
+
+    def _removed(self, partition: Partition, cause: str, found: dict[str, int]) -> None:
+        for group_id, records in found.items():
+            if records:
+                self.report(partition, cause, group_id, records)
+
+    def report(self, partition: Partition, cause: str, group_id: str, records: int) -> None:
+        """Count them, and say it."""
+        metrics = self._share_groups.metrics.setdefault(group_id, ShareGroupMetrics())
+        metrics.removed_records += records
+        what_to_do = _WHAT_TO_DO.get(cause, "").format(group=shlex.quote(group_id))
+        logger.warning(
+            "%s removed %d records of %s-%d that share group %s was not done with%s",
+            cause, records, partition.topic_name, partition.log.partition, group_id, what_to_do,
+        )  # fmt: skip
+
+    async def _count(self, group_id: str, key: TopicPartition, partition: Partition, end: int) -> int:
+        """How many of the offsets from the log's start to `end` - 1 the group is not done with."""
+        first, persister = partition.log_start_offset, self._persister
+        counts = persister if isinstance(persister, CountsUnfinished) else None
+        loaded = self._share_groups.find(group_id, key)
+        if loaded is not None and loaded.engine is not None:
+            unfinished = loaded.engine.unfinished(first, end)
+            behind = max(first, loaded.engine.unread_from)
+            if (
+                unfinished and counts is not None and behind < end
+            ):  # Of what it has read, it knows what it is.
+                unfinished -= await counts.count_own(key, behind, end)
+            parks = parks_of(persister)
+            parked = await parks.count_parked(group_id, key, first, end) if parks is not None else 0
+            if parked and (keeps := keeps_of(persister)) is not None:
+                parked -= await keeps.count_kept(group_id, key, first, end)
+            return max(0, unfinished) + parked
+        if counts is not None:
+            return await counts.count_unfinished(group_id, key, first, end)
+        return await self._ask(group_id, key, partition, end)
+
+    async def _ask(self, group_id: str, key: TopicPartition, partition: Partition, end: int) -> int:
+        """The same by the five verbs alone. `read` may cost a write, so that it comes last."""
+        (summary,) = await self._persister.read_summary(group_id, [ReadRequest(key, _NO_LEADER_EPOCH)])
+        _check(summary)
+        first = max(partition.log_start_offset, summary.start_offset)
+        if summary.start_offset == _UNDECIDED or first >= end:
+            return 0
+        if summary.delivery_complete_count == 0:
+            return end - first
+        (state,) = await self._persister.read(group_id, [ReadRequest(key, partition.leader_epoch)])
+        _check(state)
+        first = max(first, state.start_offset)
+        done = [
+            (batch.first_offset, batch.last_offset + 1) for batch in state.batches if batch.state in TERMINAL
+        ]
+        return max(0, end - first - sum(max(0, min(end, stop) - max(first, start)) for start, stop in done))
+
+
+def _check(result: Result) -> None:
+    if result.code is not ErrorCode.none:
+        raise KafkaError(result.code, result.message)
+
+
+def _not_counted(partition: Partition, group_id: str, cause: str, why: str) -> None:
+    logger.warning(
+        "%s of %s-%d: what share group %s is not done with could not be counted: %s",
+        cause, partition.topic_name, partition.log.partition, group_id, why,
+    )  # fmt: skip

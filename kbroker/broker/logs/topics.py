@@ -1,0 +1,452 @@
+"""The topics: their ids, configs and partitions; creating, growing and deleting them so that a crash leaves no half topic.
+
+Creating makes the logs first and then commits the topic's record: a crash in between leaves empty logs, which recovery removes. The
+record is synced with durability `os`, too: a power cut must not take it and leave logs with records.
+Deleting commits a tombstone first (state `deleting`), then drops the logs, then removes the records: recovery finishes
+tombstoned deletions and nothing else. On a full disk the tombstone takes the place of what is set aside for it (space_reserve.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+from uuid import UUID, uuid4
+
+from kbroker.broker.commits.group_commit import GroupCommit
+from kbroker.broker.logs.partition import EpochEntry, Partition
+from kbroker.broker.logs.producer_recovery import SNAPSHOT_BYTES, can_replay_from, is_long_replay, read_producers, snapshot_changes
+from kbroker.broker.logs.producer_state import ProducerStates
+from kbroker.broker.logs.space_reserve import SpaceReserve
+from kbroker.broker.logs.validation import BatchRules
+from kbroker.clock import wall_clock_ms
+from kbroker.errors import ErrorCode, KafkaError, NoSpace
+from kbroker.formats.state import (
+    Config,
+    ConfigKey,
+    LeaderEpoch,
+    LeaderEpochKey,
+    LogStart,
+    LogStartKey,
+    ProducerSnapshotKey,
+    ResourceType,
+    TopicKey,
+    TopicState,
+    control_hint_topic_prefix,
+    dead_letter_topic_prefix,
+    share_topic_prefix,
+)
+from kbroker.formats.state import Topic as TopicRecord
+from kbroker.metrics import TopicMetrics
+from kbroker.protocol.topic_names import is_legal, why_illegal
+from kbroker.settings.altering import BrokerConfig, TopicConfig
+from kbroker.storage.spi import Change, LogId, LogSettings, LogStore, StampedBatch, StateStore
+
+logger = logging.getLogger(__name__)
+
+_LOGS_AT_ONCE = 16
+"""Creating or dropping a log costs several syncs: between so many of them others' records are committed."""
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
+
+
+@dataclass(slots=True)
+class Topic:
+    """A live topic. `configs`: what was set for it; `config`: what applies, defaults included."""
+
+    topic_id: UUID
+    name: str
+    created_ms: int
+    configs: Mapping[str, str]
+    config: TopicConfig
+    partitions: list[Partition] = field(default_factory=list)
+    metrics: TopicMetrics = field(default_factory=TopicMetrics)
+
+    @property
+    def record(self) -> TopicRecord:
+        return TopicRecord(self.name, len(self.partitions), self.created_ms)
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+
+class TopicsStatistics(NamedTuple):
+    """`unfinished_deletions`: topics that are gone for clients and whose space a full disk keeps. `has_reserve`: see space_reserve.py."""
+
+    topics: int
+    partitions: int
+    unfinished_deletions: int
+    has_reserve: bool
+
+
+def check_name(name: str) -> None:
+    """Raises INVALID_TOPIC_EXCEPTION for what Kafka refuses as a topic's name."""
+    if not is_legal(name):
+        raise KafkaError(ErrorCode.invalid_topic_exception, why_illegal(name))
+
+
+def _flat(name: str) -> str:
+    return name.replace(".", "_")
+
+
+class Topics:
+    """All live topics of the broker. `version` grows with every change that Metadata would show."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        log_store: LogStore,
+        state_store: StateStore,
+        logs: GroupCommit[StampedBatch],
+        state: GroupCommit[Change],
+        *,
+        leader_epoch: int,
+        reserve: SpaceReserve,
+    ) -> None:
+        self._config = config
+        self._log_store = log_store
+        self._state_store = state_store
+        self._logs = logs
+        self._state = state
+        self.leader_epoch = leader_epoch
+        self.reserve = reserve
+        self.before_log_start_moves: Callable[[Partition, int], Awaitable[None]] | None = None
+        """Whoever keeps something of the broker's own in the logs: told before it would go; raises NoSpace or StoreFailed to stop that."""
+        self.count_unfinished: Callable[[Partition, int, str], Awaitable[Callable[[], None]]] | None = None
+        """Counts what share groups lose (removed_records.py): called before a log start moves; its result is
+        called after that."""
+        self.version = 0
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[int, Topic] = {}
+        """By the number that an id is: UUIDs are hashed and compared in Python, and requests look for their topics with them."""
+        self._taken: dict[str, str] = {}
+        """Names of topics that are there or being made, by what becomes of them in metric names."""
+        self._unfinished: dict[UUID, int] = {}
+        self._unapplied: set[UUID] = set()
+        """Topics whose engine could not note their settings on a full disk."""
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(list(self._by_name.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def statistics(self) -> TopicsStatistics:
+        partitions = sum(len(topic.partitions) for topic in self._by_name.values())
+        return TopicsStatistics(len(self._by_name), partitions, len(self._unfinished), self.reserve.is_there)
+
+    def by_name(self, name: str) -> Topic | None:
+        return self._by_name.get(name)
+
+    def by_id(self, topic_id: UUID | None) -> Topic | None:
+        return None if topic_id is None else self._by_id.get(topic_id.int)
+
+    def by_id_number(self, number: int) -> Topic | None:
+        """`number`: UUID.int of the topic id."""
+        return self._by_id.get(number)
+
+    def partition(self, topic_id: UUID, index: int) -> Partition | None:
+        topic = self._by_id.get(topic_id.int)
+        return topic.partitions[index] if topic is not None and 0 <= index < len(topic.partitions) else None
+
+    def partitions(self) -> Iterator[Partition]:
+        for topic in self:
+            yield from topic.partitions
+
+    # -- start-up -----------------------------------------------------------------------------------------------------
+
+    def add_recovered(self, topic_id: UUID, record: TopicRecord, configs: Mapping[str, str]) -> None:
+        """A topic that the state store knows. Its logs are given their settings, which an engine need not keep."""
+        topic = self._make(topic_id, record.name, record.created_ms, configs)
+        for index in range(record.partitions):
+            self._log_store.create(LogId(topic_id, index), log_settings(topic.config))
+        self._add_partitions(topic, record.partitions, is_new=False)
+        self._publish(topic)
+
+    # -- changes ------------------------------------------------------------------------------------------------------
+
+    def check_creatable(self, name: str) -> None:
+        """Raises KafkaError: invalid name, existing topic, or one whose name collides ('.' and '_' are the same in metric names)."""
+        check_name(name)
+        other = self._taken.get(_flat(name))
+        if other == name:
+            raise KafkaError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
+        if other is not None:
+            raise KafkaError(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}")
+
+    async def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
+        """A new topic, durable on return. Raises KafkaError (see check_creatable), NoSpace, StoreFailed."""
+        self.check_creatable(name)
+        topic = self._make(uuid4(), name, wall_clock_ms(), configs)
+        self._taken[_flat(name)] = name
+        try:
+            record = TopicRecord(name, partitions, topic.created_ms)
+            changes: list[Change] = [(TopicKey(topic.topic_id).encode(), record.encode())]
+            # A config left over from a topic of the same name must not come to life again.
+            changes.append((ConfigKey(ResourceType.TOPIC, name).encode(), Config(configs).encode() if configs else None))
+            changes += self._first_epochs(topic.topic_id, range(partitions))
+            await self._create_logs_and_save(topic, range(partitions), changes)
+            self._add_partitions(topic, partitions, is_new=True)
+            self._publish(topic)
+        except BaseException:
+            del self._taken[_flat(name)]
+            raise
+        logger.info("topic %s created: %d partitions, id %s", name, partitions, topic.topic_id)
+        return topic
+
+    async def grow(self, topic: Topic, partitions: int) -> None:
+        """Add partitions up to `partitions` in all; durable on return. Nothing else may change the topic meanwhile."""
+        added = range(len(topic.partitions), partitions)
+        record = TopicRecord(topic.name, partitions, topic.created_ms)
+        changes: list[Change] = [(TopicKey(topic.topic_id).encode(), record.encode()), *self._first_epochs(topic.topic_id, added)]
+        await self._create_logs_and_save(topic, added, changes)
+        self._add_partitions(topic, partitions, is_new=True)
+        self.version += 1
+
+    async def set_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
+        """Replace the topic's configs (validated by the caller); durable and in force on return.
+
+        Raises NoSpace and StoreFailed, and then nothing has changed. One exception: a full disk may keep an engine from noting the
+        new segment size. That waits until there is space (`catch_up`).
+        """
+        value = Config(configs).encode() if configs else None
+        await self._state.commit([(ConfigKey(ResourceType.TOPIC, topic.name).encode(), value)])
+        topic.configs = dict(configs)
+        topic.config = TopicConfig(configs, self._config)
+        rules = batch_rules(topic.config)
+        for partition in topic.partitions:
+            partition.rules = rules
+        await self._apply_settings(topic)
+
+    async def _apply_settings(self, topic: Topic) -> None:
+        settings = log_settings(topic.config)
+
+        def apply(log: LogId) -> None:
+            if not topic.partitions[log.partition].deleted:  # Otherwise that would make the log again.
+                self._log_store.create(log, settings)
+
+        try:
+            await self._for_logs(topic.topic_id, range(len(topic.partitions)), apply)
+        except NoSpace as error:
+            self._unapplied.add(topic.topic_id)
+            logger.warning("topic %s: new segment settings have to wait: %s", topic.name, error)
+        else:
+            self._unapplied.discard(topic.topic_id)
+
+    async def delete(self, topic: Topic) -> None:
+        """Delete a topic. Gone for clients and sure to be gone after a restart, and a power cut, when the tombstone is committed; then
+        the logs are dropped and its records removed. Raises NoSpace, StoreFailed; after NoSpace it may be gone all the same."""
+        if topic.partitions and topic.partitions[0].deleted:
+            return
+        for partition in topic.partitions:
+            partition.deleted = True
+        tombstone = TopicRecord(topic.name, len(topic.partitions), topic.created_ms, TopicState.DELETING)
+        config_key = ConfigKey(ResourceType.TOPIC, topic.name).encode()
+        try:
+            await self._commit_from_reserve([(TopicKey(topic.topic_id).encode(), tombstone.encode()), (config_key, None)])
+        except Exception:
+            for partition in topic.partitions:
+                partition.deleted = False
+                partition.waiters.wake_all()
+            raise
+        del self._by_name[topic.name]
+        del self._by_id[topic.topic_id.int]
+        del self._taken[_flat(topic.name)]
+        self.version += 1
+        for partition in topic.partitions:
+            partition.waiters.wake_all()
+        makes_room = any(partition.log_start_offset < partition.high_watermark for partition in topic.partitions)
+        if makes_room:
+            self.reserve.give_up_if_short()
+        try:
+            await self._finish_deletion(topic.topic_id, len(topic.partitions))
+        except NoSpace:
+            self._unfinished[topic.topic_id] = len(topic.partitions)
+            raise
+        self.reserve.take(from_little=not makes_room)
+        logger.info("topic %s deleted, id %s", topic.name, topic.topic_id)
+
+    async def catch_up(self) -> None:
+        """Try again what a full disk has cut off: deletions and segment settings. Raises NoSpace, StoreFailed."""
+        for topic_id, partitions in list(self._unfinished.items()):
+            await self._finish_deletion(topic_id, partitions)
+            del self._unfinished[topic_id]
+        for topic_id in list(self._unapplied):
+            topic = self.by_id(topic_id)
+            if topic is None:
+                self._unapplied.discard(topic_id)
+            else:
+                await self._apply_settings(topic)
+
+    async def _commit_from_reserve(self, changes: Sequence[Change]) -> None:
+        """Commit what will make room, synced with durability `os`, too. Raises NoSpace, StoreFailed."""
+        try:
+            await self._state.commit(changes)
+            await self._state.flush()
+        except NoSpace:
+            if not self.reserve.is_there:
+                raise
+
+            def write_instead() -> None:
+                self.reserve.give_up()
+                self._state_store.write(changes)
+                self._state_store.sync()
+
+            try:
+                await self._state.perform(write_instead)
+            except NoSpace:  # This store needs more than that to go on.
+                self.reserve.take()
+                raise
+
+    async def _finish_deletion(self, topic_id: UUID, partitions: int) -> None:
+        """What the state store has of the topic is looked for behind all that was submitted while it was there, and removed in the same
+        step. Who submits something for a partition makes sure, in that step, that it is not deleted."""
+        await self._drop_logs(topic_id, range(partitions))
+        await self._state.perform(lambda: self._state_store.write(removal_of(self._state_store, topic_id, partitions)))
+
+    async def move_log_start(self, partition: Partition, offset: int, *, to_free_space: bool = False) -> None:
+        """Everything below `offset` is gone for readers and for good on return; whole segments below it are removed. What the
+        partition remembers of its producers is saved with the new start, since the log cannot tell it any more.
+
+        `to_free_space` (retention): `offset` is where a segment begins. Then a full disk that cannot take the record of the new
+        start does not keep the segments from going: the log itself tells where it begins.
+        """
+        async with partition.moving_log_start:
+            if offset <= partition.log_start_offset:
+                return
+            if self.before_log_start_moves is not None and not partition.deleted:
+                await self.before_log_start_moves(partition, offset)
+            cause = "retention" if to_free_space else "DeleteRecords"
+            removed = await self.count_unfinished(partition, offset, cause) if self.count_unfinished else None
+            log = partition.log
+            changes: list[Change] = [(LogStartKey(log.topic_id, log.partition).encode(), LogStart(offset).encode())]
+            changes += await self._producers_without(partition, offset)
+            # A log start that survives a power cut without the records before it would be beyond the log's end.
+            await self._logs.flush()
+            if partition.deleted:  # Perhaps meanwhile.
+                return
+            try:
+                # Synced, as the log forgets durably: what it told of producers must not be lost.
+                if to_free_space:
+                    await self._commit_from_reserve(changes)
+                else:
+                    await self._state.commit(changes)
+                    await self._state.flush()
+            except NoSpace:
+                if not to_free_space:
+                    raise
+                partition.bytes_since_snapshot += SNAPSHOT_BYTES  # To be saved as soon as there is room.
+            partition.log_start_offset = offset
+            if removed is not None:
+                removed()
+            if not partition.deleted:
+                await self._logs.perform(lambda: self._log_store.trim(log, offset))
+
+    async def _producers_without(self, partition: Partition, offset: int) -> list[Change]:
+        """What saves all that only the records below `offset` tell of the partition's producers."""
+        if can_replay_from(partition, self._state_store, offset):
+            return []
+        if partition.producers is None and is_long_replay(partition, self._state_store):
+            return []
+        await partition.load_producers()
+        return await snapshot_changes(partition, self._state_store, wall_clock_ms() - self._config["producer.id.expiration.ms"])
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def _make(self, topic_id: UUID, name: str, created_ms: int, configs: Mapping[str, str]) -> Topic:
+        return Topic(topic_id, name, created_ms, dict(configs), TopicConfig(configs, self._config))
+
+    def _publish(self, topic: Topic) -> None:
+        self._by_name[topic.name] = topic
+        self._by_id[topic.topic_id.int] = topic
+        self._taken[_flat(topic.name)] = topic.name
+        self.version += 1
+
+    async def _create_logs_and_save(self, topic: Topic, indexes: range, changes: list[Change]) -> None:
+        """On a full disk nothing is left; after StoreFailed nobody knows what was saved, and recovery has to look."""
+        settings = log_settings(topic.config)
+        try:
+            await self._for_logs(topic.topic_id, indexes, lambda log: self._log_store.create(log, settings))
+            await self._state.commit(changes)
+        except NoSpace:
+            await self._drop_logs(topic.topic_id, indexes)
+            raise
+        await self._state.flush()
+
+    async def _drop_logs(self, topic_id: UUID, indexes: range) -> None:
+        await self._for_logs(topic_id, indexes, self._log_store.drop)
+
+    async def _for_logs(self, topic_id: UUID, indexes: range, change: Callable[[LogId], None]) -> None:
+        for first in range(indexes.start, indexes.stop, _LOGS_AT_ONCE):
+            logs = [LogId(topic_id, index) for index in range(first, min(first + _LOGS_AT_ONCE, indexes.stop))]
+
+            def change_all(logs: Sequence[LogId] = logs) -> None:
+                for log in logs:
+                    change(log)
+
+            await self._logs.perform(change_all)
+
+    def _first_epochs(self, topic_id: UUID, indexes: range) -> list[Change]:
+        value = LeaderEpoch(0).encode()
+        return [(LeaderEpochKey(topic_id, index, self.leader_epoch).encode(), value) for index in indexes]
+
+    def _add_partitions(self, topic: Topic, count: int, *, is_new: bool) -> None:
+        rules = batch_rules(topic.config)
+        for index in range(len(topic.partitions), count):
+            log = LogId(topic.topic_id, index)
+            partition = Partition(
+                log,
+                topic.name,
+                self._log_store,
+                self._logs,
+                rules=rules,
+                leader_epoch=self.leader_epoch,
+                log_start_offset=self._stored_log_start(log),
+                epochs=[EpochEntry(self.leader_epoch, 0)] if is_new else self._stored_epochs(log),
+                read_producers=partial(read_producers, store=self._state_store),
+                metrics=topic.metrics,
+            )
+            if is_new:
+                partition.producers = ProducerStates()
+            topic.partitions.append(partition)
+
+    def _stored_log_start(self, log: LogId) -> int:
+        value = self._state_store.get(LogStartKey(log.topic_id, log.partition).encode())
+        return 0 if value is None else LogStart.decode(value).offset
+
+    def _stored_epochs(self, log: LogId) -> list[EpochEntry]:
+        prefix = LeaderEpochKey(log.topic_id, log.partition, 0).encode()[:-4]
+        return [
+            EpochEntry(LeaderEpochKey.parse(key[len(LeaderEpochKey.namespace) :]).epoch, LeaderEpoch.decode(value).start_offset)
+            for key, value in self._state_store.scan(prefix)
+        ]
+
+
+def removal_of(store: StateStore, topic_id: UUID, partitions: int) -> list[Change]:
+    """The changes that remove every record of a topic from the state store, its own record last."""
+    changes: list[Change] = []
+    for index in range(partitions):
+        changes.append((LogStartKey(topic_id, index).encode(), None))
+        for key in (LeaderEpochKey(topic_id, index, 0).encode()[:-4], ProducerSnapshotKey(topic_id, index, 0).encode()[:-8]):
+            changes += [(found, None) for found, _ in store.scan(key)]
+    for prefix in (share_topic_prefix(topic_id), dead_letter_topic_prefix(topic_id), control_hint_topic_prefix(topic_id)):
+        changes += [(found, None) for found, _ in store.scan(prefix)]
+    changes.append((TopicKey(topic_id).encode(), None))
+    return changes
+
+
+def batch_rules(config: TopicConfig) -> BatchRules:
+    return BatchRules(
+        max_message_bytes=config["max.message.bytes"],
+        segment_bytes=max(config["segment.bytes"], 1 << 20),  # internal.segment.bytes is lower, and cuts segments only.
+        log_append_time=config["message.timestamp.type"] == "LogAppendTime",
+        timestamp_before_max_ms=config["message.timestamp.before.max.ms"],
+        timestamp_after_max_ms=config["message.timestamp.after.max.ms"],
+        check_payload=config["kbroker.payload.check"],
+    )
+
+
+def log_settings(config: TopicConfig) -> LogSettings:
+    return LogSettings(segment_bytes=config["segment.bytes"], segment_ms=config["segment.ms"])

@@ -1,0 +1,191 @@
+"""What a produced batch must be, and the code for each way in which it is not (as Apache Kafka 4.3 answers, in its order).
+
+The payload stays opaque: records are opened only where a topic limits how old a timestamp may be, or to tell which of them made
+the batch be refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.formats.batches import (
+    CRC_START,
+    HEADER_SIZE,
+    LENGTH_END,
+    MAGIC,
+    NO_TIMESTAMP,
+    BatchHeader,
+    Record,
+    iter_records,
+    read_header,
+)
+from kbroker.formats.compression import Codec, CorruptPayload
+
+_MAGIC_AT = 16
+_LEAST_LENGTH = 14
+"""What every format of a record needs behind its length field: less than that is damage, not a batch cut off."""
+_MAX_RECORD_ERRORS = 1000
+_MAX_RECORDS_LOOKED_AT = 100_000
+_LAST_CODEC = int(Codec.ZSTD)
+UNLIMITED_MS = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRules:
+    """The topic configs that decide whether a batch is taken."""
+
+    max_message_bytes: int = 1_048_588
+    segment_bytes: int = 1 << 30
+    log_append_time: bool = False
+    timestamp_before_max_ms: int = UNLIMITED_MS
+    timestamp_after_max_ms: int = 3_600_000
+    check_payload: bool = False
+    """Whether records are opened as well (append_queues.py)."""
+
+
+class RecordError(NamedTuple):
+    """What is wrong with a record, by its place in the batch."""
+
+    place: int
+    message: str
+
+
+class BadBatch(KafkaError):
+    """A produced batch is refused. `reason` is for the log: clients are mostly told the code alone (`told`: the reason, too).
+
+    `by_log`: it was the log that refused it; then the answer tells where the log begins.
+    """
+
+    def __init__(
+        self, code: ErrorCode, reason: str, *, by_log: bool = True, told: bool = False, record_errors: Sequence[RecordError] = ()
+    ) -> None:
+        super().__init__(code, reason if told else None)
+        self.reason = reason
+        self.by_log = by_log
+        self.record_errors = record_errors
+
+    def __str__(self) -> str:
+        return f"{self.code.name}: {self.reason}"
+
+
+def read_batch(records: bytes | memoryview | None) -> BatchHeader:
+    """The header of the one batch of a Produce partition row; `records` may have bytes after it that are no batch.
+
+    Raises BadBatch for what is no single batch of this format, and for one that belongs to a transaction.
+    """
+    if records is None or len(records) < HEADER_SIZE or records[_MAGIC_AT] != MAGIC:
+        header = _read_whole(records or b"", 0)
+        if header is None or header.magic < MAGIC:
+            raise BadBatch(ErrorCode.invalid_record, "exactly one record batch of format 2 is taken for a partition", by_log=False)
+        raise BadBatch(ErrorCode.corrupt_message, "a batch is shorter than its header", by_log=False)
+    header = read_header(records)
+    end = header.batch_length + LENGTH_END
+    if end == len(records) and not header.is_transactional:
+        return header
+    if _read_whole(records, 0) is None:
+        raise BadBatch(ErrorCode.invalid_record, "the batch is cut off", by_log=False)
+    if header.is_transactional:
+        raise BadBatch(ErrorCode.transactional_id_authorization_failed, "transactions are not supported", by_log=False)
+    if _read_whole(records, end) is not None:
+        raise BadBatch(ErrorCode.invalid_record, "exactly one record batch is taken for a partition", by_log=False)
+    return header
+
+
+def _read_whole(records: bytes | memoryview, position: int) -> BatchHeader | None:
+    """The batch at `position`, None where none is whole. Raises BadBatch where there is what cannot be the beginning of one.
+
+    Only what the bytes have of a header is read: a batch may claim to be shorter than that.
+    """
+    rest = records[position:]
+    if len(rest) < LENGTH_END:
+        return None
+    length = int.from_bytes(rest[8:LENGTH_END], "big", signed=True)
+    if length < _LEAST_LENGTH:
+        raise BadBatch(ErrorCode.corrupt_message, f"batch length {length} is too small", by_log=False, told=not position)
+    if len(rest) <= _MAGIC_AT:
+        return None
+    if rest[_MAGIC_AT] > MAGIC:
+        raise BadBatch(ErrorCode.corrupt_message, f"unknown magic {rest[_MAGIC_AT]}", by_log=False, told=not position)
+    return None if LENGTH_END + length > len(rest) else read_header(bytes(rest[:HEADER_SIZE]).ljust(HEADER_SIZE, b"\0"))
+
+
+def validate(records: bytes | memoryview | None, rules: BatchRules, now_ms: int) -> BatchHeader:
+    """The header of the one batch of a Produce partition row. Raises BadBatch with Kafka's code for what is wrong first."""
+    header = read_batch(records)
+    assert records is not None
+    if header.base_offset != 0:
+        raise BadBatch(ErrorCode.invalid_record, "the base offset of a produced batch is 0")
+    size_bytes = header.size_bytes
+    if size_bytes > rules.max_message_bytes:
+        reason = f"a batch of {size_bytes} bytes is larger than max.message.bytes={rules.max_message_bytes}"
+        raise BadBatch(ErrorCode.message_too_large, reason, by_log=False)
+    if size_bytes < HEADER_SIZE or crc32c(memoryview(records)[CRC_START:size_bytes]) != header.crc:
+        raise BadBatch(ErrorCode.corrupt_message, "CRC does not match", by_log=False)
+    is_ordinary = 0 <= header.attributes <= _LAST_CODEC and 0 < header.record_count == header.last_offset_delta + 1
+    if not is_ordinary or header.base_sequence < 0 <= header.producer_id:
+        _check_header(header)
+    if rules.log_append_time or rules.timestamp_before_max_ms != UNLIMITED_MS or header.max_timestamp_ms > now_ms:
+        _check_timestamps(records, header, rules, now_ms)
+    if size_bytes > rules.segment_bytes:
+        reason = f"a batch of {size_bytes} bytes is larger than segment.bytes={rules.segment_bytes}"
+        raise BadBatch(ErrorCode.record_list_too_large, reason, by_log=False)
+    return header
+
+
+def _check_header(header: BatchHeader) -> None:
+    if header.codec_id > Codec.ZSTD:
+        raise BadBatch(ErrorCode.unknown_server_error, f"unknown codec {header.codec_id}")
+    if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
+        raise BadBatch(ErrorCode.invalid_record, "record count and last offset delta disagree")
+    if header.is_control:
+        raise BadBatch(ErrorCode.invalid_record, "clients do not write control batches")
+    if header.base_sequence < 0 and header.has_producer:
+        raise BadBatch(ErrorCode.invalid_record, "a batch with a producer id has a sequence")
+
+
+def _check_timestamps(records: bytes | memoryview, header: BatchHeader, rules: BatchRules, now_ms: int) -> None:
+    """The greatest timestamp is the header's to tell."""
+    if rules.log_append_time:
+        if header.is_log_append_time:
+            what = "Producer should not set timestamp type to LogAppendTime."
+            _refuse_timestamps([RecordError(place, what) for place, _ in islice(_first_records(records, header), _MAX_RECORD_ERRORS)])
+        return
+    newest = min(now_ms + rules.timestamp_after_max_ms, UNLIMITED_MS)
+    oldest = now_ms - rules.timestamp_before_max_ms
+    if header.max_timestamp_ms > newest:
+        _refuse_timestamps(_out_of_bounds(_first_records(records, header), oldest, newest))
+    if rules.timestamp_before_max_ms != UNLIMITED_MS and (errors := _out_of_bounds(_all_records(records, header), oldest, newest)):
+        _refuse_timestamps(errors)
+
+
+def _out_of_bounds(records: Iterator[tuple[int, Record]], oldest: int, newest: int) -> list[RecordError]:
+    wrong = (
+        RecordError(place, f"Timestamp {record.timestamp_ms} of message with offset {place} is out of range [{oldest}, {newest}].")
+        for place, record in records
+        if record.timestamp_ms != NO_TIMESTAMP and not oldest <= record.timestamp_ms <= newest
+    )
+    return list(islice(wrong, _MAX_RECORD_ERRORS))
+
+
+def _refuse_timestamps(errors: Sequence[RecordError]) -> None:
+    what = "One or more records have been rejected due to invalid timestamp"
+    raise BadBatch(ErrorCode.invalid_timestamp, what, told=True, record_errors=errors)
+
+
+def _first_records(records: bytes | memoryview, header: BatchHeader) -> Iterator[tuple[int, Record]]:
+    """As many as are worth naming: what is refused must not cost more than what is taken."""
+    return islice(_all_records(records, header), _MAX_RECORDS_LOOKED_AT)
+
+
+def _all_records(records: bytes | memoryview, header: BatchHeader) -> Iterator[tuple[int, Record]]:
+    try:
+        yield from enumerate(iter_records(records))
+    except CorruptPayload as error:
+        code = ErrorCode.invalid_record if header.codec_id == Codec.NONE else ErrorCode.unknown_server_error
+        raise BadBatch(code, str(error)) from error

@@ -1,0 +1,95 @@
+"""Keeps the stored share state small: cold snapshots (share_state/housekeeping.py), now and then, a few at a time.
+
+Share-partitions that nobody has asked for since the start are not in memory. The first round looks for them in the store, one
+partition's share state at a time and in a thread, since all of it may be much. What a full disk or a failed store keeps from being
+done is done in a later round: nothing is lost meanwhile, it only takes more room.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import trio
+
+from kbroker.broker.logs.topics import Topics
+from kbroker.broker.persisters.local import LocalPersister
+from kbroker.clock import wall_clock_ms
+from kbroker.errors import ErrorCode, StoreFailed
+from kbroker.share.persister import Persister, Result, TopicPartition
+from kbroker.share_state.housekeeping import SharePartitionKey, state_prefix, with_updates
+from kbroker.storage.spi import StateReader
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE = 8
+"""Cold snapshots in one commit: each of them may remove some hundred updates, and others wait behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateHousekeepingStatistics:
+    rounds: int
+    failures: int
+
+
+@runtime_checkable
+class KeepsHouse(Protocol):
+    """A persister that has something to do now and then. A result for each share-partition that it concerned; raises nothing."""
+
+    async def keep_house(self, now_ms: int, interval_ms: int) -> list[Result]: ...
+
+
+class StateHousekeeping:
+    """`interval_ms` is share.coordinator.cold.partition.snapshot.interval.ms: how old a snapshot becomes, and how often that is looked at.
+    `other` is the broker's persister, if that is not the default one."""
+
+    def __init__(self, persister: LocalPersister, store: StateReader, topics: Topics, *, interval_ms: int, other: Persister) -> None:
+        self._persister = persister
+        self._other = other if isinstance(other, KeepsHouse) else None
+        self._store = store
+        self._topics = topics
+        self._interval_ms = interval_ms
+        self._has_searched = False
+        self._rounds = self._failures = 0
+
+    def statistics(self) -> StateHousekeepingStatistics:
+        return StateHousekeepingStatistics(self._rounds, self._failures)
+
+    async def run(self) -> None:
+        while True:
+            await trio.sleep(self._interval_ms / 1000)
+            await self.work(wall_clock_ms())
+
+    async def work(self, now_ms: int) -> None:
+        """One round. Raises nothing."""
+        self._rounds += 1
+        cold = self._persister.coordinator.cold(now_ms=now_ms, interval_ms=self._interval_ms)
+        await self._snapshot(cold, now_ms)
+        if self._other is not None:
+            self._report(await self._other.keep_house(now_ms, self._interval_ms))
+        if self._has_searched:
+            return
+        try:
+            for partition in list(self._topics.partitions()):
+                await self._snapshot(await self._search(TopicPartition(*partition.log)), now_ms)
+        except StoreFailed as error:
+            self._failures += 1
+            logger.warning("share state could not be looked through, tried again in %d ms: %s", self._interval_ms, error)
+        else:
+            self._has_searched = True
+
+    async def _search(self, partition: TopicPartition) -> Sequence[SharePartitionKey]:
+        return await trio.to_thread.run_sync(lambda: with_updates(self._store.scan(state_prefix(partition))))
+
+    async def _snapshot(self, share_partitions: Sequence[SharePartitionKey], now_ms: int) -> None:
+        for first in range(0, len(share_partitions), _AT_ONCE):
+            some = share_partitions[first : first + _AT_ONCE]
+            self._report(await self._persister.snapshot_cold(some, now_ms=now_ms, interval_ms=self._interval_ms))
+
+    def _report(self, results: Sequence[Result]) -> None:
+        failed = [result for result in results if result.code is not ErrorCode.none]
+        if failed:
+            self._failures += len(failed)
+            logger.warning("%d cold snapshots of share state were not saved: %s", len(failed), failed[0].message)

@@ -1,0 +1,189 @@
+"""The default Persister: the share coordinator in this process, its changes in the state store's group commit.
+
+What it answers with code none counts as far as
+--durability goes. A verb that is cancelled while it waits is saved all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from time import perf_counter
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from uuid import UUID
+
+from kbroker.broker.commits.group_commit import GroupCommit
+from kbroker.broker.commits.waiting import Pending
+from kbroker.broker.logs.topics import Topics
+from kbroker.broker.persisters.parked_reader import ParkedReader
+from kbroker.clock import wall_clock_ms
+from kbroker.metrics import SECONDS, Histogram
+from kbroker.settings.altering import BrokerConfig
+from kbroker.share.lag import Standing
+from kbroker.share.parked import Lane, Parked
+from kbroker.share.persister import (
+    InitializeRequest,
+    Persister,
+    ReadRequest,
+    ReadResult,
+    Result,
+    SummaryResult,
+    TopicPartition,
+    WriteRequest,
+)
+from kbroker.share_state.coordinator import ShareStateCoordinator, ShareStateOutcome, ShareStateStatistics
+from kbroker.share_state.housekeeping import SharePartitionKey, is_cold
+from kbroker.share_state.loading import ShareState
+from kbroker.share_state.parked import ParkingStore
+from kbroker.storage.spi import Change, StampedBatch, StateReader, keys_on_disk_of
+
+R = TypeVar("R", bound=Result)
+
+
+class PersisterContext(NamedTuple):
+    """What an entry point of the group `kbroker.persister` is called with to make a Persister. The topics are not loaded yet."""
+
+    local: Persister
+    config: BrokerConfig
+    topics: Topics
+    logs: GroupCommit[StampedBatch]
+    state: GroupCommit[Change]
+    state_store: StateReader
+    generation: int = 0
+    """That of this broker life: no other has the same."""
+
+
+def parking_store(store: StateReader, generation: int) -> ParkingStore | None:
+    """What a share coordinator needs to keep parked records in this store; None if the store cannot.
+
+    A generation of parked records is numbered by the broker life and a counter, so that none comes twice
+    although nothing is stored for it."""
+    if keys_on_disk_of(store) is None:
+        return None
+    return ParkingStore(store.get, count((generation << 32) + 1))
+
+
+@runtime_checkable
+class CountsShareState(Protocol):
+    """A persister whose numbers go into statistics and metrics. `write_seconds`: how long the write verb took."""
+
+    write_seconds: Histogram
+
+    def statistics(self) -> ShareStateStatistics: ...
+
+
+class LocalPersister:
+    writes_to_the_end = True
+
+    def __init__(self, coordinator: ShareStateCoordinator, commits: GroupCommit[Change], store: StateReader | None = None) -> None:
+        """`store`: where parked records are read from."""
+        self.coordinator = coordinator
+        self._commits = commits
+        self._parked = None if store is None else ParkedReader(store, coordinator.generation)
+        self.write_seconds = Histogram(SECONDS)
+
+    def statistics(self) -> ShareStateStatistics:
+        return self.coordinator.statistics()
+
+    async def initialize(self, group_id: str, requests: Sequence[InitializeRequest]) -> list[Result]:
+        return await self._save(self.coordinator.initialize(group_id, requests, now_ms=wall_clock_ms()))
+
+    async def read(self, group_id: str, requests: Sequence[ReadRequest]) -> list[ReadResult]:
+        return await self._save(self.coordinator.read(group_id, requests, now_ms=wall_clock_ms()))
+
+    async def write(self, group_id: str, requests: Sequence[WriteRequest]) -> list[Result]:
+        began = perf_counter()
+        results = await self._save(self.coordinator.write(group_id, requests, now_ms=wall_clock_ms()), to_the_end=True)
+        self.write_seconds.observe(perf_counter() - began)
+        return results
+
+    async def delete(self, group_id: str, partitions: Sequence[TopicPartition]) -> list[Result]:
+        return await self._save(self.coordinator.delete(group_id, partitions))
+
+    async def read_summary(self, group_id: str, requests: Sequence[ReadRequest]) -> list[SummaryResult]:
+        return await self._save(self.coordinator.read_summary(group_id, requests))
+
+    async def count_unfinished(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
+        parked = await self.count_parked(group_id, partition, first, end)
+        parked -= await self.count_kept(group_id, partition, first, end) if parked else 0
+        return parked + self.coordinator.unfinished(group_id, partition, first, end)
+
+    @property
+    def parks_records(self) -> bool:
+        return self._parked is not None and self._parked.can_park
+
+    async def read_parked(self, group_id: str, partition: TopicPartition, lane: Lane, after: tuple[int, int], limit: int) -> list[Parked]:
+        return [] if self._parked is None else await self._parked.in_lane(group_id, partition, lane, after, limit)
+
+    async def parked_from(self, group_id: str, partition: TopicPartition, offset: int, limit: int) -> list[Parked]:
+        return [] if self._parked is None else await self._parked.from_offset(group_id, partition, offset, limit)
+
+    async def parked_of_keys(self, group_id: str, partition: TopicPartition, key_hashes: Iterable[int]) -> dict[int, list[int]]:
+        return {} if self._parked is None else await self._parked.of_keys(group_id, partition, key_hashes)
+
+    async def count_parked(self, group_id: str, partition: TopicPartition, first: int, end: int | None) -> int:
+        if self._parked is None:
+            return 0
+        return await self._parked.count(group_id, partition, first, end, self.coordinator.waiting(group_id, partition))
+
+    async def kept_record(self, group_id: str, partition: TopicPartition, offset: int) -> bytes | None:
+        return None if self._parked is None else await self._parked.kept_record(group_id, partition, offset)
+
+    async def count_kept(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
+        if self._parked is None or not self.coordinator.waiting(group_id, partition):
+            return 0
+        return await self._parked.count_kept(group_id, partition, first, end)
+
+    async def parked_generations(self, group_id: str, partition: TopicPartition) -> set[int]:
+        return self.coordinator.generations_in_use(group_id, partition)
+
+    async def count_own(self, partition: TopicPartition, first: int, end: int) -> int:
+        return 0
+
+    def stands_from(self, group_id: str, partition: TopicPartition, offset: int) -> Standing:
+        return self.coordinator.stands_from(group_id, partition, offset)
+
+    def tell_ended(self, listener: Callable[[SharePartitionKey, int], None]) -> None:
+        self.coordinator.on_generation_ended = listener
+
+    async def sync_ends(self) -> None:
+        """The same store keeps its writes in their order."""
+
+    async def topic_deleted(self, topic_id: UUID) -> None:
+        """The share-partitions of all groups on a topic that is gone are forgotten."""
+        await self._save(self.coordinator.topic_deleted(topic_id))
+
+    async def snapshot_cold(self, share_partitions: Sequence[SharePartitionKey], *, now_ms: int, interval_ms: int) -> list[Result]:
+        """Cold snapshots of those that still need one; a result for each of these."""
+
+        def wanted(state: ShareState) -> bool:
+            return is_cold(state, now_ms=now_ms, interval_ms=interval_ms)
+
+        return await self._save(self.coordinator.snapshot(share_partitions, now_ms=now_ms, wanted=wanted))
+
+    async def aclose(self) -> None:
+        """Nothing of its own to close: the state store is the broker's."""
+
+    async def _save(self, outcome: ShareStateOutcome[R], *, to_the_end: bool = False) -> list[R]:
+        if not outcome.must_wait:
+            return list(outcome.results)
+        results = list(outcome.results)
+        pending = Pending(1, self._commits.start)
+
+        def done(error: Exception | None) -> None:
+            if error is None:
+                self.coordinator.confirm(outcome)
+            else:
+                results[:] = self.coordinator.failed(outcome, message=str(error))
+            pending.part_done()
+
+        self._commits.submit(outcome.changes, done, start=False)
+        await pending.wait(to_the_end=to_the_end)
+        return results
+
+
+def open_local(context: PersisterContext) -> Persister:
+    return context.local
+
+
+PERSISTER = open_local

@@ -1,0 +1,156 @@
+"""Removes parked records that belong to nobody: those of generations that have ended (share_state/parked.py).
+
+A state that begins anew, or is deleted, forgets its generation in its own commit; what lies under that
+may be a million keys. They are removed here, some hundred at a time, with a rest in between, so that
+no turn of the loop is long and no write waits for long. Their share-partitions are looked at when that
+happens; all of them some seconds after the start, because a crash may have come between, and now and
+then. Each costs one seek: what is valid is not read through.
+
+A generation is removed only if its share-partition has another one, by what is saved and by what is
+decided. None comes back once it is out of both, and what a write under way has just begun is decided
+before anything lies under it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol, runtime_checkable
+
+import trio
+
+from kbroker.broker.commits.group_commit import GroupCommit
+from kbroker.errors import KafkaError, NoSpace, StoreFailed
+from kbroker.formats.parked_records import ParkedKey, Shelf, end_of, shelf_of
+from kbroker.share.persister import Persister, TopicPartition
+from kbroker.share_state.housekeeping import SharePartitionKey
+from kbroker.share_state.parked import prefix_of
+from kbroker.storage.spi import Change, KeepsKeysOnDisk, StateReader, keys_on_disk_of
+
+logger = logging.getLogger(__name__)
+
+AT_ONCE = 250
+_FIRST_S = 5.0
+"""When all are looked at first: the first seconds of a broker belong to those that load share-partitions."""
+_REST_S = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedCleanerStatistics:
+    """`removed`: keys; `generations`: those that are gone; `failures`: rounds that could not be ended."""
+
+    removed: int
+    generations: int
+    failures: int
+
+
+@runtime_checkable
+class KeepsGenerations(Protocol):
+    """A persister whose parked records lie in the state store."""
+
+    def tell_ended(self, listener: Callable[[SharePartitionKey, int], None]) -> None:
+        """`listener` is called for each generation that has ended, once that is saved."""
+
+    async def parked_generations(self, group_id: str, partition: TopicPartition) -> set[int]:
+        """Those that are in use, at the moment of return. Raises KafkaError for state that cannot be read."""
+
+    async def sync_ends(self) -> None:
+        """What has ended by now stays so after a power cut that leaves the state store's next writes. Raises
+        NoSpace, StoreFailed."""
+
+
+class ParkedCleaner:
+    """`interval_s`: how often all share-partitions are looked at."""
+
+    def __init__(self, persister: Persister, store: StateReader, commits: GroupCommit[Change], *, interval_s: float) -> None:
+        self._keeps = persister if isinstance(persister, KeepsGenerations) else None
+        self._keys = keys_on_disk_of(store)
+        self._commits = commits
+        self._interval_s = interval_s
+        self._wanted: dict[bytes, None] = {}
+        self._woken = trio.Event()
+        self._removed = self._generations = self._failures = 0
+        if self._keeps is not None:
+            self._keeps.tell_ended(self._ended)
+
+    def statistics(self) -> ParkedCleanerStatistics:
+        return ParkedCleanerStatistics(self._removed, self._generations, self._failures)
+
+    def _ended(self, key: SharePartitionKey, generation: int) -> None:
+        self.look_at(prefix_of(*key, generation))
+
+    def look_at(self, prefix: bytes) -> None:
+        """Have `run` look at what lies under a prefix soon."""
+        self._wanted[prefix] = None
+        self._woken.set()
+
+    async def run(self) -> None:
+        next_round = trio.current_time() + _FIRST_S
+        while self._keys is not None:
+            with trio.move_on_at(next_round):
+                await self._woken.wait()
+            self._woken = trio.Event()
+            if trio.current_time() >= next_round:
+                self._wanted = {ParkedKey.namespace: None}
+                next_round = trio.current_time() + self._interval_s
+            await self.work()
+
+    async def work(self, prefix: bytes | None = None) -> None:
+        """Look at `prefix`, or at what is wanted. Raises nothing."""
+        wanted = self._wanted if prefix is None else {prefix: None}
+        while wanted:
+            first = next(iter(wanted))
+            try:
+                await self._look_at(first)
+            except (NoSpace, StoreFailed) as error:
+                self._failures += 1
+                logger.warning("what was parked and belongs to nobody is not removed now: %s", error)
+                wanted.clear()  # The next round looks at all.
+                return
+            wanted.pop(first, None)
+
+    async def _look_at(self, prefix: bytes) -> None:
+        at, end = prefix, end_of(prefix)
+        while (keys := await self._read(at, end, 1)) != []:
+            try:
+                shelf = shelf_of(keys[0])
+            except ValueError as error:
+                logger.warning("passed over: %s", error)
+                at = keys[0] + b"\0"
+                continue
+            if not await self._is_in_use(shelf):
+                await self._remove(shelf)
+            at = end_of(shelf.prefix)
+            await trio.lowlevel.checkpoint()
+
+    async def _is_in_use(self, shelf: Shelf) -> bool:
+        """Also if it cannot be told."""
+        if self._keeps is None:
+            return False
+        try:
+            found = await self._keeps.parked_generations(shelf.group_id, TopicPartition(shelf.topic_id, shelf.partition))
+        except KafkaError as error:
+            logger.warning("group %s on %s-%d: %s", shelf.group_id, shelf.topic_id, shelf.partition, error)
+            return True
+        return shelf.generation in found
+
+    async def _remove(self, shelf: Shelf) -> None:
+        if self._keeps is not None:
+            await self._keeps.sync_ends()
+        at, end = shelf.prefix, end_of(shelf.prefix)
+        while keys := await self._read(at, end, AT_ONCE):
+            await self._commits.commit([(key, None) for key in keys])
+            self._removed += len(keys)
+            at = keys[-1] + b"\0"
+            await trio.sleep(_REST_S)
+        self._generations += 1
+
+    async def _read(self, first: bytes, end: bytes, limit: int) -> list[bytes]:
+        keys = self._keys
+        return [] if keys is None else await trio.to_thread.run_sync(_keys_of, keys, first, end, limit)
+
+
+def _keys_of(keys: KeepsKeysOnDisk, first: bytes, end: bytes, limit: int) -> list[bytes]:
+    return [key for key, _ in islice(keys.scan_range(first, end), limit)]

@@ -1,0 +1,199 @@
+"""Reads parked records from the state store, in bounded pieces, for the persisters that keep them there.
+
+A piece is read in a thread, since its pages may have to come from a slow disk; only a store that is
+in memory anyway is read on the loop. What is saved is shown, by the generation that holds now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import TypeVar
+
+import trio
+
+from kbroker.errors import ErrorCode, KafkaError, StoreFailed
+from kbroker.formats.parked_records import (
+    BLOCKS_KEY,
+    BY_OFFSET,
+    NO_GENERATION,
+    by_key_key,
+    by_offset_key,
+    end_of,
+    is_kept,
+    kept_key,
+    kept_record,
+    offset_of_key,
+    place_key,
+    place_of_key,
+    record_by_offset,
+    record_in_lane,
+)
+from kbroker.share.parked import Lane, Parked
+from kbroker.share.persister import TopicPartition
+from kbroker.share_state.parked import parked_of, prefix_of
+from kbroker.storage.spi import KeepsKeysOnDisk, StateReader, keys_on_disk_of
+
+PIECE = 1000
+"""Entries that are read at once: a millisecond or two, from memory."""
+_KEYS_AT_ONCE = 250
+"""Keys that are looked up at once: 20 µs each, more where there is something."""
+_MOST = (1 << 63) - 1
+Entries = list[tuple[bytes, bytes]]
+T = TypeVar("T")
+
+
+class ParkedReader:
+    """`generation_of` is the share coordinator's `generation`."""
+
+    def __init__(self, store: StateReader, generation_of: Callable[[str, TopicPartition], int]) -> None:
+        self._store = store
+        self._keys = keys_on_disk_of(store)
+        self._may_block = bool(getattr(store, "may_block", True))
+        self._generation_of = generation_of
+        self._below: dict[tuple[str, TopicPartition], tuple[int, int, int, int]] = {}
+        """What `count` has found: generation, how many waited then, offset, how many are below that."""
+
+    @property
+    def can_park(self) -> bool:
+        return self._keys is not None
+
+    async def in_lane(self, group_id: str, partition: TopicPartition, lane: Lane, after: tuple[int, int], limit: int) -> list[Parked]:
+        prefix = self.prefix(group_id, partition)
+        if prefix is None:
+            return []
+        due_ms, offset = after
+        lane_prefix = prefix + bytes((lane,))
+        first = lane_prefix if due_ms < 0 else place_key(prefix, lane, due_ms, offset) + b"\0"
+        if due_ms >= 0 > offset:
+            first = place_key(prefix, lane, due_ms, 0)
+        entries = await self.read(first, end_of(lane_prefix), limit)
+        return _decoded(lambda: [parked_of(record_in_lane(lane, *place_of_key(key), value)) for key, value in entries])
+
+    async def from_offset(self, group_id: str, partition: TopicPartition, offset: int, limit: int) -> list[Parked]:
+        prefix = self.prefix(group_id, partition)
+        if prefix is None:
+            return []
+        entries = await self.read(by_offset_key(prefix, max(0, offset)), end_of(prefix + bytes((BY_OFFSET,))), limit)
+        return _decoded(lambda: [parked_of(record_by_offset(offset_of_key(key), value)) for key, value in entries])
+
+    async def count(self, group_id: str, partition: TopicPartition, first: int, end: int | None, waiting: int) -> int:
+        """`waiting`: how many there are in all. From an offset to the end the few below it that are not kept are
+        counted, and remembered: a start offset that retention moves up is asked for again and again."""
+        prefix = self.prefix(group_id, partition)
+        if prefix is None or not waiting:
+            self._below.pop((group_id, partition), None)
+            return 0
+        if end is not None:
+            return await self._count(prefix, first, end)
+        if first <= 0:
+            return waiting
+        generation, key = self._generation_of(group_id, partition), (group_id, partition)
+        known = self._below.get(key)
+        if known is not None and known[:2] == (generation, waiting) and known[2] <= first:
+            below = known[3] + await self._count(prefix, known[2], first, kept=False)
+        else:
+            below = await self._count(prefix, 0, first, kept=False)
+        self._below[key] = generation, waiting, first, below
+        return max(0, waiting - below)
+
+    async def count_kept(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
+        prefix = self.prefix(group_id, partition)
+        return 0 if prefix is None else await self._count(prefix, first, end, kept=True)
+
+    async def kept_record(self, group_id: str, partition: TopicPartition, offset: int) -> bytes | None:
+        prefix = self.prefix(group_id, partition)
+        if prefix is None:
+            return None
+        key = kept_key(prefix, offset)
+        entries = await self.read(key, key + b"\0", 1)
+        return _decoded(lambda: [kept_record(value).batch for _, value in entries])[0] if entries else None
+
+    async def _count(self, prefix: bytes, first: int, end: int, *, kept: bool | None = None) -> int:
+        """`kept`: only those that are, or are not."""
+        number, at, end_key = 0, by_offset_key(prefix, max(0, first)), by_offset_key(prefix, max(0, end))
+        while at < end_key:
+            entries = await self.read(at, end_key, PIECE)
+            number += len(entries) if kept is None else sum(is_kept(value) is kept for _, value in entries)
+            if len(entries) < PIECE:
+                break
+            at = entries[-1][0] + b"\0"
+        return number
+
+    async def of_keys(self, group_id: str, partition: TopicPartition, key_hashes: Iterable[int]) -> dict[int, list[int]]:
+        """By hash of a key, the offsets of records that wait for their redelivery. An entry that the record itself does not confirm
+        was left by a kill."""
+        prefix, keys, store = self.prefix(group_id, partition), self._keys, self._store
+        wanted = sorted(set(key_hashes))
+        if prefix is None or keys is None or not wanted:
+            return {}
+
+        def look(some: list[int]) -> dict[int, list[int]]:
+            found: dict[int, list[int]] = {}
+            for key_hash in some:
+                ends = by_key_key(prefix, key_hash, 0), by_key_key(prefix, key_hash, _MOST)
+                offsets = [offset_of_key(key) for key, _ in keys.scan_range(*ends)]
+                if blocking := [offset for offset in offsets if blocks(store.get(by_offset_key(prefix, offset)), key_hash)]:
+                    found[key_hash] = blocking
+            return found
+
+        found: dict[int, list[int]] = {}
+        try:
+            for i in range(0, len(wanted), _KEYS_AT_ONCE):
+                piece = wanted[i : i + _KEYS_AT_ONCE]
+                if self._may_block:
+                    found |= await trio.to_thread.run_sync(look, piece)
+                else:
+                    found |= look(piece)
+                    await trio.lowlevel.checkpoint()
+        except StoreFailed as error:
+            raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
+        except ValueError as error:
+            raise KafkaError(ErrorCode.unknown_server_error, f"A parked record cannot be read: {error}") from error
+        return found
+
+    def prefix(self, group_id: str, partition: TopicPartition) -> bytes | None:
+        """Of the keys of its generation; None: nothing is parked. Raises KafkaError."""
+        generation = self._generation_of(group_id, partition)
+        return None if generation == NO_GENERATION else prefix_of(group_id, partition, generation)
+
+    async def read(self, first: bytes, end: bytes, limit: int) -> Entries:
+        """At most `limit` entries of a range. Raises KafkaError."""
+        keys = self._keys
+        if keys is None or limit <= 0:
+            return []
+        found: Entries = []
+        try:
+            while len(found) < limit:
+                number = min(PIECE, limit - len(found))
+                if self._may_block:
+                    piece = await trio.to_thread.run_sync(_piece, keys, first, end, number)
+                else:
+                    piece = _piece(keys, first, end, number)
+                    await trio.lowlevel.checkpoint()
+                found += piece
+                if len(piece) < number:
+                    break
+                first = piece[-1][0] + b"\0"
+        except StoreFailed as error:
+            raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
+        return found
+
+
+def _piece(keys: KeepsKeysOnDisk, first: bytes, end: bytes, limit: int) -> Entries:
+    return list(islice(keys.scan_range(first, end), limit))
+
+
+def blocks(value: bytes | None, key_hash: int) -> bool:
+    """Whether the value of a record's kind 1 says that this key waits for it. Raises ValueError."""
+    if value is None:
+        return False
+    record = record_by_offset(0, value)
+    return record.lane == BLOCKS_KEY and record.key_hash == key_hash
+
+
+def _decoded(decode: Callable[[], list[T]]) -> list[T]:
+    try:
+        return decode()
+    except ValueError as error:
+        raise KafkaError(ErrorCode.unknown_server_error, f"A parked record cannot be read: {error}") from error

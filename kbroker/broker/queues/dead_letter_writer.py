@@ -1,0 +1,225 @@
+"""Writes dead letters into the topic that a group has for them (KIP-1191): is that allowed, which partition, what do they hold.
+
+Everything is looked at anew for every portion, since topics and settings may change meanwhile. What is wrong with the settings is a
+`Refusal`: the records are archived without a dead letter then. What is wrong with the disk is raised, and whoever asked tries again.
+
+It must not know which records are waiting, nor what is noted about them (dead_letters.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+import trio
+
+from kbroker.broker.commits.waiting import Decision
+from kbroker.broker.logs.partition import Partition
+from kbroker.broker.logs.stored_batches import iter_possible
+from kbroker.broker.logs.topics import Topic, Topics
+from kbroker.broker.logs.validation import UNLIMITED_MS, BatchRules
+from kbroker.clock import wall_clock_ms
+from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
+from kbroker.formats.batches import BatchHeader, Record, build_batch, encoded_size, stored_records
+from kbroker.formats.compression import CorruptPayload
+from kbroker.settings.altering import BrokerConfig
+from kbroker.share.dead_letter import Contents, Origin, letter_of, offsets_found, pack
+
+READ_BYTES: Final = 1 << 20
+"""As much of a log is read at a time, for copies of records and in search of dead letters; a larger batch comes alone."""
+_COPIED_BYTES: Final = 8 << 20
+"""Records of a portion are no more than that, and the last one: batches that are small on disk may hold large records."""
+_EVERYTHING = (1 << 63) - 1
+_READS_AT_ONCE = 2
+_threads: Final = trio.CapacityLimiter(_READS_AT_ONCE)
+
+
+class Refusal(NamedTuple):
+    """Why there can be no dead letter; for a person."""
+
+    reason: str
+
+
+class Portion(NamedTuple):
+    """Some of the offsets asked for: all up to `last_offset`, with the records that could be read."""
+
+    last_offset: int
+    records: Mapping[int, Record]
+
+
+class Written(NamedTuple):
+    """`offsets` have their dead letter, and it counts; `too_large` can have none; `error` says why others have none yet."""
+
+    offsets: set[int]
+    too_large: set[int]
+    batches: int
+    without_copy: int
+    failed_batches: int = 0
+    error: Exception | None = None
+
+
+class DeadLetterWriter:
+    def __init__(self, topics: Topics, config: BrokerConfig) -> None:
+        self._topics = topics
+        self._config = config
+
+    async def find_partition(self, name: str, source: Partition) -> Partition | Refusal:
+        """Where dead letters of `source` go, or why nowhere; the topic is made if it may be. Raises NoSpace and StoreFailed."""
+        refusal = self._refusal(name, source)
+        if refusal is not None:
+            return refusal
+        topic = self._topics.by_name(name) or await self._create(name)
+        if isinstance(topic, Refusal):
+            return topic
+        return topic.partitions[source.log.partition % len(topic.partitions)]
+
+    def _refusal(self, name: str, source: Partition) -> Refusal | None:
+        """Kafka's checks in Kafka's order; the last one is kbroker's own."""
+        topic = self._topics.by_name(name)
+        prefix = self._config["errors.deadletterqueue.topic.name.prefix"]
+        if not name:
+            return Refusal("errors.deadletterqueue.topic.name is empty")
+        if name.startswith("__"):
+            return Refusal(f"topic {name} is internal")
+        if topic is not None and not topic.config["errors.deadletterqueue.group.enable"]:
+            return Refusal(f"topic {name} does not have errors.deadletterqueue.group.enable=true")
+        if topic is None and not self._config["errors.deadletterqueue.auto.create.topics.enable"]:
+            return Refusal(f"there is no topic {name}, and errors.deadletterqueue.auto.create.topics.enable is false")
+        if topic is None and not name.startswith(prefix):
+            return Refusal(f"there is no topic {name}, and only topics whose names begin with {prefix} are made")
+        if name == source.topic_name:
+            return Refusal(f"topic {name} is the queue itself: its records are there already")
+        return None
+
+    async def _create(self, name: str) -> Topic | Refusal:
+        configs = {"errors.deadletterqueue.group.enable": "true", "message.timestamp.type": "CreateTime"}
+        try:
+            return await self._topics.create(name, self._config["num.partitions"], configs)
+        except KafkaError as error:
+            if error.code is ErrorCode.topic_already_exists:  # Somebody else is making it: it is there at the next try.
+                raise NotYet(f"topic {name} is being made") from error
+            return Refusal(f"topic {name} cannot be made: {error.message}")
+
+    async def append(self, target: Partition, origins: Sequence[Origin], records: Mapping[int, Record], contents: Contents) -> Written:
+        """One dead letter for each; returns when they count, or cannot be written now."""
+        now_ms, rules = wall_clock_ms(), target.rules
+        letters = []
+        for origin in origins:
+            record = records.get(origin.offset)
+            timestamp_ms = now_ms if record is None or not contents.timestamp else _allowed(record.timestamp_ms, rules, now_ms)
+            letters.append(letter_of(origin, record, contents, timestamp_ms))
+        packed = pack(letters, min(rules.max_message_bytes, rules.segment_bytes))
+        unread = sum(1 for origin in origins if origin.offset not in records) if contents.key_and_value else 0
+        written = Written(set(), set(packed.too_large), len(packed.batches), packed.cut + unread)
+        under_way: list[tuple[list[Record], Decision]] = []
+        try:
+            for batch in packed.batches:
+                decision = Decision()
+                target.append(build_batch(batch), now_ms, decision.decide)
+                under_way.append((batch, decision))
+        except KafkaError as error:  # The topic is gone, or the store has failed.
+            written = written._replace(error=error, failed_batches=len(packed.batches) - len(under_way))
+        for batch, decision in under_way:
+            try:
+                await decision.wait()
+            except (NoSpace, StoreFailed) as error:
+                written = written._replace(error=error, failed_batches=written.failed_batches + 1)
+            else:
+                written.offsets.update(record.offset for record in batch)
+        return written
+
+
+class NotYet(Exception):
+    """Something that passes by itself; to be tried again."""
+
+
+def _allowed(timestamp_ms: int, rules: BatchRules, now_ms: int) -> int:
+    """A record's own time if the topic takes it, else the present. A producer may claim times before 1970 and after the last one of 64
+    bits; between such records there may be more milliseconds than fit into a batch."""
+    is_time = 0 <= timestamp_ms <= UNLIMITED_MS
+    too_old = rules.timestamp_before_max_ms != UNLIMITED_MS and timestamp_ms < now_ms - rules.timestamp_before_max_ms
+    too_new = rules.timestamp_after_max_ms != UNLIMITED_MS and timestamp_ms > now_ms + rules.timestamp_after_max_ms
+    return timestamp_ms if is_time and not too_old and not too_new else now_ms
+
+
+async def read_records(source: Partition, offsets: Sequence[int]) -> Portion:
+    """The records at the first of these offsets, in order, as far as one read goes. What is gone or damaged is missing."""
+    first, last = offsets[0], offsets[-1]
+    if first < source.log_start_offset:
+        return Portion(min(last, source.log_start_offset - 1), {})
+    wanted = frozenset(offsets)
+    try:
+        portion = await _in_thread(source, lambda: _pick(_read(source, first, last + 1), wanted))
+    except (KafkaError, StoreFailed):  # What is behind this offset may be readable.
+        return Portion(first, {})
+    return Portion(last, {}) if portion is None else portion._replace(last_offset=min(portion.last_offset, last))
+
+
+async def search(target: Partition, offset: int, group_id: str, topic: str, partition: int) -> set[int]:
+    """The offsets of that share-partition that have a dead letter from `offset` on. A damaged batch holds none. Raises StoreFailed."""
+    found: set[int] = set()
+    end_offset = target.high_watermark
+    offset = max(offset, target.log_start_offset)
+    while offset < end_offset and not target.deleted:
+        first = offset
+        try:
+            some = await _in_thread(target, lambda: _find(_read(target, first, end_offset), group_id, topic, partition))  # noqa: B023
+        except KafkaError:
+            offset += 1
+        else:
+            if some is None or some.last_offset < offset:
+                break
+            found |= some.offsets
+            offset = some.last_offset + 1
+    return found
+
+
+# -- in a thread: a log is read where it is cold, and records are decompressed ------------------------------------------
+
+Batches: TypeAlias = Sequence[tuple[memoryview, int, BatchHeader]]
+Result = TypeVar("Result")
+
+
+class _Found(NamedTuple):
+    """`last_offset` of all that was looked at; -1: there is nothing."""
+
+    last_offset: int
+    offsets: set[int]
+
+
+async def _in_thread(partition: Partition, work: Callable[[], Result]) -> Result | None:
+    """None if the topic is deleted meanwhile. Raises StoreFailed, and CORRUPT_MESSAGE for a batch that cannot be one."""
+    try:
+        return await trio.to_thread.run_sync(work, limiter=_threads)
+    except KeyError:  # The store knows no such log.
+        if not partition.deleted:
+            raise
+        return None
+
+
+def _read(partition: Partition, offset: int, end_offset: int) -> Batches:
+    return list(iter_possible(partition.read_now(offset, max_bytes=READ_BYTES, end_offset=end_offset), end_offset))
+
+
+def _pick(batches: Batches, wanted: Container[int]) -> Portion:
+    records: dict[int, Record] = {}
+    size, last_offset = 0, _EVERYTHING
+    for view, position, header in batches:
+        with suppress(CorruptPayload):  # What comes before the damage can be copied.
+            for record in stored_records(view, position):
+                if record.offset in wanted:
+                    records[record.offset] = record
+                    size += encoded_size(record, timestamp_delta=0, offset_delta=0)
+        last_offset = header.last_offset
+        if size >= _COPIED_BYTES:
+            break
+    return Portion(last_offset, records)
+
+
+def _find(batches: Batches, group_id: str, topic: str, partition: int) -> _Found:
+    offsets: set[int] = set()
+    for view, position, _ in batches:
+        with suppress(CorruptPayload):  # A batch of somebody else's: dead letters are not compressed.
+            offsets |= offsets_found(stored_records(view, position), group_id, topic, partition)
+    return _Found(batches[-1][2].last_offset if batches else -1, offsets)

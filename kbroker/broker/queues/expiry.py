@@ -1,0 +1,235 @@
+"""Gives up records that are past their time, in groups that have `kbroker.queue.ttl.ms`.
+
+    record   timestamp ---- due, if it is scheduled ----------- ttl ---> expired
+                            the later of the two counts
+
+Only its batch tells how old a record is. So before members are given records of a batch, the batch is
+opened once, and its times are kept in memory for all groups. A fetch looks at what it is about to
+acquire; the scanner (scanner.py) looks at the oldest records each second, so that they expire without
+a fetch. A record that a member holds does not expire.
+
+A record without a timestamp does not expire, nor does one in a batch that cannot be read: the member
+that is given it finds that out.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import trio
+
+from kbroker.broker.logs.partition import Partition
+from kbroker.broker.queues.parked_fetching import parked_batch
+from kbroker.broker.queues.sliced_batches import Walked, walk
+from kbroker.clock import wall_clock_ms
+from kbroker.formats.batches import NO_TIMESTAMP, BatchHeader, read_header, records_payload, stored_records
+from kbroker.formats.compression import CorruptPayload
+from kbroker.formats.schedule_headers import MARK, due_of
+from kbroker.share.effects import Persist
+from kbroker.share.share_partition import SharePartition
+from kbroker.storage.spi import LogId
+
+if TYPE_CHECKING:
+    from kbroker.broker.queues.share_partitions import LoadedSharePartition
+
+AT_ONCE: Final = 1000
+"""Records that one look gives up."""
+DEAD_LETTERS_AT_MOST: Final = 10_000
+"""Of a share-partition, that wait to be written."""
+_PARKED_AT_ONCE = 64
+_ON_THE_LOOP_RECORDS = 500
+_ON_THE_LOOP_BYTES = 64 << 10
+_KEPT_NUMBERS = 1 << 20
+_NUMBERS_OF_A_BATCH = 16
+"""What a batch costs beside its records' times."""
+_NEVER: Final = (1 << 63) - 1
+
+_Key: TypeAlias = tuple[LogId, int, int, bool]
+"""Log, base offset, CRC, whether schedules count."""
+
+
+class BatchTimes(NamedTuple):
+    """From when on the ages of a batch's records count, in milliseconds since 1970. `each`: of the records at these offset `deltas`,
+    which rise; None: they are equal."""
+
+    earliest_ms: int
+    deltas: array[int] | None = None
+    each: array[int] | None = None
+
+    def of(self, delta: int) -> int:
+        if self.deltas is None or self.each is None:
+            return self.earliest_ms
+        number = bisect_left(self.deltas, delta)
+        return self.each[number] if number < len(self.deltas) and self.deltas[number] == delta else _NEVER
+
+    @property
+    def size(self) -> int:
+        """In numbers."""
+        return _NUMBERS_OF_A_BATCH + (0 if self.each is None else 2 * len(self.each))
+
+
+_AGELESS = BatchTimes(_NEVER)
+
+
+def times_of(stored: memoryview, *, schedules: bool) -> BatchTimes:
+    header = read_header(stored)
+    try:
+        return _times_of(stored, header, schedules=schedules)
+    except CorruptPayload:
+        return _AGELESS
+
+
+def _times_of(stored: memoryview, header: BatchHeader, *, schedules: bool) -> BatchTimes:
+    """Raises CorruptPayload."""
+    payload = None
+    if not (schedules and MARK in (payload := bytes(records_payload(stored, header)))):
+        if header.is_log_append_time:
+            return BatchTimes(header.max_timestamp_ms)
+        schedules = False
+    deltas, each = array("i"), array("q")
+    for record in stored_records(stored, payload=payload):
+        since_ms = _NEVER if record.timestamp_ms == NO_TIMESTAMP else record.timestamp_ms
+        due_ms = due_of(record, since_ms).due_ms if schedules else None
+        deltas.append(record.offset - header.base_offset)
+        counts_from_ms = since_ms if due_ms is None else max(since_ms, due_ms)
+        # A delay may count from no timestamp, or from one at the end of time.
+        each.append(max(-_NEVER, min(counts_from_ms, _NEVER)))
+    earliest_ms = min(each, default=_NEVER)
+    if max(each, default=_NEVER) == earliest_ms:
+        return BatchTimes(earliest_ms)
+    return BatchTimes(earliest_ms, deltas, each)
+
+
+class Expiry:
+    """`save_later(loaded, persist)`: as ShareGroups has it. `record_of(loaded, offset)`: as ParkedReading has it."""
+
+    def __init__(
+        self,
+        save_later: Callable[[LoadedSharePartition, Persist | None], None],
+        record_of: Callable[[LoadedSharePartition, int], Awaitable[bytes | None]],
+    ) -> None:
+        self._save_later = save_later
+        self._record_of = record_of
+        self._known: dict[_Key, BatchTimes] = {}
+        self._numbers = 0
+
+    # -- a fetch -------------------------------------------------------------------------------------------------------
+
+    async def give_up(self, loaded: LoadedSharePartition, engine: SharePartition, batches: list[Walked]) -> bool:
+        """Before a fetch acquires from these batches. False: it may; they are as many as are known. True: something has changed, or
+        has been waited for."""
+        horizon_ms = wall_clock_ms() - engine.settings.ttl_ms
+        schedules, is_first = engine.settings.schedules, True
+        offsets: list[int] = []
+        for number, (base, last, is_control, view, start, end) in enumerate(batches):
+            if is_control or not engine.acquirable_in(base, last):
+                continue
+            stored = view[start:end]
+            times = self._find(loaded.partition, stored, schedules=schedules)
+            if times is None:
+                if is_first:
+                    await self._learn(loaded.partition, stored, schedules=schedules)
+                    return True
+                del batches[number:]
+                break
+            is_first = False
+            if times.earliest_ms <= horizon_ms:
+                offsets += _old(engine, times, base, last, horizon_ms)
+                if len(offsets) >= AT_ONCE:
+                    break
+        return self._expire(loaded, engine, offsets[:AT_ONCE])
+
+    async def give_up_parked(
+        self, loaded: LoadedSharePartition, engine: SharePartition, batches: Sequence[Walked], offsets: Sequence[int]
+    ) -> bool:
+        """Before a fetch acquires these parked records, which lie in these batches. Whether some are given up. It may have waited."""
+        horizon_ms, schedules = wall_clock_ms() - engine.settings.ttl_ms, engine.settings.schedules
+        old: list[int] = []
+        for base, last, _, view, start, end in batches:
+            times = self._find(loaded.partition, view[start:end], schedules=schedules)
+            if times is None:
+                times = await self._learn(loaded.partition, view[start:end], schedules=schedules)
+            if times.earliest_ms <= horizon_ms:
+                old += [offset for offset in offsets if base <= offset <= last and times.of(offset - base) <= horizon_ms]
+        return self._expire(loaded, engine, old)
+
+    def _expire(self, loaded: LoadedSharePartition, engine: SharePartition, offsets: Sequence[int]) -> bool:
+        persist = engine.expire_records(offsets) if offsets else None
+        self._save_later(loaded, persist)
+        return persist is not None
+
+    # -- without a fetch -------------------------------------------------------------------------------------------------
+
+    async def look(self, loaded: LoadedSharePartition, engine: SharePartition) -> bool:
+        """Give up the oldest records that nobody has, at most AT_ONCE of the window. True: there may be more. Raises KafkaError and
+        StoreFailed."""
+        if must_wait(engine):
+            return False
+        offset, partition = engine.next_available(), loaded.partition
+        has_changed = False
+        if offset is not None and offset < partition.high_watermark:
+            views = await partition.read(offset, max_bytes=1, end_offset=partition.high_watermark)
+            batches = walk(views, offset, 1, partition.high_watermark)
+            if not loaded.gone:
+                has_changed = await self.give_up(loaded, engine, batches)
+        if engine.parking is not None and engine.parking.ready and not loaded.gone:
+            has_changed |= await self._look_at_parked(loaded, engine)
+        return has_changed
+
+    async def _look_at_parked(self, loaded: LoadedSharePartition, engine: SharePartition) -> bool:
+        assert engine.parking is not None
+        has_changed, last = False, -1
+        for offset in sorted(engine.parking.in_turn(_PARKED_AT_ONCE)):
+            if offset <= last:
+                continue
+            batch = await parked_batch(loaded.partition, engine.parking, offset, partial(self._record_of, loaded))
+            if batch is None or loaded.gone:
+                continue  # The fetch whose turn it is finds it lost.
+            last = batch[1]
+            here = [each for each in engine.parking.in_turn(AT_ONCE) if batch[0] <= each <= last]
+            has_changed |= await self.give_up_parked(loaded, engine, [batch], here)
+        return has_changed
+
+    # -- times of batches --------------------------------------------------------------------------------------------------
+
+    def _find(self, partition: Partition, stored: memoryview, *, schedules: bool) -> BatchTimes | None:
+        """None: it takes longer than the loop may stand still."""
+        header = read_header(stored)
+        key = partition.log, header.base_offset, header.crc, schedules
+        times = self._known.pop(key, None)
+        if times is None:
+            if header.codec_id or header.record_count > _ON_THE_LOOP_RECORDS or header.size_bytes > _ON_THE_LOOP_BYTES:
+                return None
+            times = times_of(stored, schedules=schedules)
+            self._numbers += times.size
+        self._known[key] = times
+        self._shrink()
+        return times
+
+    async def _learn(self, partition: Partition, stored: memoryview, *, schedules: bool) -> BatchTimes:
+        header = read_header(stored)
+        times = await trio.to_thread.run_sync(lambda: times_of(stored, schedules=schedules))
+        key = partition.log, header.base_offset, header.crc, schedules
+        if key not in self._known:
+            self._numbers += times.size
+        self._known[key] = times
+        self._shrink()
+        return times
+
+    def _shrink(self) -> None:
+        while self._numbers > _KEPT_NUMBERS and len(self._known) > 1:
+            self._numbers -= self._known.pop(next(iter(self._known))).size
+
+
+def must_wait(engine: SharePartition) -> bool:
+    """Many dead letters are to be written, and each takes memory until then: nothing expires now, and so nothing may be delivered."""
+    return engine.settings.ttl_ms > 0 and engine.parking is not None and engine.parking.archiving >= DEAD_LETTERS_AT_MOST
+
+
+def _old(engine: SharePartition, times: BatchTimes, base: int, last: int, horizon_ms: int) -> list[int]:
+    """Offsets of the batch whose records are that old, and that nobody has."""
+    return [offset for offset in engine.available_in(base, last) if times.of(offset - base) <= horizon_ms]

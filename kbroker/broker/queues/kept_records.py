@@ -1,0 +1,356 @@
+"""Records that are kept beside the log, so that a few that are not finished do not hold all of it.
+
+    log       | . . . p . . . | . h . . . . . | . . . . . . . | . . .        p: a job for next month, h: a worker has it for hours
+              '---- goes ---- '---- goes -----'
+    state     p and its record, h and its record                             parked (share/parking.py), and kept
+
+Before the log start of a topic with `kbroker.queue.retention` moves, what the groups are not done with is kept: parked records as they
+are, those of a window are parked first (share/leaving.py). Only when that is saved, and synced, the log start moves. So a segment goes
+where few records in it are not finished; where there are many, or they are about all that is in it, the log stays as it is.
+
+A work queue is looked at every few seconds. The last closed segment stays out of it if it was not closed at the last look: what workers
+have at this moment is mostly finished at the next.
+
+An operator's DeleteRecords takes what is kept as well.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import trio
+
+from kbroker.broker.commits.deadlines import now_ms
+from kbroker.broker.commits.group_commit import GroupCommit
+from kbroker.broker.commits.waiting import Waiter
+from kbroker.broker.logs.partition import Partition
+from kbroker.broker.logs.stored_batches import iter_possible
+from kbroker.broker.logs.topics import Topics
+from kbroker.broker.queues.held_logs import HeldLogs, Hold
+from kbroker.broker.queues.parked_left import keeps_of, parks_of
+from kbroker.broker.queues.share_partitions import LoadedSharePartition, ShareGroups
+from kbroker.errors import ErrorCode, KafkaError, StoreFailed
+from kbroker.formats.batches import LOG_APPEND_TIME, build_batch, crc_is_valid, stored_records
+from kbroker.formats.compression import CorruptPayload
+from kbroker.share.effects import Persist
+from kbroker.share.parked import Parked
+from kbroker.share.parked_keeping import Look
+from kbroker.share.parking import Parking
+from kbroker.share.persister import Persister, TopicPartition
+from kbroker.share.share_partition import SharePartition
+from kbroker.storage.spi import SegmentInfo, StampedBatch
+
+logger = logging.getLogger(__name__)
+
+RECORDS_A_TURN = 1000
+BYTES_A_TURN = 16 << 20
+_BYTES_A_WRITE = 1 << 20
+_READ_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class _Group:
+    """What is to be kept of a group: parked records, and offsets of the window. `stuck_at`: from there on something must stay in the
+    log. `look`: since when the parked ones were read."""
+
+    loaded: LoadedSharePartition
+    engine: SharePartition
+    look: Look
+    parked: list[Parked]
+    offsets: Sequence[int]
+    stuck_at: int
+
+    def wanted(self) -> set[int]:
+        return {*(each.offset for each in self.parked), *self.offsets}
+
+
+class KeptRecordsStatistics(NamedTuple):
+    """`kept` records, since the start of the broker."""
+
+    kept: int
+
+
+class KeptRecords:
+    """`logs`: the commits of the log store. `report(partition, cause, group_id, records)`
+    counts and logs records that a purge takes."""
+
+    def __init__(
+        self,
+        persister: Persister,
+        share_groups: ShareGroups,
+        held_logs: HeldLogs,
+        topics: Topics,
+        logs: Sequence[GroupCommit[StampedBatch]],
+        report: Callable[[Partition, str, str, int], None],
+    ) -> None:
+        self._parks = parks_of(persister)
+        self._keeps = keeps_of(persister)
+        self._share_groups = share_groups
+        self._held_logs = held_logs
+        self._topics = topics
+        self._logs = logs
+        self._report = report
+        self._closed_to: WeakKeyDictionary[Partition, int] = WeakKeyDictionary()
+        self._stuck: WeakKeyDictionary[Partition, dict[str, int | None]] = WeakKeyDictionary()
+        """Groups that are not in memory and hold the log by more than can be kept: their windows begin there."""
+        self._locks: WeakKeyDictionary[Partition, trio.Lock] = WeakKeyDictionary()
+        """What an operator deletes must not be kept meanwhile."""
+        self._kept = 0
+
+    def statistics(self) -> KeptRecordsStatistics:
+        return KeptRecordsStatistics(self._kept)
+
+    # -- retention ------------------------------------------------------------------------------------------------------
+
+    async def make_way(self, partition: Partition, segments: Sequence[SegmentInfo], asked: int | None) -> None:
+        """Keep what stands in the way of whole segments; saved on return. `asked`: where the log is to begin; None: where all is
+        finished, as in a work queue. Raises KafkaError, NoSpace and StoreFailed: what is kept by then is."""
+        if self._keeps is not None:
+            async with self._lock(partition):
+                await self._make_way(partition, segments, asked)
+
+    def _lock(self, partition: Partition) -> trio.Lock:
+        return self._locks.setdefault(partition, trio.Lock())
+
+    async def _make_way(self, partition: Partition, segments: Sequence[SegmentInfo], asked: int | None) -> None:
+        ends = [segment.end_offset for segment in segments[:-1] if segment.end_offset <= partition.high_watermark]
+        closed_to = self._closed_to.get(partition, -1)
+        self._closed_to[partition] = ends[-1] if ends else -1
+        limit = max([closed_to, *ends[:-1]]) if asked is None else asked
+        ends = [end for end in ends if end <= limit]
+        if not ends:
+            return
+        holds = {group_id: hold for group_id, hold in (await self._held_logs.holds(partition)).items() if hold.offset < ends[-1]}
+        lowest = min((hold.offset for hold in holds.values()), default=ends[-1])
+        ends = [end for end in ends if end > lowest]
+        if not ends or any(hold.window_from is None for hold in holds.values()):
+            return
+        groups: list[_Group] = []
+        try:
+            for group_id, hold in holds.items():
+                group = await self._look(group_id, partition, hold, ends[-1])
+                if group is None:
+                    return
+                groups.append(group)
+            await self._keep(partition, segments, ends, groups)
+        finally:
+            for group in groups:
+                assert group.engine.parking is not None
+                group.engine.parking.end_look(group.look)
+                self._share_groups.retire_unless_used(group.loaded)
+
+    async def _look(self, group_id: str, partition: Partition, hold: Hold, end_offset: int) -> _Group | None:
+        """What the group holds below `end_offset`. None: it cannot be told now, or is too much as far as is known."""
+        assert self._parks is not None
+        key, stuck = TopicPartition(*partition.log), self._stuck.setdefault(partition, {})
+        is_here = self._share_groups.find(group_id, key) is not None
+        if not is_here and group_id in stuck and stuck[group_id] == hold.window_from:
+            return None
+        loaded = await self._share_groups.load(group_id, key)
+        engine = loaded.engine
+        assert engine is not None
+        self._share_groups.parked.prepare(engine, 0, engine.settings, must=True)
+        parking = engine.parking
+        if parking is None:
+            return None
+        if parking.has_unsaved:
+            await self._saved(loaded, engine, engine.retry_unsaved())
+        look = engine.begin_look()
+        try:
+            parked = await self._parks.parked_from(group_id, key, partition.log_start_offset, RECORDS_A_TURN + 1)
+        except BaseException:
+            parking.end_look(look)
+            raise
+        offsets, stuck_at = engine.leavers(end_offset, RECORDS_A_TURN)
+        if len(parked) > RECORDS_A_TURN:
+            stuck_at = min(stuck_at, parked.pop().offset)
+        stuck.pop(group_id, None)
+        if not is_here and not offsets and stuck_at < end_offset:
+            stuck[group_id] = hold.window_from
+        return _Group(loaded, engine, look, [each for each in parked if not each.kept], offsets, stuck_at)
+
+    async def _keep(
+        self, partition: Partition, segments: Sequence[SegmentInfo], ends: Sequence[int], groups: Sequence[_Group]
+    ) -> None:
+        """As much as makes way for whole segments."""
+        stuck_at = min(group.stuck_at for group in groups)
+        ends = [end for end in ends if end <= stuck_at]
+        while ends and sum(_below(group.wanted(), ends[-1]) for group in groups) > RECORDS_A_TURN:
+            ends = ends[:-1]
+        if not ends:
+            return
+        offsets = sorted({offset for group in groups for offset in group.wanted() if offset < ends[-1]})
+        records = await _read(partition, offsets, min(BYTES_A_TURN, _freed(segments, ends[-1])))
+        missing = next((offset for offset in offsets if offset not in records), ends[-1])
+        ends = [end for end in ends if end <= missing]
+        while ends and 2 * sum(len(records[offset]) for offset in records if offset < ends[-1]) > _freed(segments, ends[-1]):
+            ends = ends[:-1]  # That is about all that is in there.
+        if not ends:
+            return
+        for commits in self._logs:
+            await commits.flush()  # What is kept must not be lost from a log that still has it, and come twice then.
+        for group in groups:
+            for piece in _pieces(records, ends[-1]):
+                await self._save(group, piece)
+
+    async def _save(self, group: _Group, records: Mapping[int, bytes]) -> None:
+        """Raises KafkaError."""
+        engine, loaded = group.engine, group.loaded
+        wanted = {offset: records[offset] for offset in group.offsets if offset in records}
+        parked = [each for each in group.parked if each.offset in records]
+        await self._saved(loaded, engine, engine.keep_parked(parked, records, group.look) if parked else None)
+        await self._saved(loaded, engine, engine.leave_log(wanted, now_ms=now_ms()) if wanted and not loaded.gone else None)
+        self._share_groups.schedule(loaded)
+        loaded.waiters.wake_all()
+        self._kept += len(wanted) + len(parked)
+
+    async def _saved(self, loaded: LoadedSharePartition, engine: SharePartition, persist: Persist | None) -> None:
+        """Raises KafkaError. Then the next write of the share-partition says it again."""
+        if persist is None:
+            return
+        error = await self._share_groups.save(loaded, persist)
+        if error is not None and self._topics.reserve.is_there:
+            # A full disk must not keep the log from making room: what is set aside for that is used.
+            self._topics.reserve.give_up()
+            again = engine.retry_unsaved()
+            error = None if again is None else await self._share_groups.save(loaded, again)
+        if error is not None:
+            raise error
+
+    # -- DeleteRecords --------------------------------------------------------------------------------------------------
+
+    async def purge(self, partition: Partition, offset: int) -> None:
+        """Nothing below `offset` is kept any more, in any group; saved on return. Raises KafkaError where that is not sure: then it
+        can be asked for again."""
+        keeps, key = self._keeps, TopicPartition(*partition.log)
+        if keeps is None or partition.deleted:
+            return
+        async with self._lock(partition):
+            for group_id in self._held_logs.groups_of(key):
+                number = await keeps.count_kept(group_id, key, 0, offset)
+                if number:
+                    await self._purge(group_id, partition, key, offset)
+                    self._report(partition, "DeleteRecords", group_id, number)
+
+    async def before_reset(self, group_id: str, partitions: Iterable[TopicPartition]) -> Callable[[], None]:
+        """Count what is kept for a group that is to begin at other offsets: it goes then, as all that lies before them. The caller
+        calls the result when it is gone. Raises nothing."""
+        keeps, lost = self._keeps, []
+        for key in partitions:
+            partition = self._topics.partition(*key)
+            if partition is None or keeps is None:
+                continue
+            try:
+                lost.append((partition, await keeps.count_kept(group_id, key, 0, partition.log_start_offset)))
+            except (KafkaError, StoreFailed) as error:
+                place = partition.topic_name, partition.log.partition
+                logger.warning("%s-%d: what is kept for share group %s could not be counted: %s", *place, group_id, error)
+
+        def report() -> None:
+            for partition, number in lost:
+                if number:
+                    self._report(partition, "a new start offset", group_id, number)
+
+        return report
+
+    async def _purge(self, group_id: str, partition: Partition, key: TopicPartition, offset: int) -> None:
+        loaded = await self._share_groups.load(group_id, key)
+        engine = loaded.engine
+        assert engine is not None
+        if engine.parking is not None:
+            await self._purge_memory(loaded, engine, engine.parking, offset)
+            await self._share_groups.parked.sweep(loaded, engine, engine.parking)
+            if loaded.gone:
+                raise KafkaError(ErrorCode.not_leader_or_follower)
+        self._share_groups.retire_unless_used(loaded)
+
+    async def _purge_memory(self, loaded: LoadedSharePartition, engine: SharePartition, parking: Parking, offset: int) -> None:
+        """A worker's answer that is being saved may park its record once more: that has to be over. Raises KafkaError."""
+        waiter = Waiter()
+        loaded.settled.add(waiter)
+        try:
+            while not loaded.gone:
+                waiter.rearm()
+                persist = engine.purge_parked(offset)
+                if persist is not None:
+                    if (error := await self._share_groups.save(loaded, persist)) is not None:
+                        raise error
+                elif parking.is_pending_below(offset):
+                    await waiter.wait()
+                else:
+                    break
+        finally:
+            loaded.settled.discard(waiter)
+
+
+def _freed(segments: Sequence[SegmentInfo], end_offset: int) -> int:
+    return sum(segment.size_bytes for segment in segments if segment.end_offset <= end_offset)
+
+
+def _below(offsets: Iterable[int], end: int) -> int:
+    return sum(offset < end for offset in offsets)
+
+
+def _pieces(records: Mapping[int, bytes], end: int) -> list[dict[int, bytes]]:
+    pieces: list[dict[int, bytes]] = [{}]
+    size = 0
+    for offset, record in records.items():
+        if offset >= end:
+            break
+        if size and size + len(record) > _BYTES_A_WRITE:
+            pieces.append({})
+            size = 0
+        pieces[-1][offset] = record
+        size += len(record)
+    return pieces
+
+
+async def _read(partition: Partition, offsets: Sequence[int], max_bytes: int) -> dict[int, bytes]:
+    """The records at these offsets, in order, each as a batch of its own; from the front as many as are no more than `max_bytes` in
+    all. One that the log has not, or that is larger than its topic takes, is missing, with all behind it."""
+    found: dict[int, bytes] = {}
+    at = 0
+    while at < len(offsets):
+        first = offsets[at]
+        portion = await trio.to_thread.run_sync(_read_some, partition, first, set(offsets[at:]), max_bytes)
+        found.update(portion)
+        max_bytes -= sum(map(len, portion.values()))
+        if first not in portion:
+            break
+        while at < len(offsets) and offsets[at] in portion:
+            at += 1
+    return found
+
+
+def _read_some(partition: Partition, first: int, wanted: set[int], max_bytes: int) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    try:
+        views = partition.read_now(first, max_bytes=_READ_BYTES, end_offset=partition.high_watermark)
+        for view, position, header in iter_possible(views, partition.high_watermark):
+            if header.is_control or wanted.isdisjoint(range(header.base_offset, header.last_offset + 1)):
+                continue
+            if not crc_is_valid(view, position, header):
+                break
+            for record in stored_records(view, position):
+                if record.offset not in wanted:
+                    continue
+                batch = build_batch(
+                    [record],
+                    base_offset=record.offset,
+                    leader_epoch=header.partition_leader_epoch,
+                    attributes=header.attributes & LOG_APPEND_TIME,
+                )
+                max_bytes -= len(batch)
+                if max_bytes < 0 or len(batch) > partition.rules.max_message_bytes:
+                    return found
+                found[record.offset] = batch
+    except (CorruptPayload, KafkaError, StoreFailed) as error:
+        logger.info("%s-%d: unfinished records cannot be kept beside the log: %s", partition.topic_name, partition.log.partition, error)
+    except KeyError:  # The topic is deleted meanwhile.
+        if not partition.deleted:
+            raise
+    return found

@@ -1,0 +1,111 @@
+"""Which parked records a fetch can give, and the batches to cut them out of.
+
+Parked records that are due lie anywhere in the log, and many of them in the same batch where a service
+failed for a while. So the one that has been due for longest leads, and all that are due in its batch
+come along; then the next one leads. A batch is read, and decompressed, once for all of them. A record that
+is kept, and that the log has no more, is a batch of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from kbroker.broker.logs.partition import Partition
+from kbroker.broker.queues.opened_batches import BatchOpener, Refusal
+from kbroker.broker.queues.sliced_batches import Walked, walk
+from kbroker.formats.batches import CODEC_AT, CODEC_MASK, read_header
+from kbroker.share.parking import Parking
+from kbroker.share.share_partition import SharePartition
+
+_BATCHES_AT_MOST = 64
+_READ_BYTES = 1
+"""A batch comes whole, whatever its size."""
+
+
+class ParkedPlan(NamedTuple):
+    """`offsets` of records that are ready, the leader first, and their `batches` in order. `lost`: the log has no such records."""
+
+    offsets: Sequence[int]
+    batches: Sequence[Walked]
+    lost: Sequence[int]
+
+
+async def plan_parked(
+    partition: Partition,
+    engine: SharePartition,
+    opener: BatchOpener,
+    room: int,
+    max_bytes: int,
+    record_of: Callable[[int], Awaitable[bytes | None]],
+) -> ParkedPlan:
+    """`record_of(offset)`: what is kept of a record that the log has no more, as a batch of its own.
+
+    At least one batch, and then as many as `max_bytes` allow and as can be cut without waiting. Reading may wait: others may have
+    acquired some of the records on return. Raises KafkaError for a log that cannot be read."""
+    assert engine.parking is not None
+    parking = engine.parking
+    offsets: list[int] = []
+    taken: set[int] = set()
+    batches: list[Walked] = []
+    lost: list[int] = []
+    for leader in parking.in_turn(room):
+        if len(offsets) >= room or len(batches) >= _BATCHES_AT_MOST or (batches and max_bytes <= 0):
+            break
+        if leader in taken or any(first <= leader <= last for first, last, *_ in batches):
+            continue  # Free again since its batch was read: the next fetch gives it. The batch twice would give the others twice.
+        batch = await parked_batch(partition, parking, leader, record_of)
+        if batch is None:
+            lost.append(leader)
+            continue
+        stored = batch[3][batch[4] : batch[5]]
+        can_be_cut = await _can_be_cut(stored, opener, may_wait=not batches)
+        if not can_be_cut and batches:
+            break
+        others = (each for each in range(batch[0], batch[1] + 1) if each != leader and parking.is_ready(each))
+        here = [leader, *islice(others, room - len(offsets) - 1)]
+        taken.update(here)
+        offsets += here
+        batches.append(batch)
+        max_bytes -= len(stored)
+        if not can_be_cut:
+            break  # It goes whole, in an answer of its own.
+    return ParkedPlan(offsets, sorted(batches, key=lambda each: each[0]), lost)
+
+
+async def batch_of(partition: Partition, offset: int) -> Walked | None:
+    """The record batch with that offset; None where the log has none."""
+    if not partition.log_start_offset <= offset < partition.high_watermark:
+        return None
+    views = await partition.read(offset, max_bytes=_READ_BYTES, end_offset=partition.high_watermark)
+    batches = walk(views, offset, 1, partition.high_watermark)
+    if not batches or batches[0][0] > offset or batches[0][2]:
+        return None
+    return batches[0]
+
+
+async def parked_batch(
+    partition: Partition, parking: Parking, offset: int, record_of: Callable[[int], Awaitable[bytes | None]]
+) -> Walked | None:
+    """As batch_of(); where the log has none, what is kept of the record."""
+    batch = await batch_of(partition, offset)
+    if batch is None and parking.may_be_kept(offset):
+        batch = _walked(offset, await record_of(offset))
+    return batch
+
+
+def _walked(offset: int, record: bytes | None) -> Walked | None:
+    return None if record is None else (offset, offset, False, memoryview(record), 0, len(record))
+
+
+async def _can_be_cut(stored: memoryview, opener: BatchOpener, *, may_wait: bool) -> bool:
+    """Whether a part of the batch can be sent. False as well where that would need a wait which is not allowed."""
+    if not stored[CODEC_AT] & CODEC_MASK:
+        return True
+    header = read_header(stored)
+    opened = opener.find(header.base_offset, header.crc) or opener.open_quickly(stored)
+    if opened is None and may_wait:
+        await opener.open(stored)
+        opened = opener.find(header.base_offset, header.crc)
+    return opened is not None and not isinstance(opened, Refusal)

@@ -1,0 +1,84 @@
+"""What is left of a share-partition's parked records, asked of the persister: for lag, for views and for what a log start takes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from kbroker.errors import KafkaError
+from kbroker.formats.batches import read_header
+from kbroker.share.lag import NOTHING_PARKED, ParkedLeft
+from kbroker.share.parked import Lane, Parked
+from kbroker.share.persister import KeepsRecords, ParksRecords, Persister, TopicPartition
+
+logger = logging.getLogger(__name__)
+_AT_ONCE = 500
+
+
+def parks_of(persister: Persister) -> ParksRecords | None:
+    return persister if isinstance(persister, ParksRecords) and persister.parks_records else None
+
+
+def keeps_of(persister: Persister) -> KeepsRecords | None:
+    return persister if isinstance(persister, KeepsRecords) and parks_of(persister) is not None else None
+
+
+async def first_left(parks: ParksRecords, group_id: str, partition: TopicPartition, log_start_offset: int) -> Parked | None:
+    """The lowest parked record that the log still has, or that is kept. Raises KafkaError."""
+    return await _first(parks, group_id, partition, 0, lambda each: each.kept or each.offset >= log_start_offset)
+
+
+async def first_holding(parks: ParksRecords, group_id: str, partition: TopicPartition, log_start_offset: int) -> Parked | None:
+    """The lowest parked record that only the log has. Raises KafkaError."""
+    return await _first(parks, group_id, partition, log_start_offset, lambda each: not each.kept)
+
+
+async def _first(
+    parks: ParksRecords, group_id: str, partition: TopicPartition, offset: int, is_wanted: Callable[[Parked], bool]
+) -> Parked | None:
+    """In pieces, of which the first is small: it mostly is enough."""
+    limit = 1
+    while found := await parks.parked_from(group_id, partition, offset, limit):
+        first = next(filter(is_wanted, found), None)
+        if first is not None or len(found) < limit:
+            return first
+        offset, limit = found[-1].offset + 1, _AT_ONCE
+    return None
+
+
+async def kept_sent_ms(persister: Persister, group_id: str, partition: TopicPartition, offset: int) -> int | None:
+    """The timestamp of a record that is kept beside the log (ms since 1970). None: it is not, or that cannot be told, which the
+    log says. Raises nothing, as parked_left()."""
+    keeps = keeps_of(persister)
+    if keeps is None:
+        return None
+    try:
+        record = await keeps.kept_record(group_id, partition, offset)
+        return None if record is None else read_header(record).base_timestamp_ms
+    except KafkaError as error:
+        logger.warning("what is kept of group %s on %s-%d is not known: %s", group_id, *partition, error)
+    except Exception:
+        logger.exception("the persister failed on a share-partition of group %s", group_id)
+    return None
+
+
+async def parked_left(
+    persister: Persister, group_id: str, partition: TopicPartition, log_start_offset: int, *, with_due: bool = False
+) -> ParkedLeft:
+    """By what is saved; nothing where it cannot be told, which the log says. Raises nothing: the persister may
+    be a plugin. `with_due`: with the time at which the next one is due, which costs a look into each lane."""
+    parks = parks_of(persister)
+    if parks is None:
+        return NOTHING_PARKED
+    try:
+        number = await parks.count_parked(group_id, partition, log_start_offset, None)
+        first = await first_left(parks, group_id, partition, log_start_offset) if number else None
+        if first is None:
+            return NOTHING_PARKED
+        due = [await parks.read_parked(group_id, partition, lane, (-1, -1), 1) for lane in Lane] if with_due else ()
+        return ParkedLeft(number, first.offset, min((found[0].due_ms for found in due if found), default=None))
+    except KafkaError as error:
+        logger.warning("what is parked of group %s on %s-%d is not known: %s", group_id, *partition, error)
+    except Exception:
+        logger.exception("the persister failed on a share-partition of group %s", group_id)
+    return NOTHING_PARKED

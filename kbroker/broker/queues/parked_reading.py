@@ -1,0 +1,133 @@
+"""Parked records of the share-partitions in memory: what comes next is read, what the log has lost is swept.
+
+The engine (share/parking.py) says what it wants to know. One task at a time works for a share-partition;
+it ends when the engine has enough.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from kbroker.broker.commits.deadlines import now_ms
+from kbroker.broker.logs.partition import Partition
+from kbroker.broker.queues.parked_left import keeps_of, parks_of
+from kbroker.clock import wall_clock_ms
+from kbroker.errors import KafkaError
+from kbroker.share.effects import ShareSettings
+from kbroker.share.parked import Parked
+from kbroker.share.parked_memory import NOWHERE
+from kbroker.share.parked_order import READ_AT_ONCE
+from kbroker.share.parking import Parking
+from kbroker.share.persister import Persister
+from kbroker.share.share_partition import SharePartition
+
+if TYPE_CHECKING:
+    from kbroker.broker.queues.share_partitions import LoadedSharePartition, ShareGroups
+
+logger = logging.getLogger(__name__)
+_RETRY_S = 1.0
+
+
+class ParkedReading:
+    def __init__(self, persister: Persister, share_groups: ShareGroups, start: Callable[..., None]) -> None:
+        self._persister = parks_of(persister)
+        self._keeps = keeps_of(persister)
+        self._share_groups = share_groups
+        self._start = start
+        self._life_ahead_ms = wall_clock_ms() - now_ms()
+        self._at_work: set[LoadedSharePartition] = set()
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the persister keeps parked records. Without one, waits are spent in the window."""
+        return self._persister is not None
+
+    def prepare(
+        self, engine: SharePartition, waiting: int, settings: ShareSettings, *, kept_from: int = NOWHERE, must: bool = False
+    ) -> None:
+        """`waiting`: how many are parked, as the persister said. An engine that parks nothing, and never did, is left as it is, unless
+        it `must`."""
+        if engine.parking is None and self.is_possible and (must or waiting or settings.redelivery is not None or settings.scans):
+            engine.parking = Parking(
+                waiting, leader_epoch=engine.leader_epoch, life_ahead_ms=self._life_ahead_ms, now_ms=now_ms()
+            )
+            engine.parking.kept_from = kept_from
+        engine.keep_order()
+
+    async def record_of(self, loaded: LoadedSharePartition, offset: int) -> bytes | None:
+        """What is kept of a parked record. Raises KafkaError."""
+        return None if self._keeps is None else await self._keeps.kept_record(*loaded.key, offset)
+
+    def see_to(self, loaded: LoadedSharePartition) -> None:
+        """Something has changed: there may be something to read or to sweep."""
+        parking = None if loaded.engine is None else loaded.engine.parking
+        if parking is not None and loaded not in self._at_work and (parking.needs_sweep or parking.wants_read):
+            self._at_work.add(loaded)
+            self._start(self._work, loaded)
+
+    async def _work(self, loaded: LoadedSharePartition) -> None:
+        engine = loaded.engine
+        assert engine is not None
+        assert engine.parking is not None
+        try:
+            while not loaded.gone and (engine.parking.needs_sweep or engine.parking.wants_read):
+                try:
+                    if engine.parking.needs_sweep:
+                        await self.sweep(loaded, engine, engine.parking)
+                    await self._read(loaded, engine, engine.parking)
+                except KafkaError as error:
+                    logger.warning("parked records of share-partition %s cannot be read: %s", loaded.key, error)
+                    await trio.sleep(_RETRY_S)
+        finally:
+            self._at_work.discard(loaded)
+        self._share_groups.retire(loaded)
+
+    async def _read(self, loaded: LoadedSharePartition, engine: SharePartition, parking: Parking) -> None:
+        """Raises KafkaError."""
+        assert self._persister is not None
+        group_id, partition = loaded.key
+        while not loaded.gone and (wanted := parking.begin_read()) is not None:
+            lane, after = wanted
+            try:
+                found = await self._persister.read_parked(group_id, partition, lane, after, READ_AT_ONCE)
+            except BaseException:
+                parking.fail_read(lane)
+                raise
+            if not loaded.gone:
+                parking.end_read(lane, found, engine.settings, partial(is_lost, loaded.partition))
+                self._share_groups.parked_changed(loaded)
+
+    async def sweep(self, loaded: LoadedSharePartition, engine: SharePartition, parking: Parking) -> None:
+        """Have nothing parked below the log's start but what is kept; saved on return. Raises KafkaError."""
+        assert self._persister is not None
+        group_id, partition = loaded.key
+        parking.needs_sweep = False
+        at, is_last = 0, False
+        try:
+            while not (is_last or loaded.gone or at >= parking.floor):
+                look = engine.begin_look()
+                try:
+                    found = await self._persister.parked_from(group_id, partition, at, READ_AT_ONCE)
+                    persist = None if loaded.gone else engine.sweep_parked(found, look)
+                finally:
+                    parking.end_look(look)
+                is_last = len(found) < READ_AT_ONCE
+                at = found[-1].offset + 1 if found else at
+                if persist is not None and (error := await self._share_groups.save(loaded, persist)) is not None:
+                    raise error
+        except BaseException:
+            parking.needs_sweep = True
+            raise
+
+
+def is_lost(partition: Partition, parked: Parked) -> bool:
+    """A power cut took the record from the log: a later broker life began to append at or below its offset. One that is kept, and
+    that the log has no more, was synced there before the log's start passed it."""
+    if parked.kept and parked.offset < partition.log_start_offset:
+        return False
+    return any(epoch.epoch > parked.leader_epoch and epoch.start_offset <= parked.offset for epoch in partition.epochs)

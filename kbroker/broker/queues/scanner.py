@@ -1,0 +1,273 @@
+"""Looks at records before members get them, in groups that have `kbroker.queue.scheduling`,
+`kbroker.queue.ttl.ms` or `kbroker.queue.ordering`.
+
+One task for a share-partition in memory goes through its log, ahead of the members: it opens batches,
+finds the headers that schedule records (schedules.py) and the keys (key_lookup.py), and tells the
+engine, which parks what is due later, and puts records behind others of their keys. A batch without
+these headers is not taken apart where keys do not matter. It gives up what is past its time
+(expiry.py). The task sleeps while members have enough to do, and is woken by appends.
+
+A scan that parks a million records takes a while. So where it is far behind the log's end, and members
+have little to do, it first looks ahead for batches with something to deliver now: that reads a
+hundred times as fast.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from kbroker.broker.commits.deadlines import now_ms
+from kbroker.broker.commits.waiting import Waiter
+from kbroker.broker.queues.key_lookup import KeyLookup
+from kbroker.broker.queues.schedules import Schedules, due_now, looked_at
+from kbroker.broker.queues.sliced_batches import Walked, walk
+from kbroker.clock import wall_clock_ms
+from kbroker.errors import KafkaError, NoSpace, StoreFailed
+from kbroker.formats.batches import read_header
+from kbroker.formats.record_keys import BatchKeys
+from kbroker.formats.schedule_headers import Oddity
+from kbroker.seldom import Seldom
+from kbroker.share.effects import Persist, ShareSettings
+from kbroker.share.ordering import Keys
+from kbroker.share.persister import Persister
+from kbroker.share.redelivery import LOOK_AT_THE_CLOCK_MS
+from kbroker.share.share_partition import SharePartition
+
+if TYPE_CHECKING:
+    from kbroker.broker.queues.share_partitions import LoadedSharePartition, ShareGroups
+
+logger = logging.getLogger(__name__)
+
+OFFSETS_A_TURN = 500
+"""Parking so many takes the loop about 10 ms."""
+BYTES_A_TURN = 1 << 20
+AHEAD_FROM = 5000
+"""Offsets between the scan and the log's end from which it looks ahead."""
+_AHEAD_BYTES = 4 << 20
+_IN_THREAD_FROM_BYTES = 64 << 10
+_IN_THREAD_FROM_RECORDS = 500
+"""Looking at keys takes 3 µs a record, at schedules 7. As many are opened on the loop between two checkpoints."""
+_KEPT_KEYS = 20_000
+"""Of a batch in the middle of which a scan has stopped; larger ones are opened again."""
+_RETRY_S = 1.0
+_REPORT_EVERY_S = 60.0
+_MEANING = {
+    Oddity.MALFORMED: "have a schedule that is no number, and were delivered at once",
+    Oddity.TOO_FAR: "were scheduled for later than kbroker.queue.scheduling.max.delay.ms allows, and come earlier",
+}
+
+
+class Scanner:
+    def __init__(
+        self, share_groups: ShareGroups, persister: Persister, start: Callable[..., None], flush: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._share_groups = share_groups
+        self._lookup = KeyLookup(persister)
+        self._flush = flush
+        self._start = start
+        self._reports = Seldom(_REPORT_EVERY_S)
+
+    @property
+    def finds_keys(self) -> bool:
+        """Whether the persister finds parked records by their keys."""
+        return self._lookup.is_possible
+
+    def resume(self, loaded: LoadedSharePartition) -> None:
+        """There may be more room, or keys to look at: a running scan resumes where there are. Each fetch and each acknowledgement
+        calls this, and most find nothing."""
+        if loaded.scanner is not None and loaded.engine is not None and loaded.engine.has_to_scan(loaded.partition.high_watermark):
+            loaded.scanner.wake()
+
+    def see_to(self, loaded: LoadedSharePartition) -> None:
+        """It was loaded, or its settings were altered."""
+        engine = loaded.engine
+        if engine is None or engine.parking is None:
+            return
+        if loaded.scanner is not None:
+            loaded.scanner.wake()
+        elif engine.settings.scans:
+            loaded.scanner = Waiter()
+            self._start(self._work, loaded, engine)
+
+    async def _work(self, loaded: LoadedSharePartition, engine: SharePartition) -> None:
+        waiter = loaded.scanner
+        assert waiter is not None
+        known: dict[tuple[int, int], Schedules] = {}
+        ahead = 0
+        loaded.partition.waiters.add(waiter)
+        try:
+            while not loaded.gone and engine.settings.scans and not loaded.partition.deleted:
+                waiter.rearm()
+                try:
+                    ahead = await self._look_ahead(loaded, engine, ahead)
+                    has_more = await self._turn(loaded, engine, known)
+                except (KafkaError, NoSpace, StoreFailed) as error:
+                    self._report_delay(loaded, error)
+                    await trio.sleep(_RETRY_S)
+                    continue
+                if has_more:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    if any(each.keys is None or len(each.keys) > _KEPT_KEYS for each in known.values()):
+                        known.clear()
+                    with trio.move_on_after(LOOK_AT_THE_CLOCK_MS / 1000 if engine.settings.ttl_ms else math.inf):
+                        await waiter.wait()
+        finally:
+            loaded.partition.waiters.discard(waiter)
+            loaded.scanner = None
+
+    async def _turn(
+        self, loaded: LoadedSharePartition, engine: SharePartition, known: dict[tuple[int, int], Schedules]
+    ) -> bool:
+        """False: there is nothing to be done for now. Raises KafkaError and StoreFailed."""
+        partition = loaded.partition
+        if engine.start_offset < partition.log_start_offset:
+            self._share_groups.save_later(loaded, engine.log_start_moved(partition.log_start_offset))
+        persist = engine.park_again(wall_clock_ms())
+        if persist is not None:
+            await self._save(loaded, persist)
+        if engine.key_order is not None:
+            await self._see_to_keys(loaded, engine)
+        has_expired = engine.settings.ttl_ms > 0 and await self._share_groups.expiry.look(loaded, engine)
+        return await self._scan(loaded, engine, known) or has_expired
+
+    async def _look_ahead(self, loaded: LoadedSharePartition, engine: SharePartition, ahead: int) -> int:
+        """Where to look next time; `ahead`: where to look now, unless the scan has been there. Raises KafkaError and StoreFailed."""
+        partition, settings = loaded.partition, engine.settings
+        while settings.schedules and engine.may_look_ahead() and not loaded.gone:
+            scan_from, end_offset = engine.scan_from(), partition.high_watermark
+            if scan_from is None or end_offset - scan_from < AHEAD_FROM:
+                break
+            ahead = max(ahead, scan_from)
+            views = await partition.read(ahead, max_bytes=_AHEAD_BYTES, end_offset=end_offset) if ahead < end_offset else []
+            batches = walk(views, ahead, end_offset - ahead, end_offset)
+            if not batches:
+                break
+            arguments = wall_clock_ms(), settings.max_delay_ms
+            found = await trio.to_thread.run_sync(due_now, batches, *arguments)
+            ahead = batches[-1][1] + 1
+            for first, last, later in found:
+                if not engine.may_look_ahead():
+                    return first
+                persist = engine.scanned_ahead(first, last, later, now_ms=now_ms(), wall_ms=wall_clock_ms())
+                if persist is not None:
+                    await self._save(loaded, persist)
+            if found:
+                self._share_groups.schedule(loaded)
+                loaded.waiters.wake_all()
+        return ahead
+
+    async def _scan(
+        self, loaded: LoadedSharePartition, engine: SharePartition, known: dict[tuple[int, int], Schedules]
+    ) -> bool:
+        partition, end_offset = loaded.partition, loaded.partition.high_watermark
+        offset = engine.scan_from()
+        if offset is None:
+            return False
+        views = await partition.read(offset, max_bytes=BYTES_A_TURN, end_offset=end_offset) if offset < end_offset else []
+        most = OFFSETS_A_TURN if engine.key_order is None else min(OFFSETS_A_TURN, engine.key_order.most_at_once())
+        batches = walk(views, offset, most, end_offset)
+        if not batches:
+            return self._end_learning(loaded, engine, offset)
+        async with self._lookup.of(loaded, engine.key_order) as lookup:
+            due, hashes = await self._schedules(loaded, batches, engine.settings, known)
+            last = min(offset + most - 1, batches[-1][1])
+            await lookup.ask(engine, hashes, offset, last)
+            if loaded.gone or engine.scan_from() != offset or engine.key_order is not lookup.order:
+                return True  # Somebody else has moved the window meanwhile.
+            persist = self._scanned(loaded, engine, offset, last, batches, due, lookup.keys)
+        if persist is not None:
+            await self._save(loaded, persist)
+        return True
+
+    async def _see_to_keys(self, loaded: LoadedSharePartition, engine: SharePartition) -> None:
+        """What was not saved may keep a key waiting, and so may parked records of keys that are not known. Raises KafkaError."""
+        if (persist := engine.retry_unsaved()) is not None:
+            await self._save(loaded, persist)
+        if await self._lookup.of_due(loaded, engine):
+            loaded.waiters.wake_all()
+
+    def _end_learning(self, loaded: LoadedSharePartition, engine: SharePartition, offset: int) -> bool:
+        """The log has nothing from there on. False: there was nothing to be learnt."""
+        order = engine.key_order
+        if order is None or order.has_learnt:
+            return False
+        engine.scanned(offset, (), (), (), now_ms=now_ms(), wall_ms=wall_clock_ms(), keys=Keys({}, {}, order.learn_to))
+        loaded.waiters.wake_all()
+        return True
+
+    def _scanned(
+        self,
+        loaded: LoadedSharePartition,
+        engine: SharePartition,
+        offset: int,
+        last: int,
+        batches: list[Walked],
+        due: list[tuple[int, int]],
+        keys: Keys | None,
+    ) -> Persist | None:
+        data = [(batch[0], min(batch[1], last)) for batch in batches if not batch[2] and batch[0] <= last]
+        control = [(batch[0], min(batch[1], last)) for batch in batches if batch[2] and batch[0] <= last]
+        scheduled = [each for each in due if offset <= each[0] <= last]
+        persist = engine.scanned(offset, data, control, scheduled, now_ms=now_ms(), wall_ms=wall_clock_ms(), keys=keys)
+        self._share_groups.schedule(loaded)
+        loaded.waiters.wake_all()
+        return persist
+
+    async def _save(self, loaded: LoadedSharePartition, persist: Persist) -> None:
+        """Synced on return, so that a scan cannot outrun a store that keeps the latest in memory. Raises KafkaError, StoreFailed."""
+        if (error := await self._share_groups.save(loaded, persist)) is not None:
+            raise error
+        await self._flush()
+
+    async def _schedules(
+        self, loaded: LoadedSharePartition, batches: list[Walked], settings: ShareSettings, known: dict[tuple[int, int], Schedules]
+    ) -> tuple[list[tuple[int, int]], list[BatchKeys]]:
+        """A long batch takes several turns, and is opened in the first."""
+        due: list[tuple[int, int]] = []
+        hashes: list[BatchKeys] = []
+        opened = 0
+        keys = []
+        for base_offset, _, is_control, view, start, end in batches:
+            if is_control:
+                continue
+            header = read_header(view, start)
+            key = base_offset, header.crc
+            keys.append(key)
+            if key not in known or (settings.ordered and known[key].keys is None):
+                arguments = view[start:end], wall_clock_ms(), settings
+                if end - start < _IN_THREAD_FROM_BYTES and header.record_count < _IN_THREAD_FROM_RECORDS:
+                    known[key] = looked_at(*arguments)
+                    opened += header.record_count
+                    if opened > _IN_THREAD_FROM_RECORDS:
+                        opened = 0
+                        await trio.lowlevel.checkpoint()
+                else:
+                    known[key] = await trio.to_thread.run_sync(looked_at, *arguments)
+                self._report(loaded, known[key].odd)
+            found = known[key]
+            due += found.due
+            if found.keys is not None:
+                hashes.append(found.keys)
+        for key in known.keys() - set(keys[-1:]):
+            del known[key]
+        return due, hashes
+
+    def _report_delay(self, loaded: LoadedSharePartition, error: Exception) -> None:
+        if self._reports.times(loaded.key, trio.current_time()):
+            place = f"{loaded.key[0]}:{loaded.partition.topic_name}-{loaded.partition.log.partition}"
+            logger.warning("the scan of share-partition %s ahead of its members has to wait: %s", place, error)
+
+    def _report(self, loaded: LoadedSharePartition, odd: Counter[Oddity]) -> None:
+        group_id = loaded.key[0]
+        for oddity, number in odd.items():
+            if loaded.metrics is not None:
+                loaded.metrics.odd_schedules[oddity.value] += number
+            if self._reports.times((group_id, oddity), trio.current_time()):
+                logger.warning("%d records for share group %s %s", number, group_id, _MEANING[oddity])

@@ -1,0 +1,84 @@
+"""What the headers of stored batches say of when their records are due (formats/schedule_headers.py).
+
+    schedules_of   each record of a batch that is due later
+    due_now        which of many batches have something to deliver now, without a look at each record
+                   of the others
+    looked_at      all that a group wants to know of a batch before members get its records
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kbroker.broker.queues.sliced_batches import Walked
+from kbroker.formats.batches import read_header, records_payload, stored_records
+from kbroker.formats.compression import CorruptPayload
+from kbroker.formats.record_keys import BatchKeys, keys_of
+from kbroker.formats.schedule_headers import MARK, Oddity, schedule_of
+from kbroker.share.effects import ShareSettings
+
+
+class Schedules(NamedTuple):
+    """Of one batch: offsets of records that are due later, and when; how many were odd; and the keys, where they matter."""
+
+    due: list[tuple[int, int]]
+    odd: Counter[Oddity]
+    keys: BatchKeys | None = None
+
+
+class DueNow(NamedTuple):
+    """A batch that has records to deliver now; `later`: its others, with their due times."""
+
+    first: int
+    last: int
+    later: list[tuple[int, int]]
+
+
+def schedules_of(stored: memoryview, payload: bytes, wall_ms: int, max_delay_ms: int) -> Schedules:
+    """`payload`: of records_payload(). None of them where it cannot be read: that is found out when it is delivered."""
+    due: list[tuple[int, int]] = []
+    odd: Counter[Oddity] = Counter()
+    try:
+        if MARK in payload:
+            for record in stored_records(stored, payload=payload):
+                due_ms, oddity = schedule_of(record, wall_ms, max_delay_ms)
+                if due_ms is not None:
+                    due.append((record.offset, due_ms))
+                if oddity is not None:
+                    odd[oddity] += 1
+    except CorruptPayload:
+        return Schedules([], odd)
+    return Schedules(due, odd)
+
+
+def looked_at(stored: memoryview, wall_ms: int, settings: ShareSettings) -> Schedules:
+    header = read_header(stored)
+    found = Schedules([], Counter())
+    try:
+        payload = bytes(records_payload(stored, header))
+    except CorruptPayload:
+        return found._replace(keys=BatchKeys(header.base_offset)) if settings.ordered else found
+    if settings.schedules:
+        found = schedules_of(stored, payload, wall_ms, settings.max_delay_ms)
+    return found._replace(keys=keys_of(stored, payload)) if settings.ordered else found
+
+
+def due_now(batches: Sequence[Walked], wall_ms: int, max_delay_ms: int) -> list[DueNow]:
+    """Batches in which each record may be scheduled are left out: to look at each would take as long as to park them."""
+    found = []
+    for base_offset, last_offset, is_control, view, start, end in batches:
+        stored = view[start:end]
+        header = read_header(stored)
+        try:
+            payload = bytes(records_payload(stored, header))
+        except CorruptPayload:
+            continue
+        marks = payload.count(MARK)
+        if is_control or marks >= header.record_count:
+            continue
+        later = schedules_of(stored, payload, wall_ms, max_delay_ms).due if marks else []
+        if len(later) < header.record_count:
+            found.append(DueNow(base_offset, last_offset, later))
+    return found

@@ -1,0 +1,307 @@
+"""The records of a ShareFetch answer, as bytes: whole batches as they lie in the store, or cut down
+to the acquired records.
+
+    stored   | header: 8000 records, last delta 7999 | 0 | 1 | ... | 4711 | 4712 | ... | 7999 |
+    sent     | header:    2 records, last delta 4712 | 4711 | 4712 |
+
+In record_limit mode (KIP-1206) a client takes few records, perhaps one, of a batch that may have
+thousands. It would parse all of them at every poll, so it is sent only those that it takes. A slice
+is a batch such as compaction leaves behind: base offset, both timestamps, producer and attributes
+are the stored ones, so that the deltas inside the records stay true and LogAppendTime counts;
+length, last offset delta, record count and CRC are its own. Records that others hold, or that are
+done, part a batch into several. A slice of a compressed batch is uncompressed: the batch was opened
+before anything of it was acquired (opened_batches.py).
+
+Where a record lies is known only to a walk from record to record. So that none begins at the
+batch's start at every poll, `TakenRecords` remembers the places (record_places.py) in the
+uncompressed batches cut last, and an opened batch has its own.
+
+Whole, as in Kafka, go: batches that are taken whole; those whose CRC is not right, since a new CRC
+would hide the damage from the client; those that cannot be opened or walked over; and those whose
+slice is larger than the client wants, while the batch is not. A client that acquired a record which
+was not sent would acknowledge a gap, and that is final. Therefore a slice is sent only if it has a
+record for each acquired offset, or the batch has holes (compaction). It knows bytes and offsets,
+and neither locks nor clients.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias
+
+from kbroker.broker.queues.opened_batches import BatchOpener, Refusal
+from kbroker.broker.queues.record_places import UNWALKABLE, Places
+from kbroker.formats.batches import (
+    CODEC_AT,
+    CODEC_MASK,
+    CONTROL,
+    HEADER_SIZE,
+    LENGTH_END,
+    MAGIC,
+    BatchHeader,
+    Buffer,
+    crc_is_valid,
+    read_header,
+    sliced_header,
+)
+from kbroker.share.effects import AcquiredRange
+
+_BATCHES_REMEMBERED = 4
+_COPY_BELOW_BYTES = 4 << 10
+"""A slice of less is copied behind its header: one buffer to send instead of two."""
+
+
+class StoredBatch(NamedTuple):
+    """Where a record batch lies in what was read. Control batches are not handed out (KIP-98, and the broker's own)."""
+
+    base_offset: int
+    last_offset: int
+    is_control: bool
+    view: memoryview
+    start: int
+    end: int
+
+
+_unpack_batch = struct.Struct(">qi4xb4xhi").unpack_from
+"""Of the header what is looked at here: base offset, length, magic, attributes, last offset delta."""
+_LEAST_LENGTH = HEADER_SIZE - LENGTH_END
+_base_offset, _last_offset = itemgetter(0), itemgetter(1)
+
+Walked: TypeAlias = tuple[int, int, bool, memoryview, int, int]
+"""What a StoredBatch holds. There may be hundreds in an answer of which nobody asks more than the offsets: naming each would cost half as
+much again as finding it."""
+
+
+def walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset: int) -> list[Walked]:
+    """The batches of `views` from the front, as many as hold `wanted` offsets: those that iter_possible() of stored_batches.py gives, with
+    two calls for each."""
+    batches: list[Walked] = []
+    least_offset, beyond = 0, fetch_offset + wanted
+    for view in views:
+        last, at, size = 0, 0, len(view)
+        while at + HEADER_SIZE <= size:
+            base_offset, length, magic, attributes, last_delta = _unpack_batch(view, at)
+            end = at + length + LENGTH_END
+            if (
+                magic != MAGIC
+                or length < _LEAST_LENGTH
+                or end > size
+                or not least_offset <= base_offset < end_offset
+                or last_delta < 0
+            ):
+                break
+            if base_offset >= beyond:
+                return batches
+            least_offset = base_offset + last_delta + 1
+            batches.append((base_offset, least_offset - 1, attributes & CONTROL != 0, view, at, end))
+            last, at = at, end
+        if at < size:  # What lies here is no batch, or else the one before does not say how long it is.
+            if at and not crc_is_valid(view, last, read_header(view, last)):
+                batches.pop()
+            return batches
+    return batches
+
+
+def whole_batches(
+    batches: Sequence[Walked], ranges: Sequence[AcquiredRange], *, has_control: bool = True
+) -> list[memoryview]:
+    """From the batch of the first acquired offset to that of the last, in as few views as the reading gave. `has_control`: there may be
+    control batches among them."""
+    first, last = ranges[0].first_offset, ranges[-1].last_offset
+    i = bisect_left(batches, first, key=_last_offset)
+    j = bisect_right(batches, last, lo=i, key=_base_offset)
+    if not has_control and i < j:
+        _, _, _, view, start, _ = batches[i]
+        _, _, _, last_view, _, end = batches[j - 1]
+        if view is last_view:
+            return [view[start:end]]
+    return _views([batch for batch in map(StoredBatch._make, batches[i:j]) if not batch.is_control])
+
+
+def _views(batches: Sequence[StoredBatch]) -> list[memoryview]:
+    """Neighbours in one view are one view."""
+    if not batches:
+        return []
+    views: list[memoryview] = []
+    first, end = batches[0], batches[0].start
+    for batch in batches:
+        if batch.view is not first.view or end != batch.start:
+            views.append(first.view[first.start : end])
+            first = batch
+        end = batch.end
+    views.append(first.view[first.start : end])
+    return views
+
+
+class Front(NamedTuple):
+    """Of the first `ready` batches records may be acquired now, since whatever is taken of them can
+    be sent at once. 0: batch number `to_open` has to be opened before."""
+
+    ready: int
+    to_open: int = 0
+
+
+def front_of(
+    batches: Sequence[Walked], room: int, acquirable: Callable[[int, int], int], opener: BatchOpener
+) -> Front:
+    """What can be acquired of these batches without waiting; small ones are opened on the way.
+    `acquirable(first, last)`: how many of these offsets a member could be given, of which it gets
+    `room`.
+
+    A batch of which all is taken, or nothing, need not be opened. Where the engine takes less than
+    is told here (throttling), a batch that is not opened goes whole, and nothing is lost. One that
+    could not be opened goes whole in an answer of its own: librdkafka acknowledges what lies behind
+    a batch that it cannot read as gaps."""
+    taken = 0
+    for number, (base_offset, last_offset, is_control, view, start, end) in enumerate(batches):
+        if taken >= room:
+            break
+        if is_control:
+            continue
+        wanted = min(acquirable(base_offset, last_offset), room - taken)
+        if wanted and view[start + CODEC_AT] & CODEC_MASK:
+            opened = opener.find(base_offset, read_header(view, start).crc)
+            if opened is None and wanted <= last_offset - base_offset:
+                opened = opener.open_quickly(view[start:end])
+                if opened is None:
+                    return Front(number) if taken else Front(0, number)
+            if isinstance(opened, Refusal):
+                return Front(number if taken else number + 1)
+        taken += wanted
+    return Front(len(batches))
+
+
+class TakenRecords:
+    """What is sent of one share-partition where a client gets nothing but what it acquires. Memory:
+    for `_BATCHES_REMEMBERED` uncompressed batches, 8 bytes for each stride of records."""
+
+    __slots__ = ("_places",)
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[int, int], Places | None] = {}
+
+    def of(
+        self, batches: Sequence[Walked], ranges: Sequence[AcquiredRange], opener: BatchOpener, max_bytes: int
+    ) -> list[Buffer]:
+        """Exactly the records of `ranges`, which are in offset order; see above for what goes
+        whole. Holes in a batch have none, but a batch of which nothing but holes was taken goes
+        whole too: clients look for the ranges in records, not in an empty answer.
+
+        `max_bytes`: what plain slices of compressed batches may come to, where they are larger than
+        the batches."""
+        buffers: list[Buffer] = []
+        unsent: list[StoredBatch] = []
+        for batch in map(StoredBatch._make, batches):
+            runs = [] if batch.is_control else _runs_within(batch, ranges)
+            if not runs:
+                continue
+            slices = None
+            if runs[0] != (batch.base_offset, batch.last_offset):
+                header = read_header(batch.view, batch.start)
+                if header.codec_id:
+                    slices = _plain_slices(batch, header, runs, opener, max_bytes)
+                    max_bytes -= sum(map(len, slices or ()))
+                else:
+                    slices = self._slices(batch, header, runs, opener)
+            if slices:
+                buffers += _views(unsent)
+                buffers += slices
+                unsent = []
+            else:
+                unsent.append(batch)
+        buffers += _views(unsent)
+        return buffers
+
+    def _slices(
+        self, batch: StoredBatch, header: BatchHeader, runs: Sequence[tuple[int, int]], opener: BatchOpener
+    ) -> list[Buffer] | None:
+        """Of an uncompressed batch; None: whole."""
+        key = header.base_offset, header.crc
+        try:
+            places = self._places.pop(key)
+        except KeyError:
+            places = Places() if crc_is_valid(batch.view, batch.start, header) else None
+            if places is None:
+                opener.count_refused(Refusal.CRC)
+            while len(self._places) >= _BATCHES_REMEMBERED:
+                del self._places[next(iter(self._places))]
+        slices = None
+        if places is not None:
+            payload = batch.view[batch.start + HEADER_SIZE : batch.end]
+            try:
+                slices = _cut(batch, payload, _find(header, payload, places, runs))
+            except UNWALKABLE:
+                places = None
+                opener.count_refused(Refusal.RECORDS)
+        self._places[key] = places
+        return slices
+
+
+def _plain_slices(
+    batch: StoredBatch,
+    header: BatchHeader,
+    runs: Sequence[tuple[int, int]],
+    opener: BatchOpener,
+    max_bytes: int,
+) -> list[Buffer] | None:
+    """Of a compressed batch; None: whole. Copies, as the payload is the cache's."""
+    opened = opener.find(header.base_offset, header.crc)
+    if opened is None or isinstance(opened, Refusal):
+        return None
+    found = _find(header, opened.payload, opened.places, runs)
+    size = sum(HEADER_SIZE + end - begin for _, _, begin, end in found)
+    if size > max_bytes and size > header.size_bytes:
+        return None
+    return _cut(batch, opened.payload, found)
+
+
+def _runs_within(batch: StoredBatch, ranges: Sequence[AcquiredRange]) -> list[tuple[int, int]]:
+    """What of the batch was taken: runs of offsets, those that differ only in the delivery count joined."""
+    runs: list[tuple[int, int]] = []
+    for first, last, _ in ranges:
+        if first > batch.last_offset:
+            break
+        if last >= batch.base_offset:
+            first, last = max(first, batch.base_offset), min(last, batch.last_offset)
+            if runs and runs[-1][1] + 1 == first:
+                first = runs.pop()[0]
+            runs.append((first, last))
+    return runs
+
+
+_Found: TypeAlias = tuple[int, int, int, int]
+"""A run of records: last offset delta, record count, where it begins and ends in the payload."""
+
+
+def _find(
+    header: BatchHeader, payload: bytes | memoryview, places: Places, runs: Sequence[tuple[int, int]]
+) -> list[_Found]:
+    """Raises one of UNWALKABLE, also where a batch without holes has no record for an offset."""
+    has_holes = header.record_count != header.last_offset_delta + 1
+    found = []
+    for first, last in runs:
+        number, begin = places.find(payload, first - header.base_offset)
+        end_number, end = places.find(payload, last + 1 - header.base_offset)
+        count = end_number - number
+        if count != last - first + 1 and not (has_holes and count < last - first + 1):
+            raise ValueError(f"{count} records for the offsets {first} to {last}")
+        if count:
+            found.append((last - header.base_offset, count, begin, end))
+    return found
+
+
+def _cut(batch: StoredBatch, payload: bytes | memoryview, found: Sequence[_Found]) -> list[Buffer]:
+    buffers: list[Buffer] = []
+    for last_delta, count, begin, end in found:
+        records = payload[begin:end]
+        head = sliced_header(
+            batch.view, batch.start, records, last_offset_delta=last_delta, record_count=count
+        )
+        if len(records) < _COPY_BELOW_BYTES:
+            buffers.append(b"".join((head, records)))
+        else:
+            buffers += (head, records)
+    return buffers

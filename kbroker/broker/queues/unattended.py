@@ -1,0 +1,68 @@
+"""Keeps share-partitions in memory that have work to do while their group has no members.
+
+    schedules   a job for later is put aside, so that the log can be cut and its due time is shown
+    ttl         a job that is past its time becomes a dead letter
+
+Other share-partitions are loaded for the first member and leave the memory with the last one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import trio
+
+from kbroker.errors import KafkaError
+from kbroker.share.persister import TopicPartition
+
+if TYPE_CHECKING:
+    from kbroker.broker.queues.share_partitions import ShareGroups
+
+logger = logging.getLogger(__name__)
+
+
+class Unattended:
+    """`groups()`: the share groups. `partitions_of(group_id)`: the partitions of which a group has share state."""
+
+    def __init__(
+        self,
+        share_groups: ShareGroups,
+        groups: Callable[[], Iterable[str]],
+        partitions_of: Callable[[str], Iterable[TopicPartition]],
+    ) -> None:
+        self._share_groups = share_groups
+        self._groups = groups
+        self._partitions_of = partitions_of
+        self._to_load: deque[str] = deque()
+        self._woken = trio.Event()
+
+    async def run(self) -> None:
+        """Load what is there at start, then what look() names; one at a time, as members wait for others."""
+        self._to_load.extend(self._groups())
+        while True:
+            while self._to_load:
+                await self._load(self._to_load.popleft())
+            await self._woken.wait()
+            self._woken = trio.Event()
+
+    def look(self, group_id: str) -> None:
+        """The group's settings or its share state were altered."""
+        if group_id not in self._to_load:
+            self._to_load.append(group_id)
+        self._woken.set()
+
+    async def _load(self, group_id: str) -> None:
+        if not self._share_groups.settings(group_id).works_alone:
+            return
+        for partition in self._partitions_of(group_id):
+            if partition not in self._partitions_of(group_id):
+                continue  # Its state was deleted while another one was loaded: to load it would make it again.
+            try:
+                loaded = await self._share_groups.load(group_id, partition)
+            except KafkaError as error:  # Its topic is being deleted, or its state cannot be read: members are told that.
+                logger.debug("share-partition %s:%s-%d stays where it is: %s", group_id, *partition, error)
+            else:
+                self._share_groups.retire_unless_used(loaded)

@@ -1,0 +1,72 @@
+"""Which dead letters of which topic: the argument and the options that the commands of `kbroker dead-letters` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kbroker.cli.exits import CommandFailed, say
+from kbroker.cli.params import DateTimeType
+from kbroker.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from kbroker.client.admin import Topic
+    from kbroker.client.rpc import Connection
+    from kbroker.client.topic_logs import Damage
+    from kbroker.redrive.dead_letters import Choice
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+CAUSES = ("rejected", "exhausted", "expired")
+"""Those of kbroker.redrive.dead_letters, which `--help` should not have to import."""
+
+
+class PlaceType(click.ParamType[tuple[int, int]]):
+    """Where a dead letter lies: `PARTITION:OFFSET`."""
+
+    name = "PARTITION:OFFSET"
+
+    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        partition, _, offset = str(value).partition(":")
+        if not (partition.isascii() and partition.isdigit() and offset.isascii() and offset.isdigit() and len(offset) < 19):
+            self.fail(f"{value!r} is not {self.name}", param, context)
+        return int(partition), int(offset)
+
+
+def choice_options(function: F) -> F:
+    """Which dead letters; all that are given must fit."""
+    for option in (
+        click.option("--at", "places", type=PlaceType(), multiple=True, help="Only the dead letter there; may be repeated."),
+        click.option("--until", "until_ms", type=DateTimeType(), help="Only dead letters from before this time."),
+        click.option("--since", "since_ms", type=DateTimeType(), help="Only dead letters from this time on: YYYY-MM-DDTHH:mm:SS[.sss][Z]."),
+        click.option("--cause", type=click.Choice(CAUSES), help="Only records that were rejected, or whose deliveries were used up."),
+        click.option("--source-topic", metavar="TOPIC", help="Only records of this topic."),
+        click.option("--group", metavar="GROUP", help="Only records that this share group gave up."),
+    ):
+        function = option(function)
+    return function
+
+
+def find_topic(connection: Connection, name: str) -> Topic:
+    from kbroker.client import admin
+
+    try:
+        return admin.topics(connection, [name])[0]
+    except KafkaError as error:
+        if error.code is ErrorCode.unknown_topic_or_partition:
+            raise CommandFailed(f"there is no topic {name}") from error
+        raise
+
+
+def tell(damage: Damage) -> None:
+    say(str(damage))
+
+
+def choice_of(chosen: dict[str, Any]) -> Choice:
+    from kbroker.redrive.dead_letters import Choice
+
+    return Choice(**{**chosen, "places": tuple(sorted(set(chosen["places"])))})  # the same ones in another order are the same choice

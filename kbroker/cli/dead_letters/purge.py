@@ -1,0 +1,142 @@
+"""`kbroker dead-letters count` and `purge`: how many there are, and how to be rid of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kbroker.cli.dead_letters.choice import choice_of, choice_options, find_topic, tell
+from kbroker.cli.exits import ask, refuse, say
+from kbroker.cli.output import print_json, print_table
+from kbroker.cli.params import Address, bootstrap_option, connect, dry_run_option, json_option, not_blank, yes_option
+from kbroker.errors import KafkaError
+from kbroker.logging_setup import escaped
+
+if TYPE_CHECKING:
+    from kbroker.redrive.dead_letters import DeadLetter
+    from kbroker.redrive.purge import PartitionPurge
+
+
+@click.command()
+@click.argument("topic", callback=not_blank)
+@choice_options
+@json_option
+@bootstrap_option
+def count(topic: str, as_json: bool, bootstrap: Address, **chosen: Any) -> None:  # noqa: ANN401
+    """How many dead letters TOPIC holds, by group, topic and cause.
+
+    \b
+    Examples:
+      kbroker dead-letters count dlq.orders
+      kbroker dead-letters count dlq.orders --group workers --json
+    """
+    from kbroker.client.topic_logs import bounds
+    from kbroker.redrive import dead_letters as client
+    from kbroker.redrive.notes import Notes
+
+    letters: Counter[tuple[str, str, str]] = Counter()
+    sent: Counter[tuple[str, str, str]] = Counter()
+    with connect(bootstrap) as connection:
+        found = find_topic(connection, topic)
+        redriven = Notes(connection).redriven(found.topic_id)
+        for letter in client.read_dead_letters(connection, found, bounds(connection, found), choice_of(chosen), tell):
+            kind = (letter.origin.group_id, letter.origin.topic, letter.cause)
+            letters[kind] += 1
+            sent[kind] += (letter.partition, letter.offset) in redriven
+    rows = [(*kind, number, sent[kind]) for kind, number in sorted(letters.items())]
+    if as_json:
+        names = ("group", "source_topic", "cause", "dead_letters", "redriven")
+        kinds = [dict(zip(names, row, strict=True)) for row in rows]
+        print_json({"topic": topic, "dead_letters": letters.total(), "redriven": sent.total(), "kinds": kinds})
+        return
+    if rows:
+        print_table(("GROUP", "SOURCE-TOPIC", "CAUSE", "DEAD-LETTERS", "REDRIVEN"), rows)
+    say(f"{letters.total()} dead letters in {topic}, of which {sent.total()} were redriven")
+
+
+@click.command()
+@click.argument("topic", callback=not_blank)
+@choice_options
+@click.option("--redriven", is_flag=True, help="Only what a redrive has sent back.")
+@yes_option
+@dry_run_option
+@json_option
+@bootstrap_option
+def purge(
+    topic: str,
+    redriven: bool,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+    bootstrap: Address,
+    **chosen: Any,  # noqa: ANN401
+) -> None:
+    """Delete dead letters of TOPIC, for good.
+
+    All that there are now, or those that are chosen; asks first. A topic can be cut at its beginning only: what is chosen stays where
+    something else lies before it, and so does every record that is no dead letter.
+
+    \b
+    Examples:
+      kbroker dead-letters purge dlq.orders --dry-run
+      kbroker dead-letters purge dlq.orders --redriven --until 2026-01-31T00:00:00Z
+    """
+    from kbroker.client import admin
+    from kbroker.client.topic_logs import bounds
+    from kbroker.redrive.notes import Notes
+    from kbroker.redrive.purge import purges
+
+    choice = choice_of(chosen)
+    with connect(bootstrap) as connection:
+        found = find_topic(connection, topic)
+        notes = Notes(connection)
+        sent = notes.redriven(found.topic_id)
+        for each in notes.of_topic(found.topic_id):
+            if each.finished_ms is None:
+                say(f"warning: redrive {each.name} of {topic} is not finished; what it has not sent and is deleted cannot be sent any more")
+
+        def is_redriven(letter: DeadLetter) -> bool:
+            return (letter.partition, letter.offset) in sent
+
+        def is_meant(letter: DeadLetter) -> bool:
+            return choice.takes(letter) and (not redriven or is_redriven(letter))
+
+        plan = purges(connection, found, bounds(connection, found), is_meant, is_redriven)
+        letters = sum(each.letters for each in plan)
+        if not as_json:
+            _print(plan)
+        if not dry_run and letters:
+            if not yes:
+                ask(f"Delete {letters} dead letters of {topic} for good?")
+            answers = admin.delete_records(connection, topic, {each.partition: each.below for each in plan if each.letters})
+        else:
+            answers = {}
+    _report(topic, plan, {number: each for number, each in answers.items() if isinstance(each, KafkaError)}, dry_run, as_json)
+
+
+def _print(plan: Sequence[PartitionPurge]) -> None:
+    rows = [(each.partition, each.letters, each.not_redriven, each.staying) for each in plan if each.letters or each.staying]
+    if rows:
+        print_table(("PARTITION", "DEAD-LETTERS", "NOT-REDRIVEN", "STAYING"), rows)
+
+
+def _report(topic: str, plan: Sequence[PartitionPurge], refused: dict[int, KafkaError], dry_run: bool, as_json: bool) -> None:
+    """Raises CommandFailed where a partition could not be done; the others are."""
+    done = sum(each.letters for each in plan if each.partition not in refused)
+    staying = sum(each.staying for each in plan)
+    if as_json:
+        errors = {number: error.message for number, error in refused.items()}
+        rows = [{**each._asdict(), "error": errors.get(each.partition)} for each in plan]
+        print_json({"topic": topic, "purged": 0 if dry_run else done, "staying": staying, "partitions": rows})
+    elif dry_run:
+        say(f"{done} dead letters would be deleted; nothing was (--dry-run)")
+    elif any(each.letters for each in plan):
+        click.echo(f"deleted {done} dead letters of {escaped(topic)}")
+    else:
+        say(f"there are no such dead letters in {topic} that could be deleted")
+    if staying:
+        say(f"{staying} dead letters of {topic} stay: something else lies before them, and a topic can be cut at its beginning only")
+    refuse([f"dead letters of {error.message}" for error in refused.values()])

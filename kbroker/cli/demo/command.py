@@ -1,0 +1,210 @@
+"""`kbroker demo`: a durable queue at work in under a minute, with the parts that a user has: a broker and Kafka's own clients.
+
+Producing waits for acks=all. Consumers are processes of their own in one share group on one partition. In the middle of their
+work a consumer is killed, and then the broker, each while it has orders in flight. Failures come back until the delivery
+limit. The tally is kept order by order, and the lag at the end is read from the broker's directory on disk.
+"""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import time
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from kbroker.cli.demo.orders import orders
+from kbroker.cli.demo.summary import Summary, next_steps
+from kbroker.cli.demo.tally import FinishedTwice, Tally
+from kbroker.cli.demo.team import Team
+from kbroker.cli.demo.view import View, open_view
+from kbroker.cli.demo.worker import Taken
+from kbroker.cli.exits import USAGE, CommandFailed
+from kbroker.cli.interrupts import Deferred
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+
+    from kbroker.client.broker_process import RunningBroker
+
+TOPIC, GROUP = "orders", "order-workers"
+DELIVERY_LIMIT = 5
+_BATCH_ORDERS = 250  # a poll brings whole batches: small ones, so that every consumer gets some
+_STALLED_S = 30.0
+_ALL_HOLD_S = 1.0
+_TICK_S = 0.1
+
+
+@click.command()
+@click.option("--storage", default="segment", show_default=True, metavar="ENGINE", help="Engine for topic data and state.")
+@click.option("--orders", "count", type=click.IntRange(min=1), default=50_000, show_default=True, help="Number of orders.")
+@click.option("--consumers", type=click.IntRange(1, 100), default=4, show_default=True, help="Number of share consumers.")
+def demo(storage: str, count: int, consumers: int) -> None:
+    """Show a durable queue at work: a broker, 50 000 orders, four share consumers.
+
+    A consumer and the broker are killed in the middle. Everything happens in a temporary directory and on a free port, and
+    is gone at the end.
+    """
+    from kbroker import plugins
+    from kbroker.client.broker_process import BrokerStartFailed, RunningBroker
+    from kbroker.errors import OperatorError
+
+    if storage == "memory":
+        raise click.UsageError("the demo kills the broker, and the memory engine keeps nothing")
+    try:
+        plugins.log_store_factory(storage)
+        plugins.state_store_factory(storage)
+    except OperatorError as error:
+        raise CommandFailed(str(error), USAGE) from error
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
+    signals = Deferred((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)).install()
+    with tempfile.TemporaryDirectory(prefix="kbroker-demo-") as home:
+        broker = RunningBroker(Path(home), storage=storage)
+        try:
+            broker.start()
+            click.echo(f"broker ready on {broker.bootstrap}, data in {broker.data_dir}")
+            _run(broker, count, consumers, signals)
+            code = broker.terminate()
+        except BrokerStartFailed as error:
+            raise CommandFailed(str(error), error.exit_code or 1) from error
+        finally:
+            broker.kill()
+    if code != 0:
+        raise CommandFailed(f"the broker ended with exit code {code}")
+    click.echo("the broker was stopped and ended cleanly; its directory is removed")
+    click.echo(next_steps())
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    """A signal ends the demo as Ctrl-C does: the broker is stopped and its directory removed."""
+    raise SystemExit(128 + number)
+
+
+def _run(broker: RunningBroker, count: int, consumers: int, signals: Deferred) -> None:
+    broker.create_topic(TOPIC)
+    broker.set_group_config(GROUP, {"share.auto.offset.reset": "earliest", "share.delivery.count.limit": str(DELIVERY_LIMIT)})
+    tally = Tally(count, DELIVERY_LIMIT)
+    with open_view(count, consumers) as view:
+        produce_s = _produce(broker.bootstrap, count, view, signals)
+        with Team(broker.bootstrap, TOPIC, GROUP, signals) as team:
+            for _ in range(consumers):
+                team.hire()
+            started_s = time.monotonic()
+            try:
+                Work(broker, team, tally, view).until_all_is_done()
+            except FinishedTwice as error:
+                raise CommandFailed(str(error)) from error
+            work_s = time.monotonic() - started_s
+            summary = Summary(tally, produce_s, work_s, broker.anonymous_memory_bytes(), lag_on_disk(broker.data_dir))
+    click.echo()
+    for line in summary.lines():
+        click.echo(line)
+
+
+class Work:
+    """The consumers' work, and the two kills: at a quarter of the orders a consumer, at half of them the broker."""
+
+    def __init__(self, broker: RunningBroker, team: Team, tally: Tally, view: View) -> None:
+        self._broker, self._team, self._tally, self._view = broker, team, tally, view
+        self._strikes = [(tally.count // 4, self._kill_a_consumer), (tally.count // 2, self._kill_the_broker)]
+        self._waiting: list[int] = []
+        """Consumers that hold orders and wait for leave to acknowledge, in the order in which they reported."""
+
+    def until_all_is_done(self) -> None:
+        """Raises FinishedTwice, and CommandFailed when nothing moves any more."""
+        tally, moved_s = self._tally, time.monotonic()
+        while tally.finished < tally.count:
+            if self._take_reports(_TICK_S):
+                moved_s = time.monotonic()
+            elif time.monotonic() - moved_s > _STALLED_S:
+                raise CommandFailed(f"no order was delivered for {_STALLED_S:.0f} s; {tally.count - tally.finished} are left")
+            elif tally.open and tally.finished + len(tally.open) == tally.count and lag_on_disk(self._broker.data_dir) == 0:
+                tally.nothing_is_left()
+            if self._waiting and self._strikes and len(tally.seen) >= self._strikes[0][0]:
+                self._wait_until_all_hold_orders()
+                self._strikes.pop(0)[1]()
+            self._give_leave()
+            self._view.consumed(tally)
+
+    def _take_reports(self, timeout_s: float) -> bool:
+        found = False
+        for number, report in self._team.reports(timeout_s):
+            found = True
+            if isinstance(report, Taken):
+                self._tally.taken(number, report.orders)
+                self._waiting.append(number)
+            else:
+                self._tally.answered(number, confirmed=report.confirmed)
+        return found
+
+    def _wait_until_all_hold_orders(self) -> None:
+        """Or for a second: near the end there may not be enough orders for all."""
+        deadline_s = time.monotonic() + _ALL_HOLD_S
+        while len(self._waiting) < len(self._team.numbers) and (left_s := deadline_s - time.monotonic()) > 0:
+            self._take_reports(left_s)
+
+    def _give_leave(self) -> None:
+        for number in self._waiting:
+            self._team.give_leave(number)
+        self._waiting.clear()
+
+    def _kill_a_consumer(self) -> None:
+        victim = self._waiting.pop(0)
+        self._team.kill(victim)
+        held = len(self._tally.struck(victim).held)
+        self._tally.in_hand.pop(victim)
+        self._view.say(f"consumer {victim} killed with kill -9, {held:,} orders in its hands; consumer {self._team.hire()} comes")
+
+    def _kill_the_broker(self) -> None:
+        self._broker.kill()
+        strike = self._tally.struck(*self._team.numbers)
+        self._view.say(f"broker killed with kill -9, {len(strike.held):,} orders in flight to {len(self._waiting)} consumers")
+        self._give_leave()
+        started_s = time.monotonic()
+        self._broker.start()
+        self._view.say(f"broker ready again after {time.monotonic() - started_s:.1f} s, on the directory that the first one left")
+
+
+def _produce(bootstrap: str, count: int, view: View, signals: Deferred) -> float:
+    """Send all orders and wait until each is confirmed; returns seconds."""
+    from confluent_kafka import Producer
+
+    from kbroker.cli.produce import Outcome
+
+    settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "batch.num.messages": _BATCH_ORDERS}
+    producer = Producer({**settings, "log_level": 0})
+    outcome, started_s, shown_s = Outcome(), time.monotonic(), 0.0
+    for order in orders(count):
+        with signals:
+            producer.produce(TOPIC, order, on_delivery=outcome)
+            producer.poll(0)
+        if time.monotonic() - shown_s > _TICK_S:
+            shown_s = time.monotonic()
+            view.produced(outcome.confirmed)
+    while _flush(producer, signals):
+        view.produced(outcome.confirmed)
+        if time.monotonic() - started_s > _STALLED_S:
+            raise CommandFailed("the broker does not confirm the orders")
+    view.produced(outcome.confirmed)
+    if outcome.failed:
+        raise CommandFailed(f"{outcome.failed} orders were not confirmed: {outcome.first_error}")
+    return time.monotonic() - started_s
+
+
+def _flush(producer: Producer, signals: Deferred) -> int:
+    """For a tick; returns how many orders are left."""
+    with signals:
+        return producer.flush(_TICK_S)
+
+
+def lag_on_disk(data_dir: Path) -> int:
+    """Orders that the group has not finished, as an offline reader sees it beside the live broker."""
+    from kbroker.cli.storage import open_data_dir
+
+    with open_data_dir(data_dir) as found:
+        lags = [each.lag for each in found.inspect().share_partitions if each.group == GROUP]
+    return sum(lag for lag in lags if lag is not None)

@@ -1,0 +1,257 @@
+"""`kbroker queues list` and `kbroker queues describe`: how many jobs there are, who works on them,
+and what is unlike other queues."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kbroker.cli.exits import say
+from kbroker.cli.output import Cell, human_bytes, print_json, print_table, table_lines
+from kbroker.cli.params import (
+    Address,
+    bootstrap_option,
+    connect,
+    json_option,
+    not_blank,
+    optional_admin_option,
+    span_text,
+)
+from kbroker.cli.queues.found import existing
+from kbroker.cli.queues.settings import shown
+from kbroker.cli.watching import moments, print_all_json, show, watch_options
+from kbroker.client.queues.settings import SETTINGS, look
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.logging_setup import escaped
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from kbroker.client.queues.report import Report
+    from kbroker.client.queues.settings import Queue
+    from kbroker.client.rpc import Connection
+
+_LABEL_WIDTH = 14
+_ADMIN_HINT = "-  (shown with --admin PORT)"
+
+
+@click.command("list")
+@json_option
+@bootstrap_option
+def list_queues(as_json: bool, bootstrap: Address) -> None:
+    """All queues: topics that have a share group of the same name.
+
+    UNFINISHED are the jobs that no worker has finished, those included that are being worked on; DEAD-LETTERS the records in the dead
+    letter topic.
+
+    \b
+    Examples:
+      kbroker queues list
+      kbroker queues list --json
+    """
+    from kbroker.client.queues.settings import names
+
+    with connect(bootstrap) as connection:
+        found = [row for name in names(connection) if (row := _summary(connection, name)) is not None]
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        say("there are no queues: `kbroker queues create NAME` makes one")
+        return
+    columns = ("name", "partitions", "unfinished", "workers", "dead_letters")
+    headings = ("QUEUE", "PARTITIONS", "UNFINISHED", "WORKERS", "DEAD-LETTERS")
+    print_table(headings, [tuple(row[column] for column in columns) for row in found])
+
+
+def _summary(connection: Connection, name: str) -> dict[str, Any] | None:
+    """None: it was deleted meanwhile."""
+    from kbroker.client.group_admin import describe_share_group
+    from kbroker.client.queues.report import records_in, unfinished_jobs
+
+    queue = look(connection, name)
+    if queue.topic is None or not queue.is_whole:
+        return None
+    letters = queue.dead_letter_topic
+    try:
+        unfinished, group = unfinished_jobs(connection, queue), describe_share_group(connection, name)
+    except KafkaError as error:
+        if error.code not in (ErrorCode.group_id_not_found, ErrorCode.unknown_topic_or_partition):
+            raise
+        return None
+    return {
+        "name": name,
+        "partitions": len(queue.topic.partitions),
+        "unfinished": unfinished,
+        "workers": len(group.members),
+        "dead_letters": None if letters is None else records_in(connection, [letters])[letters.name],
+        "dead_letter_topic": queue.dead_letters or None,
+    }
+
+
+@click.command()
+@click.argument("name", callback=not_blank)
+@watch_options
+@json_option
+@optional_admin_option
+@bootstrap_option
+def describe(
+    name: str, watch: bool, interval_ms: int, as_json: bool, admin: Address | None, bootstrap: Address
+) -> None:
+    """Jobs, workers, dead letters and settings of the queue NAME.
+
+    Which jobs are being worked on, and by whom, is shown with --admin, of a broker that was started with `kbroker start --admin`.
+
+    \b
+    Examples:
+      kbroker queues describe jobs
+      kbroker queues describe jobs --watch --admin 9644
+    """
+    with connect(bootstrap) as connection:
+        rates = Rates()
+        found = moments(lambda: rates.of(_document(connection, name, admin)), interval_ms if watch else None)
+        if as_json:
+            print_all_json(found)
+        else:
+            show(found, _draw, in_place=watch)
+
+
+def _document(connection: Connection, name: str, admin: Address | None) -> dict[str, Any]:
+    from kbroker.cli.inflight import ask_in_flight
+    from kbroker.client.queues.report import report
+    from kbroker.client.queues.settings import unlike_defaults
+
+    queue = existing(connection, name)
+    in_flight = None if admin is None else ask_in_flight(admin, name, name)
+    found = report(connection, queue, in_flight)
+    differing = unlike_defaults(queue)
+    return {
+        **_head(queue, found),
+        # A broker of an earlier version does not tell.
+        "log_holders": None if in_flight is None else in_flight.get("log_holders", []),
+        "workers": [worker._asdict() for worker in found.workers],
+        "settings_unlike_defaults": {each: shown(SETTINGS[each], text) for each, text in differing.items()},
+    }
+
+
+def _head(queue: Queue, found: Report) -> dict[str, Any]:
+    assert queue.topic is not None
+    age_ms = None if found.oldest_ms is None else max(0, round(time.time() * 1000) - found.oldest_ms)
+    return {
+        "name": queue.name,
+        "partitions": len(queue.topic.partitions),
+        "paused": queue.is_paused,
+        "sent": found.sent,
+        "unfinished": found.unfinished,
+        "ready": found.ready,
+        "in_flight": found.in_flight,
+        "waiting": found.waiting,
+        "archiving": found.archiving,
+        "next_due_ms": found.next_due_ms,
+        "oldest_age_ms": age_ms,
+        "dead_letter_topic": queue.dead_letters or None,
+        "dead_letters": found.dead_letters,
+    }
+
+
+class Rates:
+    """Jobs sent and finished a second, between one moment of `--watch` and the next. A job that was
+    given up or purged counts as finished."""
+
+    def __init__(self) -> None:
+        self._last: tuple[float, int, int] | None = None
+
+    def of(self, document: dict[str, Any], now_s: float | None = None) -> dict[str, Any]:
+        """The document with `sent_per_s` and `finished_per_s`, which are None at the first moment."""
+        now_s = time.monotonic() if now_s is None else now_s
+        sent, finished = document["sent"], document["sent"] - document["unfinished"]
+        last, self._last = self._last, (now_s, sent, finished)
+        rates: tuple[float | None, ...] = (None, None)
+        if last is not None and now_s > last[0]:
+            # Lag and end of a log are asked one after the other: between them jobs may be sent.
+            gone = (max(0, now - before) for now, before in zip((sent, finished), last[1:], strict=True))
+            rates = tuple(round(number / (now_s - last[0]), 1) for number in gone)
+        return {**document, "sent_per_s": rates[0], "finished_per_s": rates[1]}
+
+
+def _draw(document: dict[str, Any], width: int) -> Sequence[Text]:
+    from rich.text import Text
+
+    paused = ", paused: `kbroker queues resume` goes on" if document["paused"] else ""
+    lines = [Text(f"queue {escaped(document['name'])}{paused}", "bold")]
+    lines += [Text(f"  {label:<{_LABEL_WIDTH}}{text}") for label, text in _rows(document)]
+    if document["workers"]:
+        rows = [_worker_row(each) for each in document["workers"]]
+        lines += [Text(), *map(Text, table_lines(("WORKER", "HOST", "MEMBER-ID", "JOBS", "LOCK-LEFT"), rows))]
+    return lines
+
+
+def _rows(document: dict[str, Any]) -> list[tuple[str, str]]:
+    """Labels and texts."""
+    partitions, workers = document["partitions"], len(document["workers"])
+    rows = [("partitions", str(partitions)), ("unfinished", str(document["unfinished"]))]
+    if document["ready"] is None:
+        rows.append(("in flight", _ADMIN_HINT))
+    else:
+        rows += [("ready", str(document["ready"])), ("in flight", str(document["in_flight"]))]
+        if document["waiting"]:
+            rows.append(("waiting", f"{document['waiting']}{_next_due(document['next_due_ms'])}"))
+        if document["archiving"]:
+            rows.append(("archiving", str(document["archiving"])))
+    age_ms = document["oldest_age_ms"]
+    rows.append(("oldest", "-" if age_ms is None else _age(age_ms)))
+    if document["sent_per_s"] is not None:
+        rows.append(("rates", f"{document['sent_per_s']:g} sent/s, {document['finished_per_s']:g} finished/s"))
+    rows.append(("workers", str(workers)))
+    rows.append(("dead letters", _dead_letters(document)))
+    rows += [("log held", text) for text in _log_holders(document["log_holders"] or ())]
+    differing = ", ".join(f"{name} {text}" for name, text in document["settings_unlike_defaults"].items())
+    return [*rows, ("settings", differing or "as `kbroker queues create` makes them")]
+
+
+def _next_due(due_ms: int | None) -> str:
+    return "" if due_ms is None else f", the next one is due in {_age(max(0, due_ms - round(time.time() * 1000)))}"
+
+
+def _dead_letters(document: dict[str, Any]) -> str:
+    topic, count = document["dead_letter_topic"], document["dead_letters"]
+    if topic is None:
+        return "none are kept"
+    return f"{count} in {escaped(topic)}" if count is not None else f"topic {escaped(topic)} does not exist"
+
+
+def _log_holders(holders: Sequence[dict[str, Any]]) -> list[str]:
+    """Those that keep something of the log that could go without them: of each partition the fewest groups."""
+    lines, partitions = [], sorted({each["partition"] for each in holders})
+    for number in partitions:
+        found = [each for each in holders if each["partition"] == number]
+        # A broker of an earlier version tells only what one group alone keeps.
+        sizes = [each.get("together_bytes", each["bytes"]) for each in found]
+        some = next((i for i, size_bytes in enumerate(sizes) if size_bytes), None)
+        if some is None:
+            continue
+        names = [escaped(each["group"]) for each in found[: some + 1]]
+        groups = f"group {names[0]}" if some == 0 else f"groups {', '.join(names[:-1])} and {names[-1]} together"
+        lines.append(f"{human_bytes(sizes[some])} by {groups}, from offset {found[0]['from_offset']} of partition {number} on")
+    return lines
+
+
+def _age(age_ms: int) -> str:
+    """To the second, as people say it."""
+    seconds = age_ms // 1000
+    days, hours, minutes = seconds // 86_400, seconds // 3600 % 24, seconds // 60 % 60
+    if days:
+        return f"{days}d {hours}h"
+    if hours:
+        return f"{hours}h {minutes}m"
+    return f"{minutes}m {seconds % 60}s" if minutes else span_text(seconds * 1000)
+
+
+def _worker_row(worker: dict[str, Any]) -> tuple[Cell, ...]:
+    left_ms = worker["left_ms"]
+    name = worker["client_id"] + ("" if worker["in_group"] else ", left the group")
+    left = None if left_ms is None else f"{left_ms / 1000:.1f} s"
+    return name, worker["host"], worker["member_id"], worker["jobs"], left

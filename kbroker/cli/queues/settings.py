@@ -1,0 +1,111 @@
+"""The settings of queues as options of a command and as keys of a file: both are made of the table
+in kbroker.client.queues.settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import click
+
+from kbroker.cli.params import FOREVER, parse_span, span_text
+from kbroker.client.queues.settings import SETTINGS, Kind, Setting
+from kbroker.settings.definition import INT_MAX, LONG_MAX, ConfigType, to_text
+
+F = TypeVar("F", bound=Callable[..., Any])
+_NO_LIMIT = "-1"
+_WRITTEN_AS: Mapping[Kind, tuple[type, ...]] = {
+    Kind.COUNT: (str, int, float),
+    Kind.FACTOR: (str, int, float),
+    Kind.SWITCH: (str, bool),
+    Kind.WORD: (str,),
+    Kind.TEXT: (str,),
+}
+"""Types of the values in a file; an option's value is always a text."""
+
+
+class SettingType(click.ParamType[str]):
+    """What people write for a setting, as the text of its config."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        choices = setting.definition.choices
+        self.name = "|".join(choices) if setting.kind is Kind.WORD else setting.kind.value
+
+    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> str:
+        try:
+            return text_of(self.setting, value)
+        except ValueError as error:
+            self.fail(str(error), param, context)
+
+
+def text_of(setting: Setting, value: object) -> str:
+    """The text of the setting's config. Raises ValueError with a line that names what is allowed."""
+    if setting.kind is Kind.DURATION:
+        return _duration(setting, value)
+    if isinstance(value, str | int | float) and type(value) in _WRITTEN_AS[setting.kind]:
+        with suppress(ValueError):
+            return to_text(setting.definition.parse(to_text(value)))
+    raise ValueError(f"{value!r} is not {_allowed(setting)}")
+
+
+def _duration(setting: Setting, value: object) -> str:
+    definition = setting.definition
+    least, most = definition.minimum, definition.maximum
+    if most is None:
+        most = LONG_MAX if definition.type is ConfigType.LONG else INT_MAX
+    if least == -1 and value == FOREVER:
+        return _NO_LIMIT
+    if not isinstance(value, str) and (isinstance(value, bool) or value != 0):
+        raise ValueError(f"{value!r} is no duration: write '500ms', '30s', '10m', '1h' or '30d'")
+    duration_ms = parse_span(str(value))
+    if duration_ms > most:
+        raise ValueError(f"{value!r} is more than {span_text(int(most))}, the most that it may be")
+    if least is not None and duration_ms < least:
+        raise ValueError(f"{value!r} is less than {span_text(int(least))}, the least that it may be")
+    return str(duration_ms)
+
+
+def _allowed(setting: Setting) -> str:
+    definition = setting.definition
+    if definition.choices:
+        return f"one of {', '.join(definition.choices)}"
+    if setting.kind is Kind.SWITCH:
+        return "true or false"
+    if setting.kind is Kind.TEXT:
+        return "a text"
+    noun = "a whole number" if setting.kind is Kind.COUNT else "a number"
+    if definition.minimum is None:
+        return noun
+    if definition.maximum is None:
+        return f"{noun} of at least {definition.minimum}"
+    return f"{noun} from {definition.minimum} to {definition.maximum}"
+
+
+def shown(setting: Setting, text: str | None) -> str:
+    """The text of a config as people write it."""
+    if text is None:
+        return "not known"
+    if setting.kind is Kind.DURATION:
+        return span_text(int(text))
+    value = setting.definition.parse(text)
+    if isinstance(value, float) and float(short := f"{value:g}") == value:
+        return short
+    return to_text(value)
+
+
+def setting_options(function: F) -> F:
+    """An option for each setting; what is given comes as keyword arguments, in the form of
+    `settings_of`."""
+    for setting in reversed(list(SETTINGS.values())):
+        text = f"{setting.doc}  [default: {shown(setting, setting.default)}]"
+        kind = SettingType(setting)
+        function = click.option(f"--{setting.name}", type=kind, metavar=kind.name, help=text)(function)
+    return function
+
+
+def settings_of(options: Mapping[str, str | None]) -> dict[str, str]:
+    """Texts of configs by names of settings, of those options that were given."""
+    found = {name: options[name.replace("-", "_")] for name in SETTINGS}
+    return {name: text for name, text in found.items() if text is not None}

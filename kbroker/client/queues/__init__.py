@@ -1,0 +1,1 @@
+"""Work queues over the wire: what `kbroker queues` plans, reports and deletes."""

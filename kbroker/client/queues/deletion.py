@@ -1,0 +1,136 @@
+"""Emptying a queue, and deleting it: topic, dead letter topic, share group. The group comes last,
+as its configs name the rest: after a crash the same call does what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kbroker.client import admin, group_admin
+from kbroker.client.group_admin import TopicPartition
+from kbroker.client.queues.plan import QueueRefused
+from kbroker.client.queues.settings import Part, Queue, groups_with_dead_letters_in, has_workers
+from kbroker.client.rpc import Connection
+from kbroker.errors import ErrorCode, KafkaError
+
+_LEAVE_EPOCH = -1
+_ATTEMPTS = 5
+_MAY_HAVE_LETTERS = "errors.deadletterqueue.group.enable"
+
+
+class Deleted(NamedTuple):
+    """`workers`: how many were put out of the group."""
+
+    workers: int
+
+
+def delete_queue(connection: Connection, queue: Queue, *, force: bool, with_dead_letters: bool) -> Deleted:
+    """All of it is gone, durably, on return. Raises QueueRefused, before anything is done, and
+    KafkaError."""
+    workers = check_deletion(connection, queue, force=force, with_dead_letters=with_dead_letters)
+    for topic in filter(None, (queue.name, queue.dead_letters if with_dead_letters else "")):
+        _delete_topic(connection, topic)
+    _delete_group(connection, queue, force=force)
+    return Deleted(workers)
+
+
+def check_deletion(connection: Connection, queue: Queue, *, force: bool, with_dead_letters: bool) -> int:
+    """How many workers there are. Raises QueueRefused where delete_queue would."""
+    workers = check_workers(connection, queue, force=force)
+    letters = queue.dead_letters if with_dead_letters else ""
+    if letters:
+        if queue.value(Part.DEAD_LETTERS, _MAY_HAVE_LETTERS) == "false":
+            raise QueueRefused(f"topic {letters} is for something else than dead letters: delete without --with-dead-letters")
+        others = [each for each in groups_with_dead_letters_in(connection, letters) if each != queue.name]
+        if others:
+            raise QueueRefused(
+                f"dead letter topic {letters} is used by {', '.join(others)}, too: delete without --with-dead-letters"
+            )
+    return workers
+
+
+def purge_queue(connection: Connection, queue: Queue, *, force: bool) -> None:
+    """The share group begins, durably on return, behind the last job that was sent before the call.
+
+    With `force` workers are put out of the group for that. They join it again with their next
+    heartbeat; the broker refuses their answers to jobs that they held. Raises QueueRefused and
+    KafkaError; then nothing was dropped.
+    """
+    check_workers(connection, queue, force=force)
+    assert queue.topic is not None
+    ends = admin.list_offsets(connection, queue.name, queue.topic.partitions, admin.LATEST)
+    offsets = {TopicPartition(queue.name, partition): end for partition, end in ends.items()}
+
+    def purge() -> None:
+        for each in group_admin.alter_share_group_offsets(connection, queue.name, offsets).values():
+            raise each
+
+    _without_workers(connection, queue, purge, force=force)
+
+
+def check_workers(connection: Connection, queue: Queue, *, force: bool) -> int:
+    """How many workers there are. Raises QueueRefused where there are some, without `force`."""
+    workers = len(_workers(connection, queue))
+    if workers and not force:
+        raise QueueRefused(f"{has_workers(queue, workers)}: stop them first, or put them out with --force")
+    return workers
+
+
+def _workers(connection: Connection, queue: Queue) -> list[str]:
+    if queue.group_type is None:
+        return []
+    return [member.member_id for member in group_admin.describe_share_group(connection, queue.name).members]
+
+
+def _delete_topic(connection: Connection, name: str) -> None:
+    try:
+        admin.delete_topic(connection, name)
+    except KafkaError as error:
+        if error.code is not ErrorCode.unknown_topic_or_partition:
+            raise
+
+
+def _delete_group(connection: Connection, queue: Queue, *, force: bool) -> None:
+    if queue.group_type is None:
+        configs = list(queue.own(Part.GROUP))
+        admin.alter_configs(connection, admin.ResourceType.GROUP, queue.name, delete_configs=configs)
+        return
+
+    def delete() -> None:
+        error = group_admin.delete_groups(connection, [queue.name]).get(queue.name)
+        if error is not None and error.code is not ErrorCode.group_id_not_found:
+            raise KafkaError(error.code, f"share group {queue.name} could not be deleted: {error.message}")
+
+    _without_workers(connection, queue, delete, force=force)
+
+
+def _without_workers(connection: Connection, queue: Queue, act: Callable[[], None], *, force: bool) -> None:
+    """Do what the broker refuses while the group has members. With `force` these are put out first.
+    One that has a heartbeat between that and the request is back: then once more."""
+    for attempt in range(_ATTEMPTS):
+        if force:
+            _put_out(connection, queue)
+        try:
+            act()
+        except KafkaError as error:
+            if error.code is not ErrorCode.non_empty_group:
+                raise
+            if not force:
+                raise QueueRefused(f"{has_workers(queue, 1)}: it joined just now; stop it, or use --force") from error
+            if attempt == _ATTEMPTS - 1:
+                raise
+        else:
+            return
+
+
+def _put_out(connection: Connection, queue: Queue) -> None:
+    """Leave the group in the place of each member."""
+    for member_id in _workers(connection, queue):
+        connection.call(
+            "share_group_heartbeat",
+            group_id=queue.name,
+            member_id=member_id,
+            member_epoch=_LEAVE_EPOCH,
+            rack_id=None,
+            subscribed_topic_names=None,
+        )

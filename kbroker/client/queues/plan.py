@@ -1,0 +1,299 @@
+"""What is to be done so that a queue is as somebody asks for: the steps, and what each of them
+alters of what there is.
+
+    dead letter topic -> configs of the share group -> topic -> share state from offset 0
+
+The topic comes last of what senders can see, so that no job lies in a queue without its settings;
+the group's configs say where it begins, so that none is skipped before its state is there. Each
+step finds out what is missing: after a crash between any two the same plan is made again and does
+the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kbroker.client import admin, group_admin
+from kbroker.client.admin import ResourceType
+from kbroker.client.group_admin import TopicPartition
+from kbroker.client.queues.settings import (
+    ALWAYS,
+    DEAD_LETTER_PREFIX,
+    DEAD_LETTER_TOPIC,
+    DEFAULT_PARTITIONS,
+    SETTINGS,
+    Part,
+    Queue,
+    Wish,
+    counted,
+    look,
+    same_value,
+)
+from kbroker.client.rpc import Connection
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.settings.queue import REDELIVERY_DELAY, REDELIVERY_MAX
+
+_START = 0
+_OF_BROKERS = "__"
+
+
+class Difference(NamedTuple):
+    """`config` of a part has a value that is not the one asked for; without `config` it is the part
+    that `present` tells of."""
+
+    part: Part
+    config: str | None
+    present: str | None
+    wanted: str
+
+
+class Step(NamedTuple):
+    """`done`: what to say then. `check` raises KafkaError where the broker would refuse it, and
+    changes nothing."""
+
+    done: str
+    differences: tuple[Difference, ...]
+    check: Callable[[Connection], None]
+    run: Callable[[Connection], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`left`: settings that were not asked for and have another value than a new queue would; they
+    stay."""
+
+    name: str
+    is_new: bool
+    steps: tuple[Step, ...]
+    left: tuple[Difference, ...]
+
+    @property
+    def differences(self) -> list[Difference]:
+        return [each for step in self.steps for each in step.differences]
+
+
+class QueueRefused(Exception):
+    """Nothing that a queue could be made of: a line for a person."""
+
+
+def plan(connection: Connection, wish: Wish) -> Plan:
+    """Raises QueueRefused and KafkaError."""
+    if wish.name.startswith(_OF_BROKERS):
+        raise QueueRefused(f"names that begin with {_OF_BROKERS} are for topics of brokers: choose another one than {wish.name}")
+    queue = look(connection, wish.name)
+    if queue.group_type not in (None, "share"):
+        kind = "consumer" if queue.group_type == "classic" else queue.group_type
+        raise QueueRefused(
+            f"group {wish.name} is a {kind} group, and a queue needs the name for its share group: choose another one"
+        )
+    dead_letters = _dead_letters(queue, wish)
+    if dead_letters == wish.name:
+        raise QueueRefused(f"queue {wish.name} cannot be its own dead letter topic: choose another one")
+    if dead_letters != queue.dead_letters:
+        queue = look(connection, wish.name, dead_letters)
+    left: list[Difference] = []
+    grows = queue.topic is not None and (wish.partitions or 0) > len(queue.topic.partitions)
+    steps = [
+        *_dead_letter_steps(queue, wish, dead_letters, left),
+        *_group_steps(queue, wish, dead_letters, left),
+        *_topic_steps(queue, wish),
+        *_state_steps(queue, grows=grows),
+    ]
+    return Plan(wish.name, queue.topic is None, tuple(steps), tuple(left))
+
+
+def _dead_letters(queue: Queue, wish: Wish) -> str:
+    if wish.dead_letters is not None:
+        return wish.dead_letters
+    own = queue.own(Part.GROUP).get(DEAD_LETTER_TOPIC)
+    return DEAD_LETTER_PREFIX + wish.name if own is None else own
+
+
+def _wanted(wish: Wish, part: Part) -> tuple[dict[str, str], dict[str, str]]:
+    """Configs that were asked for, and those that are set where nobody has said anything."""
+    rows = [each for each in SETTINGS.values() if each.part is part]
+    asked = {each.config: wish.settings[each.name] for each in rows if each.name in wish.settings} | dict(
+        wish.configs.get(part, {})
+    )
+    defaults = {each.config: each.default for each in rows} | dict(ALWAYS[part])
+    return asked, {config: text for config, text in defaults.items() if config not in asked}
+
+
+def _changes(queue: Queue, part: Part, wish: Wish, left: list[Difference]) -> dict[str, str]:
+    """What is to be set of a part that exists, or of the group."""
+    asked, defaults = _wanted(wish, part)
+    changes = {
+        config: text
+        for config, text in asked.items()
+        if not same_value(part, config, queue.value(part, config), text)
+    }
+    own = queue.own(part)
+    for config, text in defaults.items():
+        if same_value(part, config, queue.value(part, config), text):
+            continue
+        if config in own and config not in ALWAYS[Part.DEAD_LETTERS]:
+            left.append(Difference(part, config, own[config], text))
+        else:
+            changes[config] = text
+    return changes
+
+
+def _as_differences(
+    queue: Queue, part: Part, changes: Mapping[str, str], *, only_own: bool = False
+) -> tuple[Difference, ...]:
+    own = queue.own(part)
+    return tuple(
+        Difference(part, config, queue.value(part, config), text)
+        for config, text in changes.items()
+        if not only_own or config in own
+    )
+
+
+def _dead_letter_steps(queue: Queue, wish: Wish, name: str, left: list[Difference]) -> Iterator[Step]:
+    part = Part.DEAD_LETTERS
+    if not name:
+        return
+    if queue.dead_letter_topic is None:
+        asked, defaults = _wanted(wish, part)
+        missing = (
+            (Difference(part, None, f"dead letter topic {name} does not exist", ""),)
+            if queue.is_whole
+            else ()
+        )
+        yield _creation(name, f"created dead letter topic {name}", 1, {**defaults, **asked}, missing)
+    elif changes := _changes(queue, part, wish, left):
+        yield _alteration(
+            ResourceType.TOPIC,
+            name,
+            f"dead letter topic {name}",
+            changes,
+            _as_differences(queue, part, changes),
+        )
+
+
+def _group_steps(queue: Queue, wish: Wish, dead_letters: str, left: list[Difference]) -> Iterator[Step]:
+    part = Part.GROUP
+    if queue.is_configured or queue.is_whole:
+        changes = _changes(queue, part, wish, left)
+    else:
+        asked, defaults = _wanted(wish, part)
+        changes = {
+            **defaults,
+            **asked,
+        }  # Also those that hold already: another default of the broker's is not to change the queue.
+    if queue.own(part).get(DEAD_LETTER_TOPIC) != dead_letters:
+        changes[DEAD_LETTER_TOPIC] = dead_letters
+    _check_delays(queue, changes)
+    if changes:
+        differences = _as_differences(queue, part, changes, only_own=queue.topic is None)
+        if not queue.is_configured and not queue.is_whole:
+            differences = tuple(_not_a_queue(queue))
+        yield _alteration(ResourceType.GROUP, wish.name, f"share group {wish.name}", changes, differences)
+
+
+def _check_delays(queue: Queue, changes: Mapping[str, str]) -> None:
+    """The broker refuses it, too, but with the names of configs."""
+    values = [
+        changes.get(config, queue.value(Part.GROUP, config)) for config in (REDELIVERY_DELAY, REDELIVERY_MAX)
+    ]
+    delay_ms, max_ms = (int(value or 0) for value in values)
+    if delay_ms > max_ms:
+        raise QueueRefused(
+            f"queue {queue.name} would have a delay that is longer than its max-delay: ask for both"
+        )
+
+
+def _not_a_queue(queue: Queue) -> Iterator[Difference]:
+    """Its name is taken by a topic, or by a group of other topics: a line instead of one for each
+    config."""
+    if queue.topic is not None:
+        line = f"topic {queue.name} exists already and is no queue: what it holds would become jobs"
+        yield Difference(Part.TOPIC, None, line, "")
+    elif queue.group_type is not None:
+        line = f"share group {queue.name} exists already, without a topic of its name: it would get the settings of a queue"
+        yield Difference(Part.GROUP, None, line, "")
+
+
+def _topic_steps(queue: Queue, wish: Wish) -> Iterator[Step]:
+    part, name = Part.TOPIC, wish.name
+    if queue.topic is None:
+        asked, defaults = _wanted(wish, part)
+        yield _creation(
+            name, f"created topic {name}", wish.partitions or DEFAULT_PARTITIONS, {**defaults, **asked}, ()
+        )
+        return
+    present = len(queue.topic.partitions)
+    if wish.partitions is not None and wish.partitions != present:
+        yield _growth(name, present, wish.partitions)
+    if changes := _changes(queue, part, wish, []):
+        yield _alteration(
+            ResourceType.TOPIC, name, f"topic {name}", changes, _as_differences(queue, part, changes)
+        )
+
+
+def _state_steps(queue: Queue, *, grows: bool) -> Iterator[Step]:
+    if grows or queue.topic is None or queue.group_type is None or _without_state(queue):
+        done = f"share group {queue.name} begins at offset {_START}"
+        yield Step(done, (), lambda _: None, lambda connection: _begin(connection, queue.name))
+
+
+def _without_state(queue: Queue) -> list[int]:
+    known = {row.partition for row in queue.offsets}
+    return [] if queue.topic is None else [number for number in queue.topic.partitions if number not in known]
+
+
+def _begin(connection: Connection, name: str) -> None:
+    """Give share state to the partitions that have none. Where workers have come meanwhile, they
+    have it made: from the earliest record on, as the group's configs say."""
+    missing = _without_state(look(connection, name))
+    if not missing:
+        return
+    try:
+        starts = {TopicPartition(name, partition): _START for partition in missing}
+        refused = group_admin.alter_share_group_offsets(connection, name, starts)
+    except KafkaError as error:
+        if error.code is not ErrorCode.non_empty_group:
+            raise
+        return
+    for each in refused.values():
+        raise each
+
+
+def _creation(
+    name: str, done: str, partitions: int, config: Mapping[str, str], differences: tuple[Difference, ...]
+) -> Step:
+    def create(connection: Connection, *, validate_only: bool = False) -> None:
+        admin.create_topic(
+            connection, name, partitions=partitions, config=config, validate_only=validate_only
+        )
+
+    return Step(done, differences, lambda connection: create(connection, validate_only=True), create)
+
+
+def _growth(name: str, present: int, wanted: int) -> Step:
+    difference = Difference(Part.TOPIC, "partitions", str(present), str(wanted))
+
+    def grow(connection: Connection, *, validate_only: bool = False) -> None:
+        if wanted < present:
+            has = f"topic {name} has {counted(present, 'partition')}, and partitions are never taken away"
+            raise QueueRefused(f"{has}: ask for {present} or more")
+        admin.grow_topic(connection, name, wanted, validate_only=validate_only)
+
+    return Step(
+        f"topic {name} has {counted(wanted, 'partition')} now",
+        (difference,),
+        lambda connection: grow(connection, validate_only=True),
+        grow,
+    )
+
+
+def _alteration(
+    kind: ResourceType, name: str, whose: str, changes: Mapping[str, str], differences: tuple[Difference, ...]
+) -> Step:
+    def alter(connection: Connection, *, validate_only: bool = False) -> None:
+        admin.alter_configs(connection, kind, name, set_configs=changes, validate_only=validate_only)
+
+    done = f"set {counted(len(changes), 'config')} of {whose}"
+    return Step(done, differences, lambda connection: alter(connection, validate_only=True), alter)

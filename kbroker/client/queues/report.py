@@ -1,0 +1,217 @@
+"""What there is to say of a queue at one moment: its jobs, who works on them, its dead letters.
+
+How many jobs are not finished is asked over the wire. Which of them are being worked on only the
+broker's HTTP endpoint tells; without it that stays open.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from kbroker.client import admin, group_admin
+from kbroker.client.admin import Topic
+from kbroker.client.queues.settings import Queue
+from kbroker.client.rpc import Connection
+from kbroker.client.topic_logs import Bounds, bounds, ignore_damage, read_records
+from kbroker.errors import KafkaError
+from kbroker.formats.batches import NO_TIMESTAMP
+
+Document: TypeAlias = Mapping[str, Any]
+"""The answer of /v1/share-groups/GROUP/inflight."""
+
+_FINAL = frozenset({"acknowledged", "archived"})
+_ONE_BATCH_BYTES = 1
+
+
+class Worker(NamedTuple):
+    """`jobs` None: not asked. `left_ms`: until the first of its locks ends; None: none is known.
+    `in_group` False: it has left, and its jobs come back when its connection or its locks end."""
+
+    member_id: str
+    client_id: str
+    host: str
+    in_group: bool
+    jobs: int | None
+    left_ms: int | None
+
+
+class Report(NamedTuple):
+    """`sent`: jobs that were ever sent. `unfinished`: those of them that are. Of these `in_flight` are held by workers, `waiting` for their
+    time (a redelivery, or a schedule), `archiving` for their dead letter, and `ready` is the rest; None: not asked. `next_due_ms`: when the
+    next of those comes that wait outside the window (since 1970); None: there is none, or it is due already.
+    `oldest_ms`: when the oldest one was sent; None: there is none, or it cannot be read.
+    `dead_letters`: records in the dead letter topic; None: there is no such topic."""
+
+    sent: int
+    unfinished: int
+    ready: int | None
+    in_flight: int | None
+    waiting: int | None
+    archiving: int | None
+    next_due_ms: int | None
+    oldest_ms: int | None
+    workers: tuple[Worker, ...]
+    dead_letters: int | None
+
+
+def report(connection: Connection, queue: Queue, in_flight: Document | None) -> Report:
+    """Raises KafkaError."""
+    assert queue.topic is not None
+    members = group_admin.describe_share_group(connection, queue.name).members
+    partitions = (
+        []
+        if in_flight is None
+        else [each for each in in_flight["share_partitions"] if each["topic"] == queue.name]
+    )
+    resting = [] if in_flight is None else in_flight.get("not_loaded", [])
+    spans = bounds(connection, queue.topic)
+    unfinished = _unfinished(queue, spans)
+    counts: Counter[str] | None = None if in_flight is None else _by_state([*partitions, *resting])
+    held = None if counts is None else counts["acquired"]
+    ready = (
+        None
+        if counts is None
+        else max(0, unfinished - counts["acquired"] - counts["waiting"] - counts["archiving"])
+    )
+    # Kafka puts a slash before an address, and the endpoint does not.
+    rows = [
+        Worker(each.member_id, each.client_id, each.client_host.removeprefix("/"), True, None, None)
+        for each in members
+    ]
+    return Report(
+        sum(span.end_offset for span in spans.values()),
+        unfinished,
+        ready,
+        held,
+        None if counts is None else counts["waiting"],
+        None if counts is None else counts["archiving"],
+        _next_due_ms(in_flight, [*partitions, *resting]),
+        _oldest_ms(connection, queue, spans, partitions, resting) if unfinished else None,
+        tuple(rows if in_flight is None else _with_jobs(rows, partitions)),
+        None
+        if queue.dead_letter_topic is None
+        else records_in(connection, [queue.dead_letter_topic])[queue.dead_letter_topic.name],
+    )
+
+
+def unfinished_jobs(connection: Connection, queue: Queue) -> int:
+    """The lag, exact. A partition of which nothing was delivered yet counts with all that it holds.
+    """
+    assert queue.topic is not None
+    lags = {row.partition for row in queue.offsets if row.lag is not None}
+    return _unfinished(queue, {} if lags.issuperset(queue.topic.partitions) else bounds(connection, queue.topic))
+
+
+def _unfinished(queue: Queue, spans: Mapping[int, Bounds]) -> int:
+    """`spans`: of the partitions without a lag, at least."""
+    assert queue.topic is not None
+    lags = {row.partition: row.lag for row in queue.offsets if row.lag is not None}
+    unread = [spans[number] for number in queue.topic.partitions if number not in lags]
+    return sum(max(0, lag) for lag in lags.values()) + sum(span.end_offset - span.start_offset for span in unread)
+
+
+def records_in(connection: Connection, topics: Iterable[Topic]) -> dict[str, int]:
+    """Offsets from start to end of each topic, by name."""
+    found = list(topics)
+    wanted = {topic.name: topic.partitions for topic in found}
+    starts = admin.find_offsets(connection, wanted, admin.EARLIEST)
+    ends = admin.find_offsets(connection, wanted, admin.LATEST)
+    counts = dict.fromkeys(wanted, 0)
+    for place, end in ends.items():
+        start = starts[place]
+        if not isinstance(end, KafkaError) and not isinstance(start, KafkaError):
+            counts[place[0]] += end - start
+    return counts
+
+
+def _by_state(partitions: Iterable[Document]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for partition in partitions:
+        for found in partition.get("ranges", ()):
+            counts[found["state"]] += _size(found)
+        counts["waiting"] += partition.get("parked", 0)
+        for found in _parked_ranges(partition):
+            counts[found["state"]] += _size(found)
+            counts["waiting"] -= _size(found)
+    return counts
+
+
+def _size(found: Document) -> int:
+    return int(found["last_offset"] - found["first_offset"] + 1)
+
+
+def _parked_ranges(partition: Document) -> Iterable[Document]:
+    """Of those that do not lie in the window: what members have, what is due, and what is to be a dead letter."""
+    found: Iterable[Document] = partition.get("parked_ranges", ())
+    return found
+
+
+def _next_due_ms(in_flight: Document | None, partitions: Iterable[Document]) -> int | None:
+    now_ms = 0 if in_flight is None else in_flight["now_ms"]
+    times = [partition.get("next_due_ms") for partition in partitions]
+    return min((due_ms for due_ms in times if due_ms is not None and due_ms > now_ms), default=None)
+
+
+def _with_jobs(workers: list[Worker], partitions: Iterable[Document]) -> list[Worker]:
+    """Each with what it holds, and those that have left the group and hold something still."""
+    found: dict[str, Worker] = {each.member_id: each._replace(jobs=0) for each in workers}
+    for each in (
+        found
+        for partition in partitions
+        for found in (*partition["ranges"], *_parked_ranges(partition))
+        if found["member_id"] is not None
+    ):
+        member_id = each["member_id"]
+        stranger = Worker(
+            member_id, each.get("client_id") or "", each.get("client_host") or "", False, 0, None
+        )
+        worker = found.get(member_id, stranger)
+        left_ms = min(
+            (left for left in (worker.left_ms, each["lock_ms_left"]) if left is not None), default=None
+        )
+        jobs = (worker.jobs or 0) + _size(each)
+        found[member_id] = worker._replace(jobs=jobs, left_ms=left_ms)
+    return list(found.values())
+
+
+def _oldest_ms(
+    connection: Connection,
+    queue: Queue,
+    spans: Mapping[int, Bounds],
+    partitions: Sequence[Document],
+    resting: Sequence[Document],
+) -> int | None:
+    """The timestamp of the first job that is not finished, the oldest of all partitions. Where the
+    endpoint was not asked, or the broker has not loaded a partition, that is the record at its
+    start offset, which may be finished already. Of a job that is kept beside the log only the
+    endpoint tells it."""
+    assert queue.topic is not None
+    starts = {row.partition: row.start_offset for row in queue.offsets}
+    known = {each["partition"]: _first_unfinished(each) for each in partitions}
+    known |= {each["partition"]: int(each["first_parked"]) for each in resting}
+    stamps = [each.get("first_parked_sent_ms") for each in (*partitions, *resting)]
+    for partition, (start, end) in spans.items():
+        first = max(start, known.get(partition, starts.get(partition) or 0))
+        records = read_records(
+            connection, queue.topic, partition, first, end, ignore_damage, fetch_bytes=_ONE_BATCH_BYTES
+        )
+        oldest = next(records, None)
+        if oldest is not None:
+            stamps.append(oldest.timestamp_ms)
+    return min((each for each in stamps if each is not None and each != NO_TIMESTAMP), default=None)
+
+
+def _first_unfinished(partition: Document) -> int:
+    first, parked = _first_in_window(partition), partition.get("first_parked")
+    return first if parked is None else min(first, int(parked))
+
+
+def _first_in_window(partition: Document) -> int:
+    for found in partition["ranges"]:
+        if found["saving"] or found["state"] not in _FINAL:
+            return int(found["first_offset"])
+    return int(
+        partition["ranges"][-1]["last_offset"] + 1 if partition["ranges"] else partition["start_offset"]
+    )

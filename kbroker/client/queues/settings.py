@@ -1,0 +1,292 @@
+"""A queue: a topic, the share group of the same name, its dead letter topic, and the settings of
+all three.
+
+The tables say what makes a work queue out of them, and `look` what a broker has of one. What is to
+be done to make one is in queues/plan.py. Knows no commands, prints nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, NamedTuple
+
+from kbroker.client import admin, group_admin
+from kbroker.client.admin import ConfigEntry, ResourceType, Topic
+from kbroker.client.group_admin import ShareOffset
+from kbroker.client.rpc import Connection
+from kbroker.settings.definition import ConfigDef, ConfigType
+from kbroker.settings.group import GROUP_CONFIGS
+from kbroker.settings.queue import (
+    ASSIGNMENT,
+    IN_FLIGHT_LIMIT,
+    LOCK_MAX,
+    ORDERING,
+    PAUSED,
+    PREFETCH,
+    QUEUE_RETENTION,
+    REDELIVERY_DELAY,
+    REDELIVERY_JITTER,
+    REDELIVERY_MAX,
+    REDELIVERY_MULTIPLIER,
+    SCHEDULING,
+    TTL,
+)
+from kbroker.settings.topic import TOPIC_CONFIGS
+
+DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
+DEAD_LETTER_PREFIX: Final = "dlq."
+"""As errors.deadletterqueue.topic.name.prefix has it by default."""
+DEFAULT_PARTITIONS: Final = 1
+
+
+class Part(Enum):
+    """What a queue consists of; the values are the words for it."""
+
+    GROUP = "share group"
+    TOPIC = "topic"
+    DEAD_LETTERS = "dead letter topic"
+
+
+class Kind(Enum):
+    """How people write a value."""
+
+    COUNT = "N"
+    FACTOR = "X"
+    DURATION = "DURATION"
+    SWITCH = "true|false"
+    WORD = "WORD"
+    TEXT = "TEXT"
+
+
+_KINDS: Final[Mapping[ConfigType, Kind]] = {
+    ConfigType.BOOLEAN: Kind.SWITCH,
+    ConfigType.INT: Kind.COUNT,
+    ConfigType.SHORT: Kind.COUNT,
+    ConfigType.LONG: Kind.COUNT,
+    ConfigType.DOUBLE: Kind.FACTOR,
+    ConfigType.STRING: Kind.TEXT,
+    ConfigType.LIST: Kind.TEXT,
+}
+
+
+class Setting(NamedTuple):
+    """`name`: as an option and in a file; `config` of `part`; `default`: of a queue, not of a share
+    group; `doc`: for people."""
+
+    name: str
+    part: Part
+    config: str
+    default: str
+    doc: str
+
+    @property
+    def definition(self) -> ConfigDef:
+        return _DEFINITIONS[self.part][self.config]
+
+    @property
+    def kind(self) -> Kind:
+        """The config's own definition decides: its choices, its unit, its type."""
+        if self.definition.choices:
+            return Kind.WORD
+        return Kind.DURATION if self.config.endswith(".ms") else _KINDS[self.definition.type]
+
+
+_DEFINITIONS: Final[Mapping[Part, Mapping[str, ConfigDef]]] = {
+    Part.GROUP: GROUP_CONFIGS,
+    Part.TOPIC: TOPIC_CONFIGS,
+    Part.DEAD_LETTERS: TOPIC_CONFIGS,
+}
+
+_GROUP, _LETTERS = Part.GROUP, Part.DEAD_LETTERS
+_DELIVERIES, _MONTH_MS = "share.delivery.count.limit", str(30 * 86_400_000)
+
+SETTINGS: Final[Mapping[str, Setting]] = {
+    row[0]: Setting(*row)
+    for row in (
+        ("prefetch", _GROUP, PREFETCH, "1", "Jobs that a worker holds at a time."),
+        ("delay", _GROUP, REDELIVERY_DELAY, "1000", "Wait of a job that comes back from its first delivery."),
+        ("multiplier", _GROUP, REDELIVERY_MULTIPLIER, "2.0", "The wait grows so with each further delivery."),
+        ("max-delay", _GROUP, REDELIVERY_MAX, "600000", "The longest such wait."),
+        ("jitter", _GROUP, REDELIVERY_JITTER, "0.1", "A wait is longer by a random part of itself, up to this."),
+        ("deliveries", _GROUP, _DELIVERIES, "10", "So often a job is delivered before it is given up."),
+        ("lock-max", _GROUP, LOCK_MAX, "3600000", "How long a job may take at most while its worker lives."),
+        ("assignment", _GROUP, ASSIGNMENT, "all", "Partitions of a worker: all, or a share as in Kafka."),
+        ("in-flight-limit", _GROUP, IN_FLIGHT_LIMIT, "undecided", "Jobs that the limit of jobs in flight counts."),
+        ("scheduling", _GROUP, SCHEDULING, "true", "Whether a job that was sent with a delay waits for it."),
+        ("ttl", _GROUP, TTL, "0", "How long a job is worth doing; 0s: always."),
+        ("ordering", _GROUP, ORDERING, "none", "key: jobs of one key are done one after another, in order."),
+        ("retention", Part.TOPIC, QUEUE_RETENTION, "workqueue", "Whether unfinished jobs outlast the topic's retention."),
+        ("keep-dead-letters", _LETTERS, "retention.ms", _MONTH_MS, "How long dead letters are kept."),
+    )
+}
+"""What a queue is created with unless the caller says otherwise. A row is all that a setting needs:
+options, files, `export`, `describe` and the comparison with an existing queue follow it. The tests
+then ask for its two lines in docs/cli.md and docs/queues.md."""
+
+ALWAYS: Final[Mapping[Part, Mapping[str, str]]] = {
+    Part.GROUP: {
+        "share.auto.offset.reset": "earliest",
+        "errors.deadletterqueue.copy.record.enable": "true",
+        "kbroker.errors.deadletterqueue.keep.headers.enable": "true",
+    },
+    Part.TOPIC: {"kbroker.payload.check": "true"},
+    Part.DEAD_LETTERS: {"errors.deadletterqueue.group.enable": "true"},
+}
+"""What every queue has, without an option of its own. A batch that clients cannot read would keep a worker
+waiting for as long as locks are prolonged, so none is taken. A dead letter does not keep its record's
+timestamp: it is kept for so long after it was given up, and not after it was sent."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What somebody asks of a queue. What is not said is left as it is, or gets its default where
+    there is nothing yet.
+
+    `partitions` None, `dead_letters` None: not said; "": without dead letters. `settings`: texts of
+    configs, by names of SETTINGS. `configs`: further ones.
+    """
+
+    name: str
+    partitions: int | None = None
+    dead_letters: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    configs: Mapping[Part, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Queue:
+    """What a broker has of a queue. `topic` and `dead_letter_topic` None: there is no such topic.
+    `group_type` None: there is no group of the name, although it may have configs.
+    `dead_letters`: the name that the group's configs say, "" for none."""
+
+    name: str
+    topic: Topic | None
+    group_type: str | None
+    dead_letters: str
+    dead_letter_topic: Topic | None
+    entries: Mapping[Part, Mapping[str, ConfigEntry]]
+    offsets: tuple[ShareOffset, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        return self.topic is not None and self.group_type == "share"
+
+    def own(self, part: Part) -> dict[str, str]:
+        """The configs that were set for a part itself; none where it does not exist."""
+        return {name: entry.value or "" for name, entry in self.entries.get(part, {}).items() if entry.is_own}
+
+    def value(self, part: Part, config: str) -> str | None:
+        """What holds; None where the broker does not say, or does not have the part."""
+        entry = self.entries.get(part, {}).get(config)
+        return None if entry is None else entry.value
+
+    @property
+    def is_paused(self) -> bool:
+        return self.value(Part.GROUP, PAUSED) == "true"
+
+    @property
+    def is_configured(self) -> bool:
+        return bool(self.own(Part.GROUP))
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 job`, `2 jobs`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def has_workers(queue: Queue, workers: int) -> str:
+    """The beginning of a refusal. A worker that was killed is a member until its session ends."""
+    timeout_s = int(queue.value(Part.GROUP, "share.session.timeout.ms") or 0) // 1000
+    killed = f" (one that was killed counts for {timeout_s} s more)" if timeout_s else ""
+    return f"queue {queue.name} has {counted(workers, 'worker')}{killed}"
+
+
+def names(connection: Connection) -> list[str]:
+    """All queues: topics that have a share group of their name."""
+    groups = {group.group_id for group in group_admin.groups(connection)}
+    return [topic.name for topic in admin.topics(connection) if topic.name in groups]
+
+
+def look(connection: Connection, name: str, dead_letters: str | None = None) -> Queue:
+    """What there is of the queue. `dead_letters`: the dead letter topic to look at instead of the
+    one that the configs name."""
+    topics = {topic.name: topic for topic in admin.topics(connection)}
+    entries = {Part.GROUP: _entries(connection, ResourceType.GROUP, name)}
+    if name in topics:
+        entries[Part.TOPIC] = _entries(connection, ResourceType.TOPIC, name)
+    configured = entries[Part.GROUP].get(DEAD_LETTER_TOPIC)
+    named = "" if configured is None or not configured.is_own else configured.value or ""
+    chosen = named if dead_letters is None else dead_letters
+    if chosen in topics:
+        entries[Part.DEAD_LETTERS] = _entries(connection, ResourceType.TOPIC, chosen)
+    group_type = group_admin.group_types(connection).get(name)
+    offsets = group_admin.describe_share_group_offsets(connection, name) if group_type == "share" else []
+    rows = tuple(row for row in offsets if row.topic == name)
+    return Queue(name, topics.get(name), group_type, named, topics.get(chosen), entries, rows)
+
+
+def _entries(connection: Connection, kind: ResourceType, name: str) -> dict[str, ConfigEntry]:
+    return {entry.name: entry for entry in admin.describe_configs(connection, kind, name)}
+
+
+def same_value(part: Part, config: str, one: str | None, other: str | None) -> bool:
+    """Whether two texts mean the same value of a config."""
+    if one is None or other is None or one == other:
+        return one == other
+    definition = _DEFINITIONS[part].get(config)
+    if definition is None:
+        return False
+    try:
+        return definition.parse(one) == definition.parse(other)
+    except ValueError:
+        return False
+
+
+def wish_of(queue: Queue) -> Wish:
+    """What makes the same queue on another broker: every setting with the value that holds, and the
+    configs beside them."""
+    settings = {
+        each.name: value
+        for each in SETTINGS.values()
+        if (value := queue.value(each.part, each.config)) is not None
+    }
+    covered = {(each.part, each.config) for each in SETTINGS.values()} | {(Part.GROUP, DEAD_LETTER_TOPIC)}
+    configs: dict[Part, Mapping[str, str]] = {}
+    for part in Part:
+        own = queue.own(part)
+        always = {config: text for config in ALWAYS[part] if (text := queue.value(part, config)) is not None}
+        found = {
+            config: text
+            for config, text in {**always, **own}.items()
+            if (part, config) not in covered and not same_value(part, config, text, ALWAYS[part].get(config))
+        }
+        if found:
+            configs[part] = dict(sorted(found.items()))
+    partitions = DEFAULT_PARTITIONS if queue.topic is None else len(queue.topic.partitions)
+    return Wish(queue.name, partitions, queue.dead_letters, settings, configs)
+
+
+def unlike_defaults(queue: Queue) -> dict[str, str | None]:
+    """Settings whose values are not those that a queue is made with, by name; None: the broker does
+    not say."""
+    parts = set(queue.entries)
+    return {
+        each.name: value
+        for each in SETTINGS.values()
+        if each.part in parts
+        if not same_value(each.part, each.config, value := queue.value(each.part, each.config), each.default)
+    }
+
+
+def groups_with_dead_letters_in(connection: Connection, topic: str) -> list[str]:
+    """The groups whose configs name this dead letter topic."""
+    return [
+        name
+        for name in admin.groups_with_configs(connection)
+        if any(
+            entry.name == DEAD_LETTER_TOPIC and entry.value == topic
+            for entry in admin.describe_configs(connection, ResourceType.GROUP, name)
+        )
+    ]

@@ -1,0 +1,325 @@
+"""Keys and values of parked records in the StateStore: jobs that wait outside the in-flight window (share/parked.py).
+
+    parked/  topic id (16), partition (4), group str, generation (8), kind (1), and by kind:
+
+    kind       rest of the key          value, behind its flags (1)
+    0          -                        how many are parked (8)
+    1          offset (8)               lane (1), due (8), delivery count (2), leader epoch (4)
+    2, 3, 4    due (8), offset (8)      delivery count (2), leader epoch (4)
+    5          offset (8)               the record: a batch of format v2, plain, that holds nothing else
+    6          key hash (8), offset (8) -
+
+A parked record has two keys, written together: kind 1, by its offset, and that of its lane, by due
+time. Each has all of it, so that neither order needs a look into the other. Kind 0 counts them.
+One that is `kept` has kind 5 as well: it can be delivered when the log has it no more.
+
+Where a group keeps the order of keys, both values end with the 64-bit hash of the record's key (8).
+While such a record waits for its redelivery (lane 2) it has a third key, kind 6, in the same write.
+
+The generation is the one in the share-partition's snapshot (coordinator_records.ShareSnapshot). What
+lies under another one belongs to nobody, and is removed. Flags: bit 0 is `rejected`, bit 1 says that
+the hash is there, bit 2 is `expired`, bit 3 is `kept`. A later format sets another bit for each member
+that it adds behind these: a reader that does not know it refuses.
+
+This module must not know what a lane means, nor where a store keeps these.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Final, NamedTuple
+from uuid import UUID
+
+from kbroker.formats.share_records import decode_string, encode_string
+
+NO_GENERATION: Final = 0
+COUNTER: Final = 0
+BY_OFFSET: Final = 1
+LANES: Final = (2, 3, 4)
+KEPT_RECORD: Final = 5
+BY_KEY: Final = 6
+BLOCKS_KEY: Final = 2
+"""The lane of records that wait for their redelivery."""
+
+_LOG = struct.Struct(">16si")
+_GENERATION = struct.Struct(">q")
+_BY_OFFSET_KEY = struct.Struct(">Bq")
+_PLACE_KEY = struct.Struct(">Bqq")
+_COUNT = struct.Struct(">Bq")
+_BY_OFFSET_VALUE = struct.Struct(">BBqhi")
+_PLACE_VALUE = struct.Struct(">Bhi")
+_HASH: Final = struct.Struct(">Q")
+_BY_KEY_KEY = struct.Struct(">BQq")
+_NOTHING_MORE: Final = b"\0"
+_REJECTED: Final = 1
+_HAS_HASH: Final = 2
+_EXPIRED: Final = 4
+_KEPT: Final = 8
+
+
+class ParkedCount(NamedTuple):
+    """How many records of a share-partition are parked."""
+
+    number: int
+
+    def encode(self) -> bytes:
+        return _COUNT.pack(0, self.number)
+
+
+class KeptRecord(NamedTuple):
+    """A record that outlives the log's start. `batch`: a record batch of format v2 that holds it alone, plain, at its offset."""
+
+    batch: bytes
+
+    def encode(self) -> bytes:
+        return b"\0" + self.batch
+
+
+class ParkedRecord(NamedTuple):
+    """What both keys of a parked record say. `due_ms`: since 1970. `key_hash`: None where no order of keys is kept, and of a null key.
+    `kept`: it has a KeptRecord."""
+
+    offset: int
+    lane: int
+    due_ms: int
+    delivery_count: int
+    leader_epoch: int
+    rejected: bool
+    expired: bool = False
+    key_hash: int | None = None
+    kept: bool = False
+
+    def encode(self) -> bytes:
+        """As the value of its kind 1."""
+        return _BY_OFFSET_VALUE.pack(self._flags, self.lane, self.due_ms, self.delivery_count, self.leader_epoch) + self._hash
+
+    def encode_place(self) -> bytes:
+        """As the value in its lane."""
+        return _PLACE_VALUE.pack(self._flags, self.delivery_count, self.leader_epoch) + self._hash
+
+    @property
+    def _flags(self) -> int:
+        causes = self.rejected * _REJECTED | self.expired * _EXPIRED
+        return causes | (self.key_hash is not None) * _HAS_HASH | self.kept * _KEPT
+
+    @property
+    def _hash(self) -> bytes:
+        return b"" if self.key_hash is None else _HASH.pack(self.key_hash)
+
+
+class BlockedKey(NamedTuple):
+    """The key with that hash waits for the redelivery of this record."""
+
+    key_hash: int
+    offset: int
+
+    def encode(self) -> bytes:
+        return _NOTHING_MORE
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedKey:
+    """`offset`, `due_ms` and `key_hash`: of the kinds that have them."""
+
+    topic_id: UUID
+    partition: int
+    group_id: str
+    generation: int
+    kind: int
+    offset: int = 0
+    due_ms: int = 0
+    key_hash: int = 0
+    namespace: ClassVar[bytes] = b"parked/"
+
+    def encode(self) -> bytes:
+        prefix = generation_prefix(parked_prefix(self.group_id, self.topic_id, self.partition), self.generation)
+        if self.kind == COUNTER:
+            return counter_key(prefix)
+        if self.kind == KEPT_RECORD:
+            return kept_key(prefix, self.offset)
+        if self.kind == BY_KEY:
+            return by_key_key(prefix, self.key_hash, self.offset)
+        return by_offset_key(prefix, self.offset) if self.kind == BY_OFFSET else place_key(prefix, self.kind, self.due_ms, self.offset)
+
+    @classmethod
+    def parse(cls, body: bytes) -> ParkedKey | None:
+        """None: of a kind that only a later format knows."""
+        topic_id, partition = _LOG.unpack_from(body)
+        group_id, end = decode_string(body, _LOG.size)
+        (generation,) = _GENERATION.unpack_from(body, end)
+        rest = body[end + _GENERATION.size :]
+        name = UUID(bytes=topic_id), partition, group_id, generation, rest[0]
+        if rest[0] in (BY_OFFSET, KEPT_RECORD):
+            return cls(*name, offset=_BY_OFFSET_KEY.unpack(rest)[1])
+        if rest[0] in LANES:
+            _, due_ms, offset = _PLACE_KEY.unpack(rest)
+            return cls(*name, offset=offset, due_ms=due_ms)
+        if rest[0] == BY_KEY:
+            _, key_hash, offset = _BY_KEY_KEY.unpack(rest)
+            return cls(*name, offset=offset, key_hash=key_hash)
+        if rest[0] != COUNTER:
+            return None
+        if len(rest) > 1:
+            raise IndexError("bytes are left over")
+        return cls(*name)
+
+    def decode_value(self, value: bytes) -> ParkedCount | ParkedRecord | KeptRecord | BlockedKey:
+        if self.kind == BY_KEY:
+            if value != _NOTHING_MORE:
+                raise ValueError(f"not the value of a key that waits, or of a later version: {value.hex()}")
+            return BlockedKey(self.key_hash, self.offset)
+        if self.kind == COUNTER:
+            return ParkedCount(decode_count(value))
+        if self.kind == KEPT_RECORD:
+            return kept_record(value)
+        if self.kind == BY_OFFSET:
+            return record_by_offset(self.offset, value)
+        return record_in_lane(self.kind, self.due_ms, self.offset, value)
+
+
+# --- keys ---
+
+
+class Shelf(NamedTuple):
+    """The parked records of one generation of a share-partition; all of their keys begin with `prefix`."""
+
+    topic_id: UUID
+    partition: int
+    group_id: str
+    generation: int
+    prefix: bytes
+
+
+def shelf_of(key: bytes) -> Shelf:
+    """Whose key it is, of whatever kind. Raises ValueError for one that is broken."""
+    start = len(ParkedKey.namespace)
+    try:
+        topic_id, partition = _LOG.unpack_from(key, start)
+        group_id, end = decode_string(key, start + _LOG.size)
+        (generation,) = _GENERATION.unpack_from(key, end)
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"not a key of parked records: {key.hex()}") from error
+    return Shelf(UUID(bytes=topic_id), partition, group_id, generation, key[: end + _GENERATION.size])
+
+
+def parked_prefix(group_id: str, topic_id: UUID, partition: int) -> bytes:
+    """Of everything parked of a share-partition, whatever its generation."""
+    return ParkedKey.namespace + _LOG.pack(topic_id.bytes, partition) + encode_string(group_id)
+
+
+def parked_topic_prefix(topic_id: UUID) -> bytes:
+    """Of everything parked of one topic."""
+    return ParkedKey.namespace + topic_id.bytes
+
+
+def generation_prefix(prefix: bytes, generation: int) -> bytes:
+    """`prefix` is a `parked_prefix`."""
+    return prefix + _GENERATION.pack(generation)
+
+
+def counter_key(prefix: bytes) -> bytes:
+    """This and the next three: `prefix` is a `generation_prefix`."""
+    return prefix + b"\0"
+
+
+def by_offset_key(prefix: bytes, offset: int) -> bytes:
+    return prefix + _BY_OFFSET_KEY.pack(BY_OFFSET, offset)
+
+
+def kept_key(prefix: bytes, offset: int) -> bytes:
+    return prefix + _BY_OFFSET_KEY.pack(KEPT_RECORD, offset)
+
+
+def place_key(prefix: bytes, lane: int, due_ms: int, offset: int) -> bytes:
+    return prefix + _PLACE_KEY.pack(lane, due_ms, offset)
+
+
+def by_key_key(prefix: bytes, key_hash: int, offset: int) -> bytes:
+    return prefix + _BY_KEY_KEY.pack(BY_KEY, key_hash, offset)
+
+
+def end_of(prefix: bytes) -> bytes:
+    """The first key behind all that begin with `prefix`."""
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes((stem[-1] + 1,))
+
+
+def read_parked_entries(
+    entries: Iterable[tuple[bytes, bytes]],
+) -> Iterator[tuple[ParkedKey, ParkedCount | ParkedRecord | KeptRecord | BlockedKey]]:
+    """Decode what a scan of them gave, leaving out kinds that only a later format knows. Raises ValueError."""
+    for key, value in entries:
+        try:
+            parsed = ParkedKey.parse(key[len(ParkedKey.namespace) :])
+        except (struct.error, IndexError) as error:
+            raise ValueError(f"not a key of parked records: {key.hex()}") from error
+        if parsed is not None:
+            yield parsed, parsed.decode_value(value)
+
+
+# --- values ---
+
+
+def decode_count(value: bytes) -> int:
+    """Raises ValueError, as the next three do."""
+    flags, count = _unpack(_COUNT, value)
+    if flags or count < 0:
+        raise ValueError(f"not a number of parked records: {value.hex()}")
+    return int(count)
+
+
+def record_by_offset(offset: int, value: bytes) -> ParkedRecord:
+    (flags, lane, due_ms, delivery_count, leader_epoch), key_hash = _parted(_BY_OFFSET_VALUE, value)
+    if lane not in LANES:
+        raise ValueError(f"a parked record in a lane that is not known: {value.hex()}")
+    return ParkedRecord(offset, lane, due_ms, delivery_count, leader_epoch, *_causes(flags), key_hash, is_kept(value))
+
+
+def record_in_lane(lane: int, due_ms: int, offset: int, value: bytes) -> ParkedRecord:
+    (flags, delivery_count, leader_epoch), key_hash = _parted(_PLACE_VALUE, value)
+    return ParkedRecord(offset, lane, due_ms, delivery_count, leader_epoch, *_causes(flags), key_hash, is_kept(value))
+
+
+def kept_record(value: bytes) -> KeptRecord:
+    if len(value) < 2 or value[0]:
+        raise ValueError(f"not what is kept of a parked record, or of a later version: {value[:16].hex()}")
+    return KeptRecord(value[1:])
+
+
+def is_kept(value: bytes) -> bool:
+    """Of a value of kind 1 or of a lane."""
+    return bool(value[0] & _KEPT)
+
+
+def place_of_key(key: bytes) -> tuple[int, int]:
+    """(due, offset) of a key in a lane."""
+    _, due_ms, offset = _PLACE_KEY.unpack(key[-_PLACE_KEY.size :])
+    return due_ms, offset
+
+
+def offset_of_key(key: bytes) -> int:
+    """Of a key of kind 1, 5 or 6."""
+    return int.from_bytes(key[-8:], "big")
+
+
+def _unpack(form: struct.Struct, value: bytes) -> tuple[int, ...]:
+    try:
+        return form.unpack(value)
+    except struct.error as error:
+        raise ValueError(f"not the value of a parked record, or of a later version: {value.hex()}") from error
+
+
+def _causes(flags: int) -> tuple[bool, bool]:
+    return bool(flags & _REJECTED), bool(flags & _EXPIRED)
+
+
+def _parted(form: struct.Struct, value: bytes) -> tuple[tuple[int, ...], int | None]:
+    """The members of a value, flags first, and the hash behind them."""
+    if value[:1] and value[0] & ~(_REJECTED | _HAS_HASH | _EXPIRED | _KEPT):
+        raise ValueError(f"a parked record of a later version: {value.hex()}")
+    if not value[:1] or not value[0] & _HAS_HASH:
+        return _unpack(form, value), None
+    size = form.size
+    return _unpack(form, value[:size]), _unpack(_HASH, value[size:])[0]

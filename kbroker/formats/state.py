@@ -1,0 +1,600 @@
+"""Keys and values of everything in the StateStore: one place for the broker, the command line and readers such as Spark.
+
+A key is a namespace, "/" and a body whose numbers are big-endian, so that keys sort by what they name. Strings are UTF-8; `str`
+below is length (2) and UTF-8. Negative numbers do not occur in keys.
+
+    namespace      body                                              value
+    meta/          name                                              generation, producer_ids: JSON
+    topic/         topic id (16)                                     Topic: JSON
+    config/        resource type (1), name                           Config: JSON
+    log_start/     topic id (16), partition (4)                      LogStart: JSON
+    leader_epoch/  topic id (16), partition (4), epoch (4)           LeaderEpoch: JSON
+    producers/     topic id (16), partition (4), offset (8)          ProducerSnapshot: JSON
+    group/         group str, record type (2) [, member str]         GROUP_VALUES
+    offset/        group str, topic id (16), partition (4)           consumer_group_records.AnyGroupOffset
+    share/         topic id (16), partition (4), group str,          number 0: ShareSnapshot
+                   number (8)                                        number > 0: ShareUpdate
+    dead_letter/   topic id (16), partition (4), group str           DeadLetterCursor: JSON
+    share_control/ topic id (16), partition (4)                      ControlHint: JSON
+    parked/        topic id (16), partition (4), group str, ...      parked_records.ParkedRecord
+
+JSON is compact UTF-8; readers ignore members that they do not know, and skip keys of namespaces, meta names and group record
+types that they do not know (`parse_key` gives None): later formats add them. A value that cannot be read is a ValueError.
+
+Group records, offsets and share state hold Kafka's own bytes (formats/share_records.py, formats/group_records.py). Their keys put
+first what is looked up by: all records of a group are one scan; so are its offsets, a share-partition's snapshot with its updates
+in order, and everything of a topic.
+
+No key is longer than MAX_KEY_BYTES, which is what LMDB can take: whoever takes in a group id refuses one over MAX_GROUP_ID_BYTES.
+
+This module must not know where a store keeps these, nor what the broker does with them.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from enum import IntEnum, StrEnum
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias
+from uuid import UUID
+
+from kbroker.formats.group_records import CONSUMER_GROUP_VALUES, AnyGroupOffset, decode_group_offset
+from kbroker.formats.parked_records import BlockedKey, KeptRecord, ParkedCount, ParkedKey, ParkedRecord
+from kbroker.formats.share_records import (
+    MEMBER_RECORD_TYPES,
+    SHARE_GROUP_VALUES,
+    SHARE_SNAPSHOT_TYPE,
+    SHARE_STATE_VALUES,
+    SHARE_UPDATE_TYPE,
+    Message,
+    RecordType,
+    decode_string,
+    encode_string,
+)
+
+MAX_KEY_BYTES: Final = 511
+MAX_GROUP_ID_BYTES: Final = 255
+MAX_MEMBER_ID_BYTES: Final = 200
+"""With both the longest key has 467 bytes."""
+
+_LOG = struct.Struct(">16si")
+_EPOCH = struct.Struct(">16sii")
+_OFFSET = struct.Struct(">16siq")
+_I16 = struct.Struct(">h")
+_NUMBER = struct.Struct(">q")
+
+_PRODUCERS = '{"producers":['
+_PRODUCERS_A_PIECE = 256
+_decode_next = json.JSONDecoder().raw_decode
+
+
+# --- values of our own ---
+
+
+class JsonValue:
+    """A value kept as a JSON object whose members are the dataclass's fields."""
+
+    __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def encode(self) -> bytes:
+        return _dump({each.name: getattr(self, each.name) for each in fields(self)})
+
+    @classmethod
+    def decode(cls, value: bytes) -> Self:
+        """Raises ValueError for bytes that are not such a value."""
+        found = _load(value)
+        try:
+            return cls(**{each.name: found[each.name] for each in fields(cls) if each.name in found})
+        except TypeError as error:
+            raise ValueError(f"not a {cls.__name__}: {value!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Generation(JsonValue):
+    """meta/generation: raised at each start; every log's leader epoch and the owner epoch of the stores."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIds(JsonValue):
+    """meta/producer_ids: no producer id at or above `next_id` was ever handed out."""
+
+    next_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class PersisterName(JsonValue):
+    """meta/persister: who has kept the share state of the groups that there are."""
+
+    name: str
+
+
+class TopicState(StrEnum):
+    """LIVE, or DELETING: the tombstone that allows recovery to finish the removal of the topic's logs."""
+
+    LIVE = "live"
+    DELETING = "deleting"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic(JsonValue):
+    """A topic. Among live topics a name is unique; topics being deleted may share it with a live one."""
+
+    name: str
+    partitions: int
+    created_ms: int
+    state: TopicState = TopicState.LIVE
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "state", TopicState(self.state))
+
+
+class ResourceType(IntEnum):
+    """Kafka's config resource types that have stored configs."""
+
+    TOPIC = 2
+    BROKER = 4
+    GROUP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Config(JsonValue):
+    """What was set for one resource: config name to value, defaults left out."""
+
+    entries: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class LogStart(JsonValue):
+    """The log start offset (DeleteRecords, retention); it may lie inside the first batch that is still there."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderEpoch(JsonValue):
+    """The first offset that was appended under the leader epoch in the key."""
+
+    start_offset: int
+
+
+class ProducerBatch(NamedTuple):
+    """One of a producer's last batches, newest last."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp_ms: int
+
+
+class Producer(NamedTuple):
+    """What a log remembers of an idempotent producer."""
+
+    producer_id: int
+    producer_epoch: int
+    batches: tuple[ProducerBatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSnapshot(JsonValue):
+    """A log's producer state, all offsets below the one in the key included. As JSON: arrays in the order of the fields.
+
+    A log may have tens of thousands of producers. A thread that encodes or decodes them works in pieces, so that others may run.
+    """
+
+    producers: tuple[Producer, ...]
+
+    def encode(self) -> bytes:
+        begins = range(0, len(self.producers), _PRODUCERS_A_PIECE)
+        pieces = [_dump(self.producers[begin : begin + _PRODUCERS_A_PIECE])[1:-1] for begin in begins]
+        return _PRODUCERS.encode() + b",".join(pieces) + b"]}"
+
+    @classmethod
+    def decode(cls, value: bytes) -> Self:
+        text = value.decode()
+        if not text.startswith(_PRODUCERS):
+            raise ValueError(f"not a {cls.__name__}: {value[:80]!r}")
+        producers, position = [], len(_PRODUCERS)
+        try:
+            while position != len(text) - 2 or not text.endswith("]}"):
+                (number, epoch, batches), position = _decode_next(text, position)
+                producers.append(Producer(number, epoch, tuple(ProducerBatch(*each) for each in batches)))
+                position += text.startswith(",", position)
+        except TypeError as error:
+            raise ValueError(f"not a {cls.__name__}: {text[position : position + 80]!r}") from error
+        return cls(tuple(producers))
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterCursor(JsonValue):
+    """Where to look, after a crash, which records of a share-partition have their dead letter already: from `offset` on in this
+    partition. It is there as long as a record may be ARCHIVING. `topic_id` None: nothing was written yet."""
+
+    topic_id: UUID | None
+    topic: str
+    partition: int
+    offset: int
+
+    def __post_init__(self) -> None:
+        if self.topic_id is not None:
+            object.__setattr__(self, "topic_id", UUID(str(self.topic_id)))
+
+
+class ControlChain(NamedTuple):
+    """Where a group's newest SHARE_CHECKPOINT is, and its newest control record, that one or a SHARE_DELTA after it."""
+
+    checkpoint: int
+    newest: int
+
+
+@dataclass(frozen=True, slots=True)
+class ControlHint(JsonValue):
+    """Where a log has share state in control records (control_records.py): `groups` as of `offset`, all below it included. From `offset` on
+    there may be more if `is_open`, and none if not. A log without a hint has none at all."""
+
+    offset: int
+    is_open: bool
+    groups: Mapping[str, ControlChain]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "groups", {group_id: ControlChain(*chain) for group_id, chain in self.groups.items()})
+
+
+# --- keys ---
+
+
+@dataclass(frozen=True, slots=True)
+class MetaKey:
+    """One of META_VALUES."""
+
+    name: str
+    namespace: ClassVar[bytes] = b"meta/"
+
+    def encode(self) -> bytes:
+        return self.namespace + self.name.encode()
+
+    @classmethod
+    def parse(cls, body: bytes) -> MetaKey | None:
+        name = body.decode()
+        return cls(name) if name in META_VALUES else None
+
+    def decode_value(self, value: bytes) -> JsonValue:
+        return META_VALUES[self.name].decode(value)
+
+
+META_VALUES: Final[dict[str, type[JsonValue]]] = {"generation": Generation, "persister": PersisterName, "producer_ids": ProducerIds}
+GENERATION: Final = MetaKey("generation")
+PERSISTER: Final = MetaKey("persister")
+PRODUCER_IDS: Final = MetaKey("producer_ids")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicKey:
+    topic_id: UUID
+    namespace: ClassVar[bytes] = b"topic/"
+
+    def encode(self) -> bytes:
+        return self.namespace + self.topic_id.bytes
+
+    @classmethod
+    def parse(cls, body: bytes) -> TopicKey:
+        return cls(UUID(bytes=body))
+
+    def decode_value(self, value: bytes) -> Topic:
+        return Topic.decode(value)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """`name`: the topic's name, the broker's id or "" for all brokers, the group's id."""
+
+    resource_type: ResourceType
+    name: str
+    namespace: ClassVar[bytes] = b"config/"
+
+    def encode(self) -> bytes:
+        return self.namespace + bytes((self.resource_type,)) + self.name.encode()
+
+    @classmethod
+    def parse(cls, body: bytes) -> ConfigKey:
+        return cls(ResourceType(body[0]), body[1:].decode())
+
+    def decode_value(self, value: bytes) -> Config:
+        return Config.decode(value)
+
+
+@dataclass(frozen=True, slots=True)
+class LogStartKey:
+    topic_id: UUID
+    partition: int
+    namespace: ClassVar[bytes] = b"log_start/"
+
+    def encode(self) -> bytes:
+        return self.namespace + _LOG.pack(self.topic_id.bytes, self.partition)
+
+    @classmethod
+    def parse(cls, body: bytes) -> LogStartKey:
+        topic_id, partition = _LOG.unpack(body)
+        return cls(UUID(bytes=topic_id), partition)
+
+    def decode_value(self, value: bytes) -> LogStart:
+        return LogStart.decode(value)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderEpochKey:
+    topic_id: UUID
+    partition: int
+    epoch: int
+    namespace: ClassVar[bytes] = b"leader_epoch/"
+
+    def encode(self) -> bytes:
+        return self.namespace + _EPOCH.pack(self.topic_id.bytes, self.partition, self.epoch)
+
+    @classmethod
+    def parse(cls, body: bytes) -> LeaderEpochKey:
+        topic_id, partition, epoch = _EPOCH.unpack(body)
+        return cls(UUID(bytes=topic_id), partition, epoch)
+
+    def decode_value(self, value: bytes) -> LeaderEpoch:
+        return LeaderEpoch.decode(value)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSnapshotKey:
+    topic_id: UUID
+    partition: int
+    offset: int
+    namespace: ClassVar[bytes] = b"producers/"
+
+    def encode(self) -> bytes:
+        return self.namespace + _OFFSET.pack(self.topic_id.bytes, self.partition, self.offset)
+
+    @classmethod
+    def parse(cls, body: bytes) -> ProducerSnapshotKey:
+        topic_id, partition, offset = _OFFSET.unpack(body)
+        return cls(UUID(bytes=topic_id), partition, offset)
+
+    def decode_value(self, value: bytes) -> ProducerSnapshot:
+        return ProducerSnapshot.decode(value)
+
+
+GROUP_VALUES: Final[dict[RecordType, type[Message]]] = {**CONSUMER_GROUP_VALUES, **SHARE_GROUP_VALUES}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKey:
+    """A record of a group. `member_id` is None but for the types of MEMBER_RECORD_TYPES."""
+
+    record_type: RecordType
+    group_id: str
+    member_id: str | None = None
+    namespace: ClassVar[bytes] = b"group/"
+
+    def encode(self) -> bytes:
+        member = b"" if self.member_id is None else encode_string(self.member_id)
+        return group_prefix(self.group_id) + _I16.pack(self.record_type) + member
+
+    @classmethod
+    def parse(cls, body: bytes) -> GroupKey | None:
+        group_id, end = decode_string(body, 0)
+        (number,) = _I16.unpack_from(body, end)
+        if number not in GROUP_VALUES:
+            return None
+        record_type, end = RecordType(number), end + 2
+        if record_type not in MEMBER_RECORD_TYPES:
+            return cls(record_type, group_id)
+        member_id, end = decode_string(body, end)
+        return cls(record_type, group_id, member_id)
+
+    def decode_value(self, value: bytes) -> Message:
+        return GROUP_VALUES[self.record_type].decode(value)
+
+
+def group_prefix(group_id: str) -> bytes:
+    """Scan this for all records of one group."""
+    return GroupKey.namespace + encode_string(group_id)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffsetKey:
+    """An offset that a group has committed."""
+
+    group_id: str
+    topic_id: UUID
+    partition: int
+    namespace: ClassVar[bytes] = b"offset/"
+
+    def encode(self) -> bytes:
+        return group_offsets_prefix(self.group_id) + group_offset_key_end(self.topic_id.bytes, self.partition)
+
+    @classmethod
+    def parse(cls, body: bytes) -> GroupOffsetKey:
+        group_id, end = decode_string(body, 0)
+        topic_id, partition = _LOG.unpack(body[end:])
+        return cls(group_id, UUID(bytes=topic_id), partition)
+
+    def decode_value(self, value: bytes) -> AnyGroupOffset:
+        return decode_group_offset(value)
+
+
+def group_offsets_prefix(group_id: str) -> bytes:
+    """Scan this for all offsets of one group; followed by `group_offset_key_end` it is a key."""
+    return GroupOffsetKey.namespace + encode_string(group_id)
+
+
+group_offset_key_end: Final = _LOG.pack
+"""The last part of an offset's key: the topic id's bytes and the partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareStateKey:
+    """Number 0 is the share-partition's snapshot, 1, 2, ... are the updates since then, to be merged in this order."""
+
+    topic_id: UUID
+    partition: int
+    group_id: str
+    number: int
+    namespace: ClassVar[bytes] = b"share/"
+
+    def encode(self) -> bytes:
+        return share_partition_prefix(self.group_id, self.topic_id, self.partition) + _NUMBER.pack(self.number)
+
+    @classmethod
+    def parse(cls, body: bytes) -> ShareStateKey:
+        topic_id, partition = _LOG.unpack_from(body)
+        group_id, end = decode_string(body, _LOG.size)
+        (number,) = _NUMBER.unpack(body[end:])
+        return cls(UUID(bytes=topic_id), partition, group_id, number)
+
+    @property
+    def record_type(self) -> int:
+        return SHARE_UPDATE_TYPE if self.number else SHARE_SNAPSHOT_TYPE
+
+    def decode_value(self, value: bytes) -> Message:
+        return SHARE_STATE_VALUES[self.record_type].decode(value)
+
+
+def share_partition_prefix(group_id: str, topic_id: UUID, partition: int) -> bytes:
+    """Scan this for a share-partition's snapshot and updates; followed by `share_state_number` it is a key."""
+    return ShareStateKey.namespace + _LOG.pack(topic_id.bytes, partition) + encode_string(group_id)
+
+
+def share_topic_prefix(topic_id: UUID) -> bytes:
+    """Scan this for the share state of all groups on one topic."""
+    return ShareStateKey.namespace + topic_id.bytes
+
+
+share_state_number: Final = _NUMBER.pack
+"""The last part of a share state key."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterKey:
+    """A share-partition whose dead letters are being written."""
+
+    topic_id: UUID
+    partition: int
+    group_id: str
+    namespace: ClassVar[bytes] = b"dead_letter/"
+
+    def encode(self) -> bytes:
+        return self.namespace + _LOG.pack(self.topic_id.bytes, self.partition) + encode_string(self.group_id)
+
+    @classmethod
+    def parse(cls, body: bytes) -> DeadLetterKey:
+        topic_id, partition = _LOG.unpack_from(body)
+        group_id, end = decode_string(body, _LOG.size)
+        if end != len(body):
+            raise IndexError("bytes are left over")
+        return cls(UUID(bytes=topic_id), partition, group_id)
+
+    def decode_value(self, value: bytes) -> DeadLetterCursor:
+        return DeadLetterCursor.decode(value)
+
+
+def dead_letter_topic_prefix(topic_id: UUID) -> bytes:
+    """Scan this for the cursors of all groups on one topic."""
+    return DeadLetterKey.namespace + topic_id.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ControlHintKey:
+    """A log that has share state in control records."""
+
+    topic_id: UUID
+    partition: int
+    namespace: ClassVar[bytes] = b"share_control/"
+
+    def encode(self) -> bytes:
+        return self.namespace + _LOG.pack(self.topic_id.bytes, self.partition)
+
+    @classmethod
+    def parse(cls, body: bytes) -> ControlHintKey:
+        topic_id, partition = _LOG.unpack(body)
+        return cls(UUID(bytes=topic_id), partition)
+
+    def decode_value(self, value: bytes) -> ControlHint:
+        return ControlHint.decode(value)
+
+
+def control_hint_topic_prefix(topic_id: UUID) -> bytes:
+    """Scan this for the hints of all partitions of one topic."""
+    return ControlHintKey.namespace + topic_id.bytes
+
+
+StateKey: TypeAlias = (
+    MetaKey
+    | TopicKey
+    | ConfigKey
+    | LogStartKey
+    | LeaderEpochKey
+    | ProducerSnapshotKey
+    | GroupKey
+    | GroupOffsetKey
+    | ShareStateKey
+    | DeadLetterKey
+    | ControlHintKey
+    | ParkedKey
+)
+StateValue: TypeAlias = JsonValue | Message | ParkedCount | ParkedRecord | KeptRecord | BlockedKey
+
+_PARSERS: Final[dict[bytes, Callable[[bytes], StateKey | None]]] = {
+    each.namespace: each.parse
+    for each in (
+        MetaKey,
+        TopicKey,
+        ConfigKey,
+        LogStartKey,
+        LeaderEpochKey,
+        ProducerSnapshotKey,
+        GroupKey,
+        GroupOffsetKey,
+        ShareStateKey,
+        DeadLetterKey,
+        ControlHintKey,
+        ParkedKey,
+    )
+}
+
+
+def parse_key(key: bytes) -> StateKey | None:
+    """What `key` names; None for what only a later format knows. Raises ValueError for a known namespace with a broken body."""
+    namespace, slash, body = key.partition(b"/")
+    parse = _PARSERS.get(namespace + slash)
+    if parse is None:
+        return None
+    try:
+        return parse(body)
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"not a key of {namespace.decode()}: {key.hex()}") from error
+
+
+def read_entries(entries: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[StateKey, StateValue]]:
+    """Decode what a scan gave, leaving out what only a later format knows."""
+    for key, value in entries:
+        parsed = parse_key(key)
+        if parsed is not None:
+            yield parsed, parsed.decode_value(value)
+
+
+def _dump(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=True, default=_as_text).encode()
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, UUID):
+        return str(value)
+    raise TypeError(f"no JSON for {value!r}")
+
+
+def _load(value: bytes) -> dict[str, Any]:
+    found = json.loads(value)
+    if not isinstance(found, dict):
+        raise ValueError(f"not a JSON object: {value!r}")
+    return found

@@ -1,0 +1,1 @@
+"""Group coordinators, pure: classic, consumer and share groups, and committed offsets."""

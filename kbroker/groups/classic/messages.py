@@ -1,0 +1,176 @@
+"""What the coordinator of classic groups takes and gives: requests, replies, settings.
+
+Replies carry the field names of kio's response messages (JoinGroup v9, SyncGroup v5, Heartbeat v4, LeaveGroup v5, DescribeGroups v6),
+so that the API layer converts them without thinking. Throttling and authorized operations are the API layer's. Times are
+milliseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.formats.state import MAX_GROUP_ID_BYTES
+
+NO_MEMBER_ID: Final = ""
+NO_GENERATION: Final = -1
+
+
+# --- what it is given ---
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicGroupSettings:
+    """group.* of the broker. `initial_rebalance_delay_ms`: how long a group that was empty waits for more members."""
+
+    min_session_timeout_ms: int = 6_000
+    max_session_timeout_ms: int = 1_800_000
+    initial_rebalance_delay_ms: int = 3_000
+    max_size: int = 2_147_483_647
+
+
+class Protocol(NamedTuple):
+    """An assignor that a member offers, with its metadata: for consumers the subscription."""
+
+    name: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """JoinGroup. `takes_member_id`: a member without an id is given one first and asked to come back with it (KIP-394, from v4 on).
+    `can_skip_assignment`: a leader may be told to keep the assignment (KIP-814, from v9 on)."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[Protocol, ...]
+    client_id: str = ""
+    client_host: str = ""
+    reason: str | None = None
+    takes_member_id: bool = True
+    can_skip_assignment: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRequest:
+    """SyncGroup. `protocol_type` and `protocol_name` None: not stated. `assignments` come from the leader, by member id."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatRequest:
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A member that is to leave; an administrator names static members by their instance id alone."""
+
+    member_id: str
+    instance_id: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveRequest:
+    group_id: str
+    members: tuple[Leaving, ...]
+
+
+def check_group_id(group_id: str) -> None:
+    """Raises KafkaError INVALID_GROUP_ID. A longer one would not fit into the keys of every store."""
+    if not group_id or len(group_id.encode()) > MAX_GROUP_ID_BYTES:
+        raise KafkaError(ErrorCode.invalid_group_id)
+
+
+# --- what it gives ---
+
+
+@dataclass(frozen=True, slots=True)
+class JoinMember:
+    """A member as its leader is told of it: `metadata` is that of the group's protocol."""
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinReply:
+    error_code: ErrorCode = ErrorCode.none
+    generation_id: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = NO_MEMBER_ID
+    skip_assignment: bool = False
+    member_id: str = NO_MEMBER_ID
+    members: tuple[JoinMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReply:
+    error_code: ErrorCode = ErrorCode.none
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReply:
+    error_code: ErrorCode = ErrorCode.none
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveRow:
+    member_id: str
+    group_instance_id: str | None
+    error_code: ErrorCode = ErrorCode.none
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveReply:
+    error_code: ErrorCode = ErrorCode.none
+    members: tuple[LeaveRow, ...] = ()
+
+    @classmethod
+    def unknown(cls, request: LeaveRequest) -> LeaveReply:
+        """The group has none of these members, because there is no such group."""
+        return cls(members=tuple(LeaveRow(each.member_id, each.instance_id, ErrorCode.unknown_member_id) for each in request.members))
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedClassicMember:
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    member_metadata: bytes
+    member_assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedClassicGroup:
+    """A row of DescribeGroups; the defaults are those of a group that does not exist."""
+
+    group_id: str
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    group_state: str = "Dead"
+    protocol_type: str = ""
+    protocol_data: str = ""
+    members: tuple[DescribedClassicMember, ...] = ()

@@ -1,0 +1,269 @@
+"""How a classic group comes from one generation to the next, and what happens when somebody is late. Pure.
+
+    prepare       everybody is to join again. A group that was empty waits for more members for a while (the initial rebalance delay);
+                  another one until all have joined, no longer than the longest rebalance timeout of its members
+    complete      who has joined is answered, who has not is no member any more; static members stay until their session ends (KIP-345)
+    saved         the leader's assignments are in the store: whoever waits for his gets it
+
+    timer     of          runs out
+    SESSION   member      it is removed, unless its request is waiting here: then it is the others who are late
+    SESSION   pending id  it is forgotten
+    JOIN      group       the rebalance goes on without those who are missing
+    SYNC      group       members that did not ask for their assignment are removed
+
+Whoever waits here is answered in the end: a JOIN timer runs while a group is preparing, and while it is completing there is its
+leader's session, which is not over before the leader is removed. This module must not know how requests are checked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from kbroker.errors import ErrorCode
+from kbroker.formats.share_records import RecordType
+from kbroker.groups.classic.messages import ClassicGroupSettings, JoinReply, JoinRequest, SyncReply
+from kbroker.groups.classic.state import ClassicGroup, Event, GroupState, Member
+from kbroker.groups.outcome import GenerationSaved, Records, Ticket
+from kbroker.groups.timers import Timers
+
+logger = logging.getLogger(__name__)
+
+NEW_MEMBER_TIMEOUT_MS: Final = 300_000
+"""How long the first JoinGroup of a member waits, as in Kafka: it may have been given up by a client that cannot send heartbeats yet."""
+
+_NOBODY_JOINED_MS: Final = 1_000
+"""How long static members are waited for once more at least, whatever timeouts they have."""
+
+
+class Kind(Enum):
+    SESSION = auto()
+    JOIN = auto()
+    SYNC = auto()
+
+
+class TimerName(NamedTuple):
+    kind: Kind
+    group_id: str
+    member_id: str = ""
+
+
+class Rebalances:
+    """The timers of all classic groups, and what their groups do next."""
+
+    def __init__(self, settings: Callable[[], ClassicGroupSettings]) -> None:
+        self._settings = settings
+        self.timers: Timers[TimerName] = Timers()
+        self.completed = 0
+        """Generations that became stable."""
+
+    # --- requests that wait ---
+
+    def wait_for_join(self, group: ClassicGroup, member_id: str, ticket: Ticket, records: Records) -> None:
+        """Another JoinGroup of the member that waits already is answered first: its client has most likely given it up."""
+        self.answer_join(group, member_id, JoinReply(ErrorCode.rebalance_in_progress, member_id=member_id), records)
+        group.joining[member_id] = ticket
+
+    def wait_for_sync(self, group: ClassicGroup, member_id: str, ticket: Ticket, records: Records) -> None:
+        self.answer_sync(group, member_id, SyncReply(ErrorCode.rebalance_in_progress), records)
+        group.syncing[member_id] = ticket
+        self.synced(group, member_id)
+
+    def answer_join(self, group: ClassicGroup, member_id: str, reply: JoinReply, records: Records) -> None:
+        ticket = group.joining.pop(member_id, None)
+        if ticket is not None:
+            records.answer(ticket, reply)
+
+    def answer_sync(self, group: ClassicGroup, member_id: str, reply: SyncReply, records: Records) -> None:
+        ticket = group.syncing.pop(member_id, None)
+        if ticket is not None:
+            records.answer(ticket, reply)
+
+    def synced(self, group: ClassicGroup, member_id: str) -> None:
+        group.unsynced.discard(member_id)
+        if not group.unsynced:
+            self.timers.cancel(TimerName(Kind.SYNC, group.group_id))
+
+    # --- members ---
+
+    def start_session(self, group: ClassicGroup, member: Member, now_ms: int) -> None:
+        timeout_ms = NEW_MEMBER_TIMEOUT_MS if member.is_new else member.session_timeout_ms
+        self.timers.set(TimerName(Kind.SESSION, group.group_id, member.member_id), now_ms + timeout_ms)
+
+    def add_pending(self, group: ClassicGroup, member_id: str, session_timeout_ms: int, now_ms: int) -> None:
+        group.pending.add(member_id)
+        self.timers.set(TimerName(Kind.SESSION, group.group_id, member_id), now_ms + session_timeout_ms)
+
+    def replace_static(self, group: ClassicGroup, old_id: str, new_id: str, request: JoinRequest, records: Records, now_ms: int) -> None:
+        """Whoever still waits under the old id is fenced."""
+        fenced = ErrorCode.fenced_instance_id
+        self.answer_join(group, old_id, JoinReply(fenced, member_id=old_id), records)
+        self.answer_sync(group, old_id, SyncReply(fenced), records)
+        self.timers.cancel(TimerName(Kind.SESSION, group.group_id, old_id))
+        member = replace(group.members[old_id].joining_again(request), member_id=new_id, is_new=False)
+        group.replace_static(old_id, member)
+        self.start_session(group, member, now_ms)
+
+    def remove_member(self, group: ClassicGroup, member_id: str, records: Records) -> None:
+        """Also a pending one. What follows for the others is `member_gone`, once for all who go."""
+        self.answer_join(group, member_id, JoinReply(ErrorCode.unknown_member_id), records)
+        self.answer_sync(group, member_id, SyncReply(ErrorCode.unknown_member_id), records)
+        self.timers.cancel(TimerName(Kind.SESSION, group.group_id, member_id))
+        group.remove(member_id)
+
+    def member_gone(self, group: ClassicGroup, reason: str, records: Records, now_ms: int) -> None:
+        if group.state in (GroupState.STABLE, GroupState.COMPLETING):
+            self.prepare(group, reason, records, now_ms)
+        else:
+            self.complete_if_all_joined(group, records, now_ms)
+
+    def forget(self, group: ClassicGroup) -> None:
+        """No timer of the group is left."""
+        for member_id in (*group.members, *group.pending):
+            self.timers.cancel(TimerName(Kind.SESSION, group.group_id, member_id))
+        self.timers.cancel(TimerName(Kind.JOIN, group.group_id))
+        self.timers.cancel(TimerName(Kind.SYNC, group.group_id))
+
+    # --- from one generation to the next ---
+
+    def prepare_or_complete(self, group: ClassicGroup, reason: str, records: Records, now_ms: int) -> None:
+        """Somebody has joined."""
+        if group.state is GroupState.PREPARING:
+            self.complete_if_all_joined(group, records, now_ms)
+        else:
+            self.prepare(group, reason, records, now_ms)
+
+    def prepare(self, group: ClassicGroup, reason: str, records: Records, now_ms: int) -> None:
+        self._abandon_generation(group, ErrorCode.rebalance_in_progress, records, now_ms)
+        group.move(Event.REBALANCE, now_ms)
+        logger.info("group %s prepares generation %d: %s", group.group_id, group.generation + 1, reason)
+        if not group.is_initial:
+            self.complete_if_all_joined(group, records, now_ms)
+            if group.state is GroupState.PREPARING:
+                self._set_join_timer(group, group.rebalance_timeout_ms(), now_ms)
+            return
+        group.has_new_member = False
+        group.delay_ms = self._settings().initial_rebalance_delay_ms
+        group.delay_left_ms = max(group.rebalance_timeout_ms() - group.delay_ms, 0)
+        if group.delay_ms:
+            self._set_join_timer(group, group.delay_ms, now_ms)
+        else:
+            self._complete(group, records, now_ms)
+
+    def complete_if_all_joined(self, group: ClassicGroup, records: Records, now_ms: int) -> None:
+        """The initial rebalance goes on for its time even so: who comes soon is spared a second one."""
+        if group.state is GroupState.PREPARING and not group.is_initial and group.has_all_joined():
+            self._complete(group, records, now_ms)
+
+    def _complete(self, group: ClassicGroup, records: Records, now_ms: int) -> None:
+        """The members from now on are those who have joined, and static ones."""
+        self.timers.cancel(TimerName(Kind.JOIN, group.group_id))
+        for member in tuple(group.members.values()):
+            if member.instance_id is None and member.member_id not in group.joining:
+                self.remove_member(group, member.member_id, records)
+        if group.members and not group.elect_joined_leader():
+            group.is_initial = False
+            self._set_join_timer(group, max(group.rebalance_timeout_ms(), _NOBODY_JOINED_MS), now_ms)
+            return
+        group.begin_generation()
+        if not group.members:
+            group.move(Event.ALL_LEFT, now_ms)
+            records.put(RecordType.CLASSIC_GROUP_METADATA, group.to_record({}, records.times))
+            return
+        group.move(Event.JOINED, now_ms)
+        for member in tuple(group.members.values()):
+            known = replace(member, is_new=False) if member.is_new else member
+            group.members[member.member_id] = known
+            self.start_session(group, known, now_ms)
+            self.answer_join(group, member.member_id, group.join_reply(member.member_id), records)
+        self.timers.set(TimerName(Kind.SYNC, group.group_id), now_ms + group.rebalance_timeout_ms())
+
+    def save(self, group: ClassicGroup, assignments: dict[str, bytes], records: Records) -> None:
+        """The leader has said who gets what."""
+        group.saving = assignments
+        records.put(RecordType.CLASSIC_GROUP_METADATA, group.to_record(assignments, records.times))
+        records.effects.append(GenerationSaved(group.group_id, group.generation))
+
+    def saved(self, group: ClassicGroup, generation: int, records: Records, now_ms: int) -> None:
+        if group.saving is None or group.generation != generation:
+            return  # A member came or went meanwhile: the generation is history before it began.
+        for member in tuple(group.members.values()):
+            group.members[member.member_id] = replace(member, assignment=group.saving.get(member.member_id, b""))
+        group.saving = None
+        group.move(Event.SAVED, now_ms)
+        self.completed += 1
+        self._answer_syncs(group, ErrorCode.none, records, now_ms)
+
+    def not_saved(self, group: ClassicGroup, records: Records, now_ms: int) -> None:
+        """Memory is what counts. A generation that could not be saved is not begun, and a stable one that could not be changed is
+        followed by another: the store has what it had."""
+        if group.saving is None and group.state is not GroupState.STABLE:
+            return
+        self._abandon_generation(group, ErrorCode.coordinator_not_available, records, now_ms)
+        self.prepare(group, "it could not be saved", records, now_ms)
+
+    def _abandon_generation(self, group: ClassicGroup, code: ErrorCode, records: Records, now_ms: int) -> None:
+        if group.state is GroupState.COMPLETING:
+            for member in tuple(group.members.values()):
+                group.members[member.member_id] = replace(member, assignment=b"")
+            self._answer_syncs(group, code, records, now_ms)
+        group.saving = None
+        group.unsynced.clear()
+        self.timers.cancel(TimerName(Kind.SYNC, group.group_id))
+
+    def _answer_syncs(self, group: ClassicGroup, code: ErrorCode, records: Records, now_ms: int) -> None:
+        for member_id in tuple(group.syncing):
+            self.answer_sync(group, member_id, sync_reply(group, member_id) if code is ErrorCode.none else SyncReply(code), records)
+            self.start_session(group, group.members[member_id], now_ms)
+
+    def _set_join_timer(self, group: ClassicGroup, delay_ms: int, now_ms: int) -> None:
+        self.timers.set(TimerName(Kind.JOIN, group.group_id), now_ms + delay_ms)
+
+    # --- being late ---
+
+    def run_out(self, group: ClassicGroup, name: TimerName, records: Records, now_ms: int) -> None:
+        """One of the timers that were due. Another of them may have led to where this one is not waited for any more, or begins anew."""
+        if self.timers.deadline_ms(name) is not None:
+            return
+        match name.kind:
+            case Kind.SESSION:
+                self._session_over(group, name.member_id, records, now_ms)
+            case Kind.JOIN:
+                self._join_time_over(group, records, now_ms)
+            case Kind.SYNC:
+                self._sync_time_over(group, records, now_ms)
+
+    def _session_over(self, group: ClassicGroup, member_id: str, records: Records, now_ms: int) -> None:
+        member = group.members.get(member_id)
+        if member is None:
+            self.remove_member(group, member_id, records)
+            self.complete_if_all_joined(group, records, now_ms)
+        elif member.is_new or not (member_id in group.joining or member_id in group.syncing):
+            self.remove_member(group, member_id, records)
+            self.member_gone(group, f"the session of {member_id!r} is over", records, now_ms)
+
+    def _join_time_over(self, group: ClassicGroup, records: Records, now_ms: int) -> None:
+        if group.state is not GroupState.PREPARING:
+            return
+        if not (group.is_initial and group.has_new_member and group.delay_left_ms):
+            self._complete(group, records, now_ms)
+            return
+        group.has_new_member = False
+        delay_ms = min(self._settings().initial_rebalance_delay_ms, group.delay_left_ms)
+        group.delay_ms, group.delay_left_ms = delay_ms, max(group.delay_left_ms - group.delay_ms, 0)
+        self._set_join_timer(group, delay_ms, now_ms)
+
+    def _sync_time_over(self, group: ClassicGroup, records: Records, now_ms: int) -> None:
+        late = tuple(group.unsynced)
+        for member_id in late:
+            self.remove_member(group, member_id, records)
+        if late:
+            self.prepare(group, f"{len(late)} members did not ask for their assignment", records, now_ms)
+
+
+def sync_reply(group: ClassicGroup, member_id: str) -> SyncReply:
+    """What a member of a stable group is told."""
+    return SyncReply(protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=group.members[member_id].assignment)

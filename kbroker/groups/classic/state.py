@@ -1,0 +1,327 @@
+"""A classic group in memory: its states, its members, and how a generation goes into a record and comes back.
+
+                          .------REBALANCE-------.
+                          v                      |
+    Empty --REBALANCE--> PreparingRebalance --JOINED--> CompletingRebalance --SAVED--> Stable
+      ^                   |        ^                                                     |
+      '-----ALL_LEFT------'        '-----------------------REBALANCE---------------------'
+    each of them --DELETED--> Dead
+
+While it is preparing, members are waited for to join again; then the leader is waited for to say who gets what, and once that is
+saved the group is stable. Only a stable generation, or that there is nobody any more, is kept in the store (record type 2).
+
+`ClassicGroup` holds state and answers questions about it; what happens when is decided in classic/coordinator.py and classic/rebalance.py.
+Nothing here decides, or knows what time it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum, StrEnum, auto
+from typing import Final
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.formats.group_records import ClassicGroupMember, ClassicGroupMetadata
+from kbroker.groups.classic.messages import NO_MEMBER_ID, JoinMember, JoinReply, JoinRequest, Protocol
+from kbroker.groups.outcome import Ticket
+from kbroker.groups.stored_times import StoredTimes
+from kbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL, read_subscribed_topics
+
+
+class GroupState(StrEnum):
+    """As DescribeGroups and ListGroups name them."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class Event(Enum):
+    REBALANCE = auto()
+    JOINED = auto()
+    ALL_LEFT = auto()
+    SAVED = auto()
+    DELETED = auto()
+
+
+TRANSITIONS: Final[dict[tuple[GroupState, Event], GroupState]] = {
+    (GroupState.EMPTY, Event.REBALANCE): GroupState.PREPARING,
+    (GroupState.COMPLETING, Event.REBALANCE): GroupState.PREPARING,
+    (GroupState.STABLE, Event.REBALANCE): GroupState.PREPARING,
+    (GroupState.PREPARING, Event.JOINED): GroupState.COMPLETING,
+    (GroupState.PREPARING, Event.ALL_LEFT): GroupState.EMPTY,
+    (GroupState.COMPLETING, Event.SAVED): GroupState.STABLE,
+    (GroupState.EMPTY, Event.DELETED): GroupState.DEAD,
+    (GroupState.PREPARING, Event.DELETED): GroupState.DEAD,
+    (GroupState.COMPLETING, Event.DELETED): GroupState.DEAD,
+    (GroupState.STABLE, Event.DELETED): GroupState.DEAD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """`is_new`: it has never been told a generation, so nobody expects heartbeats of it yet."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[Protocol, ...]
+    assignment: bytes = b""
+    is_new: bool = False
+
+    @classmethod
+    def of(cls, member_id: str, request: JoinRequest) -> Member:
+        return cls(
+            member_id,
+            request.instance_id,
+            request.client_id,
+            request.client_host,
+            request.session_timeout_ms,
+            request.rebalance_timeout_ms,
+            request.protocols,
+            is_new=True,
+        )
+
+    def joining_again(self, request: JoinRequest) -> Member:
+        """Who and where it is stays as it was said first."""
+        return replace(
+            self,
+            protocols=request.protocols,
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+        )
+
+    def names(self) -> set[str]:
+        """Of the protocols that it offers. One that is named twice counts once."""
+        return {protocol.name for protocol in self.protocols}
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        return next((protocol.metadata for protocol in self.protocols if protocol.name == protocol_name), b"")
+
+
+@dataclass(slots=True)
+class ClassicGroup:
+    """`since_ms`: when it came into its state. `pending`: ids that were given out and not used yet. `joining` and `syncing`: requests
+    that wait for the others, by member id. `unsynced`: who has not asked for the assignment of this generation yet. `saving`: the
+    leader's assignments while they are being saved. `is_initial`: it was empty before this rebalance."""
+
+    group_id: str
+    since_ms: int
+    state: GroupState = GroupState.EMPTY
+    generation: int = 0
+    protocol_type: str = ""
+    protocol_name: str | None = None
+    leader: str | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    static_ids: dict[str, str] = field(default_factory=dict)
+    pending: set[str] = field(default_factory=set)
+    joining: dict[str, Ticket] = field(default_factory=dict)
+    syncing: dict[str, Ticket] = field(default_factory=dict)
+    unsynced: set[str] = field(default_factory=set)
+    saving: Mapping[str, bytes] | None = None
+    subscribed: frozenset[str] | None = None
+    """Topic names of all members; None: not known, because there is no generation or these are not consumers."""
+    is_initial: bool = False
+    former_epochs: dict[str, int] = field(default_factory=dict)
+    """Of a group that spoke the new protocol until now: at which epoch each member was there. They go on with that until they join."""
+    has_new_member: bool = False
+    delay_ms: int = 0
+    delay_left_ms: int = 0
+    """Of the initial rebalance: whether somebody came since the delay began, how long it is, and what it may be prolonged by."""
+    _offered: Counter[str] = field(default_factory=Counter)
+
+    def move(self, event: Event, now_ms: int) -> None:
+        self.is_initial = self.state is GroupState.EMPTY
+        self.state, self.since_ms = TRANSITIONS[self.state, event], now_ms
+
+    # --- members ---
+
+    def put(self, member: Member) -> None:
+        """Add a member, or what has become of one."""
+        old = self.members.get(member.member_id)
+        if old is not None:
+            self._withdraw(old)
+        self._offered.update(member.names())
+        self.members[member.member_id] = member
+        self.pending.discard(member.member_id)
+        if member.instance_id is not None:
+            self.static_ids[member.instance_id] = member.member_id
+        if self.leader is None:
+            self.leader = member.member_id
+
+    def replace_static(self, old_id: str, new: Member) -> None:
+        """Somebody else has a static member's instance id now, and takes over all that the member was. What it waited for must have
+        been answered."""
+        assert old_id not in self.joining
+        assert old_id not in self.syncing
+        self._withdraw(self.members.pop(old_id))
+        if old_id in self.unsynced:
+            self.unsynced.remove(old_id)
+            self.unsynced.add(new.member_id)
+        if self.leader == old_id:
+            self.leader = new.member_id
+        self.put(new)
+
+    def remove(self, member_id: str) -> None:
+        """A member or a pending one. What it waits for must have been answered."""
+        assert member_id not in self.joining
+        assert member_id not in self.syncing
+        self.pending.discard(member_id)
+        self.unsynced.discard(member_id)
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return
+        self._withdraw(member)
+        if member.instance_id is not None:
+            del self.static_ids[member.instance_id]
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+
+    def _withdraw(self, member: Member) -> None:
+        """What it offers is offered by one less."""
+        for name in member.names():
+            self._offered[name] -= 1
+            if not self._offered[name]:
+                del self._offered[name]
+
+    def check_member(self, member_id: str, instance_id: str | None) -> None:
+        """Raises KafkaError for who is not a member, or was a static member before somebody else took its instance id (KIP-345)."""
+        if instance_id is not None and self.static_ids.get(instance_id, member_id) != member_id:
+            raise KafkaError(ErrorCode.fenced_instance_id)
+        if member_id not in self.members or (instance_id is not None and instance_id not in self.static_ids):
+            raise KafkaError(ErrorCode.unknown_member_id)
+
+    def check_generation(self, member_id: str, generation: int) -> None:
+        """Raises KafkaError for another one than this. While the group prepares its first one as a classic group nobody has more than
+        before, so what members knew is still good (DIF-75)."""
+        if generation == self.generation:
+            return
+        if self.state is not GroupState.PREPARING or self.former_epochs.get(member_id) != generation:
+            raise KafkaError(ErrorCode.illegal_generation)
+
+    def has_all_joined(self) -> bool:
+        return len(self.joining) == len(self.members) and not self.pending
+
+    def rebalance_timeout_ms(self) -> int:
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def elect_joined_leader(self) -> bool:
+        """Whether there is a leader among those who have joined: the one before, or the first of them."""
+        if self.leader not in self.joining:
+            self.leader = next((member_id for member_id in self.members if member_id in self.joining), self.leader)
+        return self.leader in self.joining
+
+    # --- protocols ---
+
+    def supports(self, protocol_type: str, protocols: tuple[Protocol, ...]) -> bool:
+        """Whether who offers these can be a member: something must be left that all of them know."""
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type and protocols)
+        return protocol_type == self.protocol_type and any(self._offered[each.name] == len(self.members) for each in protocols)
+
+    def elected_protocol(self) -> str:
+        """What all members know, as most of them prefer; of two with as many votes the one that was voted for first."""
+        count = len(self.members)
+        votes = Counter(
+            next(protocol.name for protocol in member.protocols if self._offered[protocol.name] == count)
+            for member in self.members.values()
+        )
+        return votes.most_common(1)[0][0]
+
+    def begin_generation(self) -> None:
+        """The next one, of those who are members now."""
+        self.generation += 1
+        self.former_epochs.clear()
+        self.protocol_name = self.elected_protocol() if self.members else None
+        self.note_subscriptions()
+        self.unsynced = set(self.members)
+
+    def note_subscriptions(self) -> None:
+        self.subscribed = None
+        if self.protocol_type == CONSUMER_PROTOCOL and (self.protocol_name is not None or not self.members):
+            topics = [_subscribed_topics(member.metadata(self.protocol_name)) for member in self.members.values()]
+            known = [each for each in topics if each is not None]
+            if len(known) == len(topics):
+                self.subscribed = frozenset().union(*known)
+
+    def is_subscribed(self, topic_name: str) -> bool:
+        """Consumers whose subscriptions cannot be read count as subscribed to everything."""
+        if self.subscribed is None:
+            return self.protocol_type == CONSUMER_PROTOCOL
+        return topic_name in self.subscribed
+
+    # --- answers and records ---
+
+    def join_reply(self, member_id: str, *, skip_assignment: bool = False) -> JoinReply:
+        """What a member is told of this generation; its leader hears of all of them."""
+        return JoinReply(
+            generation_id=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader=self.leader or NO_MEMBER_ID,
+            skip_assignment=skip_assignment,
+            member_id=member_id,
+            members=self._member_rows() if member_id == self.leader else (),
+        )
+
+    def _member_rows(self) -> tuple[JoinMember, ...]:
+        return tuple(
+            JoinMember(member.member_id, member.instance_id, member.metadata(self.protocol_name)) for member in self.members.values()
+        )
+
+    def assignments(self) -> dict[str, bytes]:
+        return {member.member_id: member.assignment for member in self.members.values()}
+
+    def to_record(self, assignments: Mapping[str, bytes], times: StoredTimes) -> ClassicGroupMetadata:
+        """This generation, with these assignments by member id."""
+        return ClassicGroupMetadata(
+            protocol_type=self.protocol_type,
+            generation=self.generation,
+            protocol=self.protocol_name,
+            leader=self.leader,
+            current_state_timestamp=times.to_store(self.since_ms),
+            members=tuple(
+                ClassicGroupMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    rebalance_timeout=member.rebalance_timeout_ms,
+                    session_timeout=member.session_timeout_ms,
+                    subscription=member.metadata(self.protocol_name),
+                    assignment=assignments.get(member.member_id, b""),
+                )
+                for member in self.members.values()
+            ),
+        )
+
+    @classmethod
+    def from_record(cls, group_id: str, record: ClassicGroupMetadata, times: StoredTimes, now_ms: int) -> ClassicGroup:
+        """A group as it was stored. Members offer only the protocol that was elected, until they join again."""
+        stored_ms = record.current_state_timestamp
+        since_ms = now_ms if stored_ms < 0 else times.loaded(stored_ms, now_ms)
+        group = cls(group_id, since_ms, generation=record.generation, protocol_type=record.protocol_type, protocol_name=record.protocol)
+        group.leader = record.leader
+        for row in record.members:
+            protocols = (Protocol(record.protocol or "", row.subscription),)
+            timeouts = (row.session_timeout, row.rebalance_timeout)
+            group.put(Member(row.member_id, row.group_instance_id, row.client_id, row.client_host, *timeouts, protocols, row.assignment))
+        if group.members:
+            group.state = GroupState.STABLE
+        group.note_subscriptions()
+        return group
+
+
+def _subscribed_topics(metadata: bytes) -> frozenset[str] | None:
+    """None where it is no consumer's subscription."""
+    try:
+        return read_subscribed_topics(metadata)
+    except ValueError:
+        return None

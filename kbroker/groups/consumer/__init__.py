@@ -1,0 +1,1 @@
+"""Consumer groups of the new protocol (KIP-848), and members of the classic protocol in them."""

@@ -1,0 +1,140 @@
+"""A classic group becomes a consumer group, and the other way round (KIP-848, online migration). Pure.
+
+    upgrade     a member comes with the consumer protocol to a classic group of ordinary consumers: its members stay, with the partitions
+                that they have, and the generation is the group epoch. Whoever waits in a rebalance is told to join again.
+    downgrade   the last member that speaks the consumer protocol is gone, or a static one comes back with the classic protocol: the
+                targets become the assignments, the group epoch the generation, and the group rebalances
+
+group.consumer.migration.policy says which of them is allowed; groups without members change whenever somebody comes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from uuid import UUID
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.formats.group_records import ClassicMember, ClassicProtocol, ConsumerGroupMember
+from kbroker.groups.classic import state as classic
+from kbroker.groups.classic.messages import Protocol
+from kbroker.groups.consumer.messages import ConsumerGroupSettings, Partitions, TopicsView
+from kbroker.groups.consumer.reconciliation import Current
+from kbroker.groups.consumer.state import Group, Member
+from kbroker.groups.consumer.subscriptions import Subscriptions
+from kbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL, read_assignment, read_subscription, write_assignment
+
+logger = logging.getLogger(__name__)
+
+
+class Conversions:
+    """Makes groups out of groups; it changes nothing."""
+
+    def __init__(self, settings: Callable[[str], ConsumerGroupSettings], topics: TopicsView, subscriptions: Subscriptions) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._subscriptions = subscriptions
+
+    # --- upgrade ---
+
+    def to_consumer_group(self, old: classic.ClassicGroup) -> Group:
+        """Raises KafkaError GROUP_ID_NOT_FOUND, with the reason, if it cannot be one, and UNKNOWN_SERVER_ERROR if two members have the
+        same partition."""
+        if not old.members:
+            return Group(old.group_id)
+        settings = self._settings(old.group_id)
+        for refused, reason in (
+            (not settings.migration_policy.may_upgrade, "online upgrade is disabled"),
+            (old.protocol_type != CONSUMER_PROTOCOL, "the group does not use the consumer embedded protocol"),
+            (len(old.members) > settings.max_size, "the group size exceeds the consumer group maximum size"),
+        ):
+            if refused:
+                raise _not_upgraded(old.group_id, reason)
+        group = Group(old.group_id, epoch=old.generation, assignment_epoch=old.generation)
+        name = old.protocol_name or old.elected_protocol()
+        for row in old.members.values():
+            try:
+                said, had = self._said(row, name), self._partitions(row.assignment)
+            except ValueError as error:
+                raise _not_upgraded(old.group_id, "the embedded consumer protocol is malformed") from error
+            if had is None:
+                raise _not_upgraded(old.group_id, "an unsupported custom assignor is in use")
+            assigned = {topic_id: dict.fromkeys(numbers, old.generation) for topic_id, numbers in had.items()}
+            if not all(group.is_free(topic_id, number) for topic_id, numbers in had.items() for number in numbers):
+                raise KafkaError(ErrorCode.unknown_server_error, "Two members of the classic group have the same partition.")
+            group.add(Member(row.member_id, said, Current(old.generation, old.generation, assigned=assigned)), had)
+        group.metadata_hash = self._subscriptions.hash(self._subscriptions.names(member.said for member in group.members.values()))
+        return group
+
+    def _said(self, row: classic.Member, protocol_name: str) -> ConsumerGroupMember:
+        subscription = read_subscription(row.metadata(protocol_name))
+        protocols = tuple(ClassicProtocol(name=protocol.name, metadata=protocol.metadata) for protocol in row.protocols)
+        return ConsumerGroupMember(
+            instance_id=row.instance_id,
+            rack_id=subscription.rack_id or None,
+            client_id=row.client_id,
+            client_host=row.client_host,
+            subscribed_topic_names=tuple(sorted(set(subscription.topics))),
+            subscribed_topic_regex="",
+            rebalance_timeout=row.rebalance_timeout_ms,
+            classic=ClassicMember(session_timeout=row.session_timeout_ms, supported_protocols=protocols),
+        )
+
+    def _partitions(self, assignment: bytes) -> Partitions | None:
+        """None: an assignor's own data would be lost. Raises ValueError."""
+        if not assignment:
+            return {}
+        read = read_assignment(assignment)
+        if read.user_data:
+            return None
+        found = ((self._topics.by_name(name), numbers) for name, numbers in read.partitions.items())
+        return {topic.topic_id: tuple(sorted(set(numbers))) for topic, numbers in found if topic is not None and numbers}
+
+    # --- downgrade ---
+
+    def may_downgrade(self, group: Group, leaving: Collection[Member], joining: int) -> bool:
+        """Whether the group becomes a classic one when these are gone and as many classic members as `joining` come for them: somebody is
+        left then, and nobody who speaks the consumer protocol."""
+        gone = {member.member_id for member in leaving}
+        left = [member for member in group.members.values() if member.member_id not in gone]
+        count = len(left) + joining
+        settings = self._settings(group.group_id)
+        if not count or not all(member.is_classic for member in left):
+            return False
+        if not settings.migration_policy.may_downgrade or count > settings.classic_max_size:
+            logger.info("group %s stays a consumer group, although all members that are left speak the classic protocol", group.group_id)
+            return False
+        return True
+
+    def to_classic_group(self, group: Group, leaving: Collection[Member], now_ms: int) -> classic.ClassicGroup:
+        """A stable generation of those who stay; all of them speak the classic protocol."""
+        made = classic.ClassicGroup(group.group_id, now_ms, classic.GroupState.STABLE, group.epoch, CONSUMER_PROTOCOL)
+        gone = {member.member_id for member in leaving}
+        for member in group.members.values():
+            if member.member_id not in gone:
+                made.put(self._classic_member(member, group.targets.get(member.member_id, {})))
+                made.former_epochs[member.member_id] = member.current.epoch
+        made.protocol_name = made.elected_protocol()
+        made.note_subscriptions()
+        return made
+
+    def _classic_member(self, member: Member, target: Mapping[UUID, tuple[int, ...]]) -> classic.Member:
+        said = member.said
+        protocols = tuple(Protocol(protocol.name, protocol.metadata) for protocol in said.classic.supported_protocols)
+        found = ((self._topics.by_id(topic_id), numbers) for topic_id, numbers in target.items())
+        partitions = {topic.name: numbers for topic, numbers in found if topic is not None}
+        return classic.Member(
+            member.member_id,
+            said.instance_id,
+            said.client_id,
+            said.client_host,
+            said.classic.session_timeout,
+            said.rebalance_timeout,
+            protocols,
+            write_assignment(partitions, read_subscription(protocols[0].metadata).version),
+        )
+
+
+def _not_upgraded(group_id: str, reason: str) -> KafkaError:
+    message = f"Cannot upgrade classic group {group_id} to consumer group because {reason}."
+    return KafkaError(ErrorCode.group_id_not_found, message)

@@ -1,0 +1,409 @@
+"""Consumer groups of the new protocol (KIP-848): the coordinator makes the assignment, and members come to it one by one, by heartbeats.
+
+    group epoch        rises whenever the members, what they subscribe to, or those topics have changed
+    assignment epoch   the group epoch that the targets are for: what each member is to have
+    member epoch       how far a member is: it has given up what its target at that epoch does not give it, and has what of it is free
+
+Every method decides at once and shows in memory immediately; how an outcome is carried out stands in outcome.py. No request waits: where
+Kafka resolves regular expressions in the background, here the first heartbeat has the topics already.
+
+How a member comes to its target stands in reconciliation.py, how the group comes to targets in consumer/rebalance.py, what members do
+that speak the classic protocol in consumer/mixed.py, how groups change their protocol in conversion.py.
+
+This module must not know where records are kept, or which connection a member has.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.formats.group_records import CONSUMER_GROUP_VALUES, NOT_CLASSIC, ConsumerGroupMember
+from kbroker.formats.share_records import RecordType
+from kbroker.formats.state import GroupKey, parse_key
+from kbroker.groups.assignors.spi import ConsumerAssignor
+from kbroker.groups.classic.coordinator import ClassicGroups
+from kbroker.groups.consumer.checks import check_form, member_of, replaced_member, static_member_of
+from kbroker.groups.consumer.conversion import Conversions
+from kbroker.groups.consumer.describe import describe_group
+from kbroker.groups.consumer.messages import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    LEAVE_STATIC_EPOCH,
+    ConsumerGroupSettings,
+    ConsumerGroupsStatistics,
+    DescribedGroup,
+    HeartbeatRequest,
+    TopicsView,
+)
+from kbroker.groups.consumer.rebalance import ConsumerRebalances, Kind, with_new
+from kbroker.groups.consumer.reconciliation import MemberState, Owned
+from kbroker.groups.consumer.state import Group, Member
+from kbroker.groups.consumer.subscriptions import Subscriptions, compile_regex
+from kbroker.groups.ids import CONSUMER, GroupIds
+from kbroker.groups.offset_messages import CommitRequest
+from kbroker.groups.outcome import Outcome, Records, together
+from kbroker.groups.share.messages import Assignment, HeartbeatReply, ListedGroup, TopicPartitions
+from kbroker.groups.stored_times import StoredTimes
+from kbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL
+
+logger = logging.getLogger(__name__)
+
+CONSUMER_RECORD_TYPES: Final = frozenset(CONSUMER_GROUP_VALUES.keys() - {RecordType.CLASSIC_GROUP_METADATA})
+"""The records that only consumer groups have."""
+
+_FIRST_COMMIT_VERSION = 9
+"""The OffsetCommit version that carries a member epoch."""
+
+
+class ConsumerGroups:
+    """`settings(group_id)` gives what applies to a group now; `assignors` by name, the broker's first choice first; `new_id` makes
+    member ids. `group_ids` and `times` are shared with the coordinators of other group types."""
+
+    def __init__(
+        self,
+        settings: Callable[[str], ConsumerGroupSettings],
+        group_ids: GroupIds,
+        topics: TopicsView,
+        assignors: Mapping[str, ConsumerAssignor],
+        new_id: Callable[[], str],
+        times: StoredTimes | None = None,
+    ) -> None:
+        self._settings = settings
+        self._group_ids = group_ids
+        self.topics = topics
+        self.new_id = new_id
+        self.times = times or StoredTimes()
+        self._groups: dict[str, Group] = {}
+        self._classic: ClassicGroups | None = None
+        subscriptions = Subscriptions(topics)
+        self.rebalances = ConsumerRebalances(settings, subscriptions, assignors)
+        self._conversions = Conversions(settings, topics, subscriptions)
+
+    def convert_with(self, classic: ClassicGroups) -> None:
+        """Where groups come from that are made consumer groups, and where those go that become classic."""
+        self._classic = classic
+
+    # --- members ---
+
+    def heartbeat(self, request: HeartbeatRequest, *, now_ms: int) -> Outcome[HeartbeatReply]:
+        """ConsumerGroupHeartbeat. Refusals are replies, in the order of Kafka's checks."""
+        try:
+            check_form(request, self.rebalances.assignors)
+            if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
+                return self._leave(request, now_ms)
+            return self._beat(request, now_ms)
+        except KafkaError as refusal:
+            return Outcome(reply=HeartbeatReply.refusal(refusal))
+
+    def _beat(self, request: HeartbeatRequest, now_ms: int) -> Outcome[HeartbeatReply]:
+        group = self._group_for(request)
+        member_id = request.member_id or self.new_id()
+        self._check_size(group, member_id)
+        old = replaced_member(group, request, member_id)
+        if request.subscribed_topic_regex:
+            compile_regex(request.subscribed_topic_regex)
+        records = Records(request.group_id, self.times)
+        self._adopt(group, records, now_ms)
+        member = self._member(group, old, member_id, records)
+        if member.is_classic:
+            self.rebalances.forget_member(group.group_id, member.member_id)  # It speaks the other protocol now.
+        had = member.current.assigned
+        missed_a_reply = request.member_epoch != member.current.epoch
+        subscribed_anew = self.rebalances.take_over(group, member, _said(member.said, request), records)
+        self.rebalances.start_session(group, member, now_ms)
+        try:
+            self.rebalances.assign(group, records, now_ms)
+        except KafkaError as failure:
+            return records.outcome(HeartbeatReply.refusal(failure))
+        self.rebalances.step(group, member, request.owned, records, now_ms, subscribed_anew=subscribed_anew)
+        wants_assignment = missed_a_reply or request.member_epoch == JOIN_EPOCH or request.is_full or member.current.assigned != had
+        if logger.isEnabledFor(logging.DEBUG):
+            _tell(request, member)
+        return records.outcome(self._reply(member, group.group_id, wants_assignment))
+
+    def _group_for(self, request: HeartbeatRequest) -> Group:
+        """The group, or one that becomes a group with this heartbeat."""
+        group = self._groups.get(request.group_id)
+        if group is not None:
+            return group
+        classic = self._classic.get(request.group_id) if self._classic is not None else None
+        if classic is not None and request.member_epoch == JOIN_EPOCH:
+            return self._conversions.to_consumer_group(classic)
+        if classic is not None and classic.protocol_type == CONSUMER_PROTOCOL:
+            # It was a member before the group became a classic one and may come again: clients take GROUP_ID_NOT_FOUND as fatal (DIF-76).
+            raise KafkaError(ErrorCode.unknown_member_id, f"Group {request.group_id} is a classic group now.")
+        if self._group_ids.type_of(request.group_id) is not None:
+            raise _other_type(request.group_id)
+        if request.member_epoch != JOIN_EPOCH:
+            raise KafkaError(ErrorCode.group_id_not_found, f"Consumer group {request.group_id} not found.")
+        return Group(request.group_id)
+
+    def _adopt(self, group: Group, records: Records, now_ms: int) -> None:
+        """It is a group from now on. A classic group that it was made from is none any more."""
+        if group.group_id in self._groups:
+            return
+        if self._classic is not None and self._classic.get(group.group_id) is not None:
+            logger.info("group %s becomes a consumer group", group.group_id)
+            self._classic.take_out(group.group_id, records)
+            if group.members:
+                group.put_all(records)
+        self._add(group, now_ms)
+
+    def _add(self, group: Group, now_ms: int) -> None:
+        self._group_ids.claim(group.group_id, CONSUMER)
+        self._groups[group.group_id] = group
+        self.rebalances.begin_anew(group, now_ms)
+
+    def _member(self, group: Group, old: Member | None, member_id: str, records: Records) -> Member:
+        """The member that `replaced_member` let in, under its present id."""
+        if old is None:
+            return group.members.get(member_id) or Member(member_id)
+        return self.rebalances.replace(group, old, member_id, records)
+
+    def _check_size(self, group: Group, member_id: str) -> None:
+        max_size = self._settings(group.group_id).max_size
+        if len(group.members) >= max_size and member_id not in group.members:
+            message = f"The consumer group has reached its maximum capacity of {max_size} members."
+            raise KafkaError(ErrorCode.group_max_size_reached, message)
+
+    def _reply(self, member: Member, group_id: str, with_assignment: bool) -> HeartbeatReply:
+        return HeartbeatReply(
+            member_id=member.member_id,
+            member_epoch=member.current.epoch,
+            heartbeat_interval=timedelta(milliseconds=self._settings(group_id).heartbeat_interval_ms),
+            assignment=_assignment(member.current.assigned) if with_assignment else None,
+        )
+
+    def _leave(self, request: HeartbeatRequest, now_ms: int) -> Outcome[HeartbeatReply]:
+        group = self.existing(request.group_id)
+        if request.instance_id is None:
+            member = member_of(group, request.member_id)
+        else:
+            member = static_member_of(group, request.member_id, request.instance_id)
+        records = Records(request.group_id, self.times)
+        if request.member_epoch == LEAVE_STATIC_EPOCH:
+            self.rebalances.leave_for_a_while(group, member, records)
+        else:
+            self.remove(group, [member], records, now_ms)
+        return records.outcome(HeartbeatReply(member_id=member.member_id, member_epoch=request.member_epoch))
+
+    # --- members that go ---
+
+    def remove(self, group: Group, members: Collection[Member], records: Records, now_ms: int) -> None:
+        """They have left, or were late. The group may become a classic one by that."""
+        if self.may_downgrade(group, members):
+            self.downgrade(group, members, records, now_ms, rebalance=True)
+        else:
+            self.rebalances.remove(group, members, records)
+
+    def may_downgrade(self, group: Group, leaving: Collection[Member], joining: int = 0) -> bool:
+        """Whether the group is to become a classic one when these are gone, and so many classic members have come for them."""
+        return self._classic is not None and self._conversions.may_downgrade(group, leaving, joining)
+
+    def downgrade(self, group: Group, leaving: Collection[Member], records: Records, now_ms: int, *, rebalance: bool) -> None:
+        """`may_downgrade` said so."""
+        assert self._classic is not None
+        logger.info("group %s becomes a classic group", group.group_id)
+        made = self._conversions.to_classic_group(group, leaving, now_ms)
+        group.remove_all(records)
+        self.forget(group.group_id)
+        self._classic.put_in(made, records, rebalance=rebalance, now_ms=now_ms)
+
+    # --- offsets ---
+
+    def check_commit(self, request: CommitRequest) -> None:
+        """OffsetCommit. Raises KafkaError: whoever commits is no member, or commits for a partition that it has had only since a later
+        epoch, or has not (KIP-1251)."""
+        group = self.existing(request.group_id)
+        if request.generation < 0 and not group.members:
+            return
+        member = member_of(group, request.member_id)
+        if not member.is_classic and request.version < _FIRST_COMMIT_VERSION:
+            raise KafkaError(ErrorCode.unsupported_version, "Members that use the consumer protocol commit with version 9 or above.")
+        current = member.current
+        if request.generation == current.epoch:
+            return
+        since = [current.epoch_of(topic_id, partition) for topic_id, partition in request.offsets]
+        if request.generation > current.epoch or any(epoch is None or epoch > request.generation for epoch in since):
+            raise _stale(member)
+
+    def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
+        """OffsetFetch. Raises KafkaError for a member that the group does not have, or not in this epoch."""
+        if member_id is None:
+            if member_epoch < 0:
+                return
+            raise KafkaError(ErrorCode.unknown_server_error, "An epoch without a member id.")
+        member = member_of(self.existing(group_id), member_id)
+        if member.current.epoch != member_epoch:
+            raise _stale(member)
+
+    def subscribed(self, group_id: str) -> Callable[[str], bool]:
+        """Whether a member subscribes to a topic now, by its name or by a regular expression."""
+        members = self.existing(group_id).members.values()
+        return self.rebalances.subscriptions.names(member.said for member in members).__contains__
+
+    # --- administration ---
+
+    def get(self, group_id: str) -> Group | None:
+        return self._groups.get(group_id)
+
+    def ids(self) -> Collection[str]:
+        return self._groups.keys()
+
+    def is_empty(self, group_id: str) -> bool:
+        """Whether it has no members; True for a group that does not exist."""
+        group = self._groups.get(group_id)
+        return group is None or not group.members
+
+    def listed(self) -> Iterator[ListedGroup]:
+        """Rows of ListGroups."""
+        for group in self._groups.values():
+            yield ListedGroup(group.group_id, CONSUMER, group.state, CONSUMER)
+
+    def describe(self, group_ids: Iterable[str]) -> list[DescribedGroup]:
+        """ConsumerGroupDescribe, one row for each id."""
+        return [self._described(group_id) for group_id in group_ids]
+
+    def _described(self, group_id: str) -> DescribedGroup:
+        if not group_id:
+            return DescribedGroup(group_id, ErrorCode.invalid_group_id)
+        try:
+            group = self.existing(group_id)
+        except KafkaError as refusal:
+            return DescribedGroup(group_id, refusal.code, refusal.message)
+        return describe_group(group, group.preferred_assignor(self.rebalances.assignors), self.topics)
+
+    def delete(self, group_id: str) -> Outcome[ErrorCode]:
+        """DeleteGroups for one group. Its offsets are somebody else's."""
+        try:
+            group = self.existing(group_id)
+        except KafkaError as refusal:
+            return Outcome(reply=refusal.code)
+        if group.members:
+            return Outcome(reply=ErrorCode.non_empty_group)
+        records = Records(group_id, self.times)
+        group.remove_all(records)
+        self.forget(group_id)
+        return records.outcome(ErrorCode.none)
+
+    def statistics(self) -> ConsumerGroupsStatistics:
+        groups = self._groups.values()
+        return ConsumerGroupsStatistics(
+            groups=Counter(group.state for group in groups),
+            members=sum(len(group.members) for group in groups),
+            classic_members=sum(1 for group in groups for _ in group.classic_members()),
+            rebalances=self.rebalances.rebalances,
+        )
+
+    # --- time ---
+
+    def next_deadline_ms(self) -> int | None:
+        """When to call `expire` next; it may turn out that there was nothing to do."""
+        return self.rebalances.timers.next_ms()
+
+    def expire(self, now_ms: int) -> Outcome[None]:
+        """Remove the members that are too late."""
+        late: dict[str, dict[str, Member]] = {}
+        for name in self.rebalances.timers.take_due(now_ms):
+            member = self._groups[name.group_id].members[name.member_id]
+            if name.kind is not Kind.REBALANCE or member.current.state is MemberState.UNREVOKED_PARTITIONS:
+                late.setdefault(name.group_id, {})[name.member_id] = member
+        outcomes: list[Outcome[object]] = []
+        for group_id, members in late.items():
+            records = Records(group_id, self.times)
+            self.remove(self._groups[group_id], members.values(), records, now_ms)
+            outcomes.append(records.outcome())
+        return together(outcomes)
+
+    # --- records ---
+
+    def load(self, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
+        """Take in the records of any number of groups (a scan of GroupKey.namespace); sessions begin anew. Records that are not consumer
+        groups' are skipped."""
+        loaded: dict[str, Group] = {}
+        for key, value in records:
+            parsed = parse_key(key)
+            if isinstance(parsed, GroupKey) and parsed.record_type in CONSUMER_RECORD_TYPES:
+                group = loaded.setdefault(parsed.group_id, Group(parsed.group_id))
+                group.replay(parsed, parsed.decode_value(value))
+        for group in loaded.values():
+            group.assignment_ms = self.times.loaded(group.assignment_ms, now_ms)
+            self._add(group, now_ms)
+
+    def forget(self, group_id: str) -> None:
+        """It is no consumer group (any more)."""
+        group = self._groups.pop(group_id, None)
+        if group is not None:
+            self.rebalances.forget_group(group)
+            self._group_ids.release(group_id, CONSUMER)
+
+    def not_saved(self, group_id: str, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> Outcome[None]:
+        """A decision could not be saved: the group is what the store has. Members that it does not have are unknown, and join again."""
+        self.forget(group_id)
+        self.load(records, now_ms=now_ms)
+        return Outcome()
+
+    def existing(self, group_id: str) -> Group:
+        """Raises KafkaError GROUP_ID_NOT_FOUND."""
+        group = self._groups.get(group_id)
+        if group is not None:
+            return group
+        if self._group_ids.type_of(group_id) is not None:
+            raise _other_type(group_id)
+        raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
+
+
+def _said(before: ConsumerGroupMember, request: HeartbeatRequest) -> ConsumerGroupMember:
+    """What the member says of itself now. Who comes with this protocol does not speak the classic one any more."""
+    names = request.subscribed_topic_names
+    return with_new(
+        before,
+        instance_id=request.instance_id,
+        rack_id=request.rack_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        subscribed_topic_names=None if names is None else tuple(sorted(set(names))),
+        subscribed_topic_regex=request.subscribed_topic_regex,
+        rebalance_timeout=None if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms,
+        server_assignor=request.server_assignor,
+        classic=NOT_CLASSIC,
+    )
+
+
+def _assignment(assigned: Owned) -> Assignment:
+    return Assignment(tuple(TopicPartitions(topic_id, tuple(sorted(assigned[topic_id]))) for topic_id in sorted(assigned)))
+
+
+def _tell(request: HeartbeatRequest, member: Member) -> None:
+    """Who seems to have a partition that is another's is understood from these lines alone."""
+    now = member.current
+    logger.debug(
+        "group %s: %s (%s) at epoch %d reports %s: epoch %d, %s, assigned %s, to give up %s",
+        request.group_id,
+        member.member_id,
+        request.client_id,
+        request.member_epoch,
+        "nothing" if request.owned is None else _short(request.owned),
+        now.epoch,
+        now.state.name,
+        _short(now.assigned),
+        _short(now.revoking),
+    )
+
+
+def _short(partitions: Mapping[UUID, Iterable[int]]) -> str:
+    return str({str(topic_id)[:8]: sorted(numbers) for topic_id, numbers in partitions.items()})
+
+
+def _stale(member: Member) -> KafkaError:
+    return KafkaError(ErrorCode.illegal_generation if member.is_classic else ErrorCode.stale_member_epoch)
+
+
+def _other_type(group_id: str) -> KafkaError:
+    return KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")

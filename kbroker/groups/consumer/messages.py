@@ -1,0 +1,129 @@
+"""What consumer groups of the new protocol (KIP-848) take and give: requests, replies, settings.
+
+Replies carry the field names of kio's response messages (ConsumerGroupHeartbeat v1, ConsumerGroupDescribe v1), so that the API layer
+converts them without thinking. Throttling and authorized operations are the API layer's. What members that speak the classic protocol
+send to a consumer group stands in classic/messages.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol, TypeAlias
+from uuid import UUID
+
+from kbroker.errors import ErrorCode
+from kbroker.groups.share import messages as share_group_api
+from kbroker.groups.share.messages import DescribedAssignment, TopicView
+
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+LEAVE_STATIC_EPOCH: Final = -2
+"""A static member leaves for a while: its partitions are kept for whoever comes under its instance id."""
+
+Partitions: TypeAlias = Mapping[UUID, tuple[int, ...]]
+"""Partition numbers by topic, rising; no topic without partitions."""
+
+
+class MigrationPolicy(StrEnum):
+    """group.consumer.migration.policy: which way a group with members may go between the classic and the consumer protocol."""
+
+    BIDIRECTIONAL = "bidirectional"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    DISABLED = "disabled"
+
+    @property
+    def may_upgrade(self) -> bool:
+        return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.UPGRADE)
+
+    @property
+    def may_downgrade(self) -> bool:
+        return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupSettings:
+    """What applies to a group: consumer.* of the group over group.consumer.* of the broker; times in milliseconds. `classic_max_size`:
+    group.max.size, for groups that become classic."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    assignment_interval_ms: int = 1_000
+    max_size: int = (1 << 31) - 1
+    migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
+    classic_max_size: int = (1 << 31) - 1
+
+
+class TopicsView(share_group_api.TopicsView, Protocol):
+    """The live topics, one after the other as well: regular expressions are matched with their names."""
+
+    def __iter__(self) -> Iterator[TopicView]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatRequest:
+    """ConsumerGroupHeartbeat. `member_epoch` 0 joins, -1 leaves, -2 leaves for a while. None, and -1 in `rebalance_timeout_ms`: as
+    before. `owned`: the partitions that the member says it has."""
+
+    group_id: str
+    member_id: str
+    member_epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    subscribed_topic_names: tuple[str, ...] | None = None
+    subscribed_topic_regex: str | None = None
+    server_assignor: str | None = None
+    owned: Partitions | None = None
+    client_id: str = ""
+    client_host: str = ""
+    version: int = 1
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it says everything: such a heartbeat is answered with the assignment."""
+        subscribes = self.subscribed_topic_names is not None or self.subscribed_topic_regex is not None
+        return self.rebalance_timeout_ms != -1 and subscribes and self.owned is not None
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedMember:
+    """`assignment`: what it has, what it is still to give up included. `member_type` 0: speaks the classic protocol, 1: the new one."""
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    subscribed_topic_names: tuple[str, ...]
+    subscribed_topic_regex: str | None
+    assignment: DescribedAssignment
+    target_assignment: DescribedAssignment
+    member_type: int
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedGroup:
+    """A row of ConsumerGroupDescribe."""
+
+    group_id: str
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    group_state: str = ""
+    group_epoch: int = 0
+    assignment_epoch: int = 0
+    assignor_name: str = ""
+    members: tuple[DescribedMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupsStatistics:
+    """`groups` by state; `classic_members` of `members` speak the classic protocol; `rebalances`: new group epochs since the start."""
+
+    groups: Mapping[str, int]
+    members: int
+    classic_members: int
+    rebalances: int

@@ -1,0 +1,196 @@
+"""How consumer groups of the new protocol come from one group epoch to the next, and what happens when a member is late. Pure.
+
+    take_over     a member has said something: another subscription, or other topics, make a new group epoch
+    assign        there is a newer group epoch than the targets': new targets for all, no more often than the assignment interval allows
+    step          the member goes one step towards its target (reconciliation.py)
+    remove        members are gone: a new group epoch; targets are made when the next member is heard
+
+    timer      of                        runs out
+    SESSION    every member              it is removed
+    REBALANCE  one that has to revoke    it is removed: others wait for its partitions
+    JOIN       a classic member          it is removed: it was told to join again and did not
+    SYNC       a classic member          it is removed: it has joined and did not ask for its assignment
+
+This module must not know how requests are checked or answered.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from enum import Enum, auto
+from typing import NamedTuple
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.formats.group_records import ConsumerGroupMember
+from kbroker.groups.assignors.spi import ConsumerAssignor, ConsumerAssignorMember, PartitionAssignorError
+from kbroker.groups.consumer.messages import ConsumerGroupSettings, Partitions
+from kbroker.groups.consumer.reconciliation import Goal, MemberState, reconcile
+from kbroker.groups.consumer.state import Group, Member
+from kbroker.groups.consumer.subscriptions import Subscriptions
+from kbroker.groups.outcome import Records
+from kbroker.groups.timers import Timers
+
+logger = logging.getLogger(__name__)
+
+
+class Kind(Enum):
+    SESSION = auto()
+    REBALANCE = auto()
+    JOIN = auto()
+    SYNC = auto()
+
+
+class TimerName(NamedTuple):
+    kind: Kind
+    group_id: str
+    member_id: str
+
+
+class ConsumerRebalances:
+    """`assignors` by name, the broker's first choice first."""
+
+    def __init__(
+        self,
+        settings: Callable[[str], ConsumerGroupSettings],
+        subscriptions: Subscriptions,
+        assignors: Mapping[str, ConsumerAssignor],
+    ) -> None:
+        self.settings = settings
+        self.subscriptions = subscriptions
+        self.assignors = assignors
+        self.timers: Timers[TimerName] = Timers()
+        self.rebalances = 0
+
+    # --- what a member does ---
+
+    def take_over(self, group: Group, member: Member, said: ConsumerGroupMember, records: Records) -> bool:
+        """What the member says of itself. True if it subscribes to something else than before."""
+        other_names = said.subscribed_topic_names != member.said.subscribed_topic_names
+        other_regex = (said.subscribed_topic_regex or "") != (member.said.subscribed_topic_regex or "")
+        group.set_said(member, said, records)
+        if other_names or other_regex or group.topics_version != self.subscriptions.version:
+            self._note_topics(group, records, epochs=self._new_epochs(group, member, other_names, other_regex))
+        return other_names or other_regex
+
+    def _new_epochs(self, group: Group, member: Member, other_names: bool, other_regex: bool) -> int:
+        """As many as in Kafka, which finds out later what an expression stands for that nobody had before: that is one of its own then,
+        and none if no topic matches."""
+        regex = member.said.subscribed_topic_regex
+        is_new = other_regex and bool(regex) and all(each.said.subscribed_topic_regex != regex for each in _others(group, member))
+        for_topics = is_new and bool(self.subscriptions.resolve(regex or ""))
+        return int(other_names or (other_regex and not is_new)) + int(for_topics)
+
+    def assign(self, group: Group, records: Records, now_ms: int) -> None:
+        """Make targets for the present group epoch, unless there are or it is too early. Raises KafkaError UNKNOWN_SERVER_ERROR if the
+        assignor knows none: what was decided before stands, and the next heartbeat of any member tries again."""
+        interval_ms = self.settings(group.group_id).assignment_interval_ms
+        is_early = bool(group.assignment_ms) and 0 <= now_ms - group.assignment_ms < interval_ms
+        if is_early or not group.assignment_pending:
+            return
+        members = {
+            member.member_id: ConsumerAssignorMember(
+                self.subscriptions.topic_ids(member.said),
+                group.targets.get(member.member_id, {}),
+                member.said.instance_id,
+                member.said.rack_id,
+            )
+            for member in group.members.values()
+        }
+        partitions = self.subscriptions.partitions(frozenset().union(*(member.topic_ids for member in members.values())))
+        name = group.preferred_assignor(self.assignors)
+        try:
+            given = self.assignors[name].assign(members, partitions)
+            targets = {member_id: dict(given[member_id]) for member_id in members}
+        except Exception as error:  # It may be a plugin: whatever is wrong with it concerns this group alone.
+            is_faulty = not isinstance(error, PartitionAssignorError)
+            text = "group %s: the assignor %s has no assignment for epoch %d: %r"
+            logger.error(text, group.group_id, name, group.epoch, error, exc_info=is_faulty)
+            message = f"Failed to compute a new target assignment for epoch {group.epoch}: {error}"
+            raise KafkaError(ErrorCode.unknown_server_error, message) from error
+        group.set_targets(targets, now_ms, records)
+
+    def step(self, group: Group, member: Member, owned: Partitions | None, records: Records, now_ms: int, *, subscribed_anew: bool) -> None:
+        """Go towards the target. A member that has to revoke something has its rebalance timeout for it."""
+        if not subscribed_anew and member.current.is_reconciled_to(group.assignment_epoch):
+            return
+        target = group.targets.get(member.member_id, {})
+        goal = Goal(group.assignment_epoch, target, self.subscriptions.topic_ids(member.said))
+        current = reconcile(member.current, goal, owned, group.is_free, subscribed_anew=subscribed_anew)
+        if current == member.current:
+            return
+        group.set_current(member, current, records)
+        if member.is_classic:
+            return
+        name = TimerName(Kind.REBALANCE, group.group_id, member.member_id)
+        if current.state is MemberState.UNREVOKED_PARTITIONS:
+            self.timers.set(name, now_ms + member.said.rebalance_timeout)
+        else:
+            self.timers.cancel(name)
+
+    # --- members that go ---
+
+    def remove(self, group: Group, members: Collection[Member], records: Records) -> None:
+        for member in members:
+            group.remove_member(member, records)
+            self.forget_member(group.group_id, member.member_id)
+        self._note_topics(group, records, epochs=1)
+
+    def replace(self, group: Group, old: Member, member_id: str, records: Records) -> Member:
+        """Somebody else has a static member's instance id now."""
+        was_another = member_id != old.member_id and member_id in group.members
+        self.forget_member(group.group_id, old.member_id)
+        self.forget_member(group.group_id, member_id)
+        member = group.replace_member(old, member_id, records)
+        if was_another:  # There is a member less: what it had is to be given to the others.
+            self._note_topics(group, records, epochs=1)
+        return member
+
+    def leave_for_a_while(self, group: Group, member: Member, records: Records) -> None:
+        """Its session goes on: a static member that does not come back in time is removed by that."""
+        group.leave_for_a_while(member, records)
+        self.timers.cancel(TimerName(Kind.REBALANCE, group.group_id, member.member_id))
+
+    def _note_topics(self, group: Group, records: Records, *, epochs: int) -> None:
+        """So many new group epochs; one if there are other topics, or other partitions, than when the last one began."""
+        group.topics_version = self.subscriptions.version
+        names = self.subscriptions.names(member.said for member in group.members.values())
+        metadata_hash = self.subscriptions.hash(names)
+        epochs = epochs or int(metadata_hash != group.metadata_hash)
+        if epochs:
+            group.bump(epochs, metadata_hash, records)
+            self.rebalances += 1
+
+    # --- time ---
+
+    def start_session(self, group: Group, member: Member, now_ms: int) -> None:
+        """Heard from: it may be silent for its session timeout from now on."""
+        classic = member.said.classic.session_timeout if member.is_classic else None
+        timeout_ms = self.settings(group.group_id).session_timeout_ms if classic is None else classic
+        self.timers.set(TimerName(Kind.SESSION, group.group_id, member.member_id), now_ms + timeout_ms)
+
+    def begin_anew(self, group: Group, now_ms: int) -> None:
+        """The group comes out of the store, or was a classic one: everybody has all the time that there is."""
+        for member in group.members.values():
+            self.start_session(group, member, now_ms)
+            if member.current.state is MemberState.UNREVOKED_PARTITIONS and not member.is_classic:
+                self.timers.set(TimerName(Kind.REBALANCE, group.group_id, member.member_id), now_ms + member.said.rebalance_timeout)
+
+    def forget_member(self, group_id: str, member_id: str) -> None:
+        for kind in Kind:
+            self.timers.cancel(TimerName(kind, group_id, member_id))
+
+    def forget_group(self, group: Group) -> None:
+        """No timer of the group is left."""
+        for member_id in group.members:
+            self.forget_member(group.group_id, member_id)
+
+
+def with_new(said: ConsumerGroupMember, **news: object) -> ConsumerGroupMember:
+    """What a member says, where None means: as before."""
+    return replace(said, **{name: value for name, value in news.items() if value is not None})  # type: ignore[arg-type]
+
+
+def _others(group: Group, member: Member) -> Iterator[Member]:
+    return (each for each in group.members.values() if each is not member)

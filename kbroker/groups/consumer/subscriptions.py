@@ -1,0 +1,109 @@
+"""Which topics the members of a consumer group subscribe to: by name, and by a regular expression that the broker resolves (KIP-848).
+
+Expressions are RE2's, which match in linear time whatever they say, and must match the whole name. Where Kafka has them resolved in the
+background, here it happens at once: when a member comes with one, and again when a topic was created or deleted.
+
+Names are kept as members say them, whether or not there are such topics. This module must not know groups or assignments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.formats.group_records import ConsumerGroupMember
+from kbroker.groups.consumer.messages import TopicsView
+
+_MAX_KNOWN: Final = 1000
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Subscriptions:
+    """What subscriptions come to with the topics that there are; what was found out holds until the topics change."""
+
+    def __init__(self, topics: TopicsView) -> None:
+        self._topics = topics
+        self._version = topics.version
+        self._resolved: dict[str, frozenset[str]] = {}
+        self._hashes: dict[frozenset[str], int] = {}
+        self._ids: dict[frozenset[str], frozenset[UUID]] = {}
+
+    @property
+    def version(self) -> int:
+        """Changes when the answers below may change."""
+        return self._topics.version
+
+    def names(self, members: Iterable[ConsumerGroupMember]) -> frozenset[str]:
+        """All names that these subscribe to, and the names of the topics that match their expressions."""
+        distinct = {(member.subscribed_topic_names, member.subscribed_topic_regex) for member in members}
+        found = [self.resolve(regex) for _, regex in distinct if regex]
+        return frozenset().union(*found, *(names for names, _ in distinct))
+
+    def topic_ids(self, member: ConsumerGroupMember) -> frozenset[UUID]:
+        """The topics that the member subscribes to and that exist."""
+        self._forget_old()
+        names = self.names((member,))
+        if (known := self._ids.get(names)) is None:
+            found = map(self._topics.by_name, names)
+            known = _keep(self._ids, names, frozenset(topic.topic_id for topic in found if topic is not None))
+        return known
+
+    def partitions(self, topic_ids: Iterable[UUID]) -> dict[UUID, range]:
+        """Their partition numbers, of topics that exist."""
+        found = map(self._topics.by_id, topic_ids)
+        return {topic.topic_id: range(len(topic.partitions)) for topic in found if topic is not None}
+
+    def hash(self, names: frozenset[str]) -> int:
+        """Changes when one of these topics is created, deleted, recreated or grown. 0: there are none."""
+        self._forget_old()
+        if (known := self._hashes.get(names)) is None:
+            found = [topic for topic in map(self._topics.by_name, sorted(names)) if topic is not None]
+            text = "\n".join(f"{topic.name} {topic.topic_id} {len(topic.partitions)}" for topic in found)
+            digest = blake2b(text.encode(), digest_size=8).digest()
+            known = _keep(self._hashes, names, int.from_bytes(digest, "big", signed=True) if found else 0)
+        return known
+
+    def resolve(self, regex: str) -> frozenset[str]:
+        """Names of the topics that match as a whole. Raises KafkaError INVALID_REGULAR_EXPRESSION."""
+        self._forget_old()
+        if (known := self._resolved.get(regex)) is None:
+            matches = compile_regex(regex).fullmatch
+            known = _keep(self._resolved, regex, frozenset(topic.name for topic in self._topics if matches(topic.name)))
+        return known
+
+    def _forget_old(self) -> None:
+        if self._version != self._topics.version:
+            self._version = self._topics.version
+            self._resolved.clear()
+            self._hashes.clear()
+            self._ids.clear()
+
+
+def _keep(known: dict[K, V], key: K, value: V) -> V:
+    """Remember it, but not without end: subscriptions come and go while the topics stay the same."""
+    if len(known) >= _MAX_KNOWN:
+        known.clear()
+    known[key] = value
+    return value
+
+
+@lru_cache(maxsize=_MAX_KNOWN)
+def compile_regex(regex: str) -> Any:  # noqa: ANN401 - google-re2 has no types
+    """Raises KafkaError INVALID_REGULAR_EXPRESSION with what is wrong with it."""
+    import re2  # here, because most brokers never see an expression
+
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(regex, options)
+    except re2.error as error:
+        reason = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
+        raise KafkaError(
+            ErrorCode.invalid_regular_expression, f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {reason}."
+        ) from None

@@ -1,0 +1,238 @@
+"""The offsets that groups have committed (OffsetCommit, OffsetFetch, OffsetDelete), and when they are forgotten. Pure.
+
+Save, then apply: an offset that is committed is in the outcome's changes and in an ApplyOffsets effect; nobody sees it before that
+is applied. Until then, or until `not_saved`, it is on its way, and whoever removes offsets removes those as well: their removal is
+saved after them. Whether a group's member may commit is the group's business: routing.py asks it first.
+
+Offsets belong to topics by id: those of a deleted topic go with it, and one that is created anew under the name has none.
+
+    forgotten after the retention time, counted from     when the group
+    the commit                                           was never more than its offsets, or does not subscribe to the topic
+    when the last member left                            is a classic group without members
+    (never)                                              subscribes to the topic
+
+A commit of version 2 to 4 may say how long its offsets are kept; that counts instead of the retention time. Times are the session
+clock's in memory, and the wall clock's in the records (stored_times.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from kbroker.errors import ErrorCode
+from kbroker.formats.group_records import MAX_METADATA_BYTES, AnyGroupOffset, ExpiringGroupOffset, GroupOffset
+from kbroker.formats.state import GroupOffsetKey, group_offset_key_end, group_offsets_prefix, parse_key
+from kbroker.groups.offset_messages import Commit, CommitRequest, OffsetErrors, OffsetsSettings
+from kbroker.groups.outcome import ApplyOffsets, OffsetOf, Outcome, R, WhyGone
+from kbroker.groups.stored_times import StoredTimes
+
+OffsetsByTopic = Mapping[UUID, Mapping[int, AnyGroupOffset]]
+"""By topic id and partition."""
+_NONE: Final[OffsetsByTopic] = {}
+
+
+class Retention(NamedTuple):
+    """How long a group's offsets are kept. `counted_from_ms`: since when it is empty; None: each counts from its commit.
+    `is_subscribed`: topics whose offsets stay."""
+
+    counted_from_ms: int | None
+    is_subscribed: Callable[[UUID], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsStatistics:
+    """`groups` with offsets. Since the start, as far as they were saved: `commits` of single offsets, `expired` and `deleted` ones
+    (by OffsetDelete, or with their group or topic)."""
+
+    groups: int
+    offsets: int
+    commits: int
+    expired: int
+    deleted: int
+
+
+class Offsets:
+    """`times` is shared with the coordinators of the groups."""
+
+    def __init__(self, settings: Callable[[], OffsetsSettings], times: StoredTimes | None = None) -> None:
+        self._settings = settings
+        self._times = times or StoredTimes()
+        self._groups: dict[str, dict[UUID, dict[int, AnyGroupOffset]]] = {}
+        self._on_their_way: dict[str, dict[ApplyOffsets, None]] = {}
+        self._count = 0
+        self._commits = 0
+        self._gone: Counter[WhyGone] = Counter()
+
+    def statistics(self) -> OffsetsStatistics:
+        gone = self._gone
+        return OffsetsStatistics(len(self._groups), self._count, self._commits, gone[WhyGone.EXPIRED], gone[WhyGone.DELETED])
+
+    def of(self, group_id: str) -> OffsetsByTopic:
+        """What the group has committed; empty for a group that nobody knows."""
+        return self._groups.get(group_id, _NONE)
+
+    def has_any(self, group_id: str) -> bool:
+        """Whether the group has offsets, those that are on their way included."""
+        return group_id in self._groups or group_id in self._on_their_way
+
+    def group_ids(self) -> Iterable[str]:
+        return self._groups.keys()
+
+    def topic_ids(self) -> set[UUID]:
+        """All topics that there are offsets for, so that at start those that exist no more can be told to be deleted."""
+        return set().union(*self._groups.values())
+
+    # --- deciding ---
+
+    def commit(self, request: CommitRequest, *, now_ms: int) -> Outcome[OffsetErrors]:
+        """The group has let the member commit. Metadata that is too long refuses its own partition only."""
+        limit = self._settings().metadata_max_bytes
+        rows: dict[OffsetOf, ErrorCode] = {}
+        offsets: dict[OffsetOf, AnyGroupOffset | None] = {}
+        for partition, commit in request.offsets.items():
+            if commit.metadata and _is_too_long(commit.metadata, limit):
+                rows[partition] = ErrorCode.offset_metadata_too_large
+                continue
+            rows[partition] = ErrorCode.none
+            offsets[partition] = _offset(commit, request.retention_ms, now_ms)
+        return self._outcome(request.group_id, offsets, OffsetErrors(rows=rows))
+
+    def delete(self, group_id: str, partitions: Mapping[OffsetOf, ErrorCode]) -> Outcome[OffsetErrors]:
+        """OffsetDelete of those partitions whose code is 0; there need not be an offset."""
+        known, coming = self.of(group_id), self._coming(group_id)
+        allowed = [partition for partition, code in partitions.items() if code is ErrorCode.none]
+        gone = [each for each in allowed if each[1] in known.get(each[0], ()) or each in coming]
+        return self._removal(group_id, gone, WhyGone.DELETED, OffsetErrors(rows=partitions))
+
+    def remove_group(self, group_id: str) -> Outcome[None]:
+        """The group is deleted."""
+        return self._removal(group_id, {**dict.fromkeys(_all(self.of(group_id))), **self._coming(group_id)}, WhyGone.DELETED)
+
+    def topic_deleted(self, topic_id: UUID) -> list[Outcome[None]]:
+        """One for each group that has offsets of the topic."""
+        outcomes: list[Outcome[None]] = []
+        for group_id in {*self._groups, *self._on_their_way}:
+            gone: dict[OffsetOf, None] = {(topic_id, number): None for number in self.of(group_id).get(topic_id, ())}
+            gone |= {each: None for each in self._coming(group_id) if each[0] == topic_id}
+            if gone:
+                outcomes.append(self._removal(group_id, gone, WhyGone.DELETED))
+        return outcomes
+
+    def expire(self, group_id: str, retention: Retention, *, now_ms: int) -> Outcome[bool]:
+        """Forget what is old. The reply says whether nothing is left."""
+        known, coming = self.of(group_id), self._coming(group_id)
+        newest_ms = now_ms - self._settings().retention_ms
+        gone: list[OffsetOf] = []
+        count = 0
+        for topic_id, offsets in known.items():
+            count += len(offsets)
+            if retention.is_subscribed(topic_id):
+                continue
+            gone += [
+                (topic_id, number)
+                for number, offset in offsets.items()
+                if self._is_old(offset, retention.counted_from_ms, newest_ms, now_ms) and (topic_id, number) not in coming
+            ]
+        return self._removal(group_id, gone, WhyGone.EXPIRED, len(gone) == count and not coming)
+
+    def _is_old(self, offset: AnyGroupOffset, counted_from_ms: int | None, newest_ms: int, now_ms: int) -> bool:
+        if isinstance(offset, ExpiringGroupOffset):
+            kept_ms = offset.expire_timestamp - offset.commit_timestamp
+            return now_ms - self._times.latest(offset.commit_timestamp) >= kept_ms
+        return newest_ms >= (self._times.latest(offset.commit_timestamp) if counted_from_ms is None else counted_from_ms)
+
+    def _coming(self, group_id: str) -> dict[OffsetOf, None]:
+        """Partitions whose offset, or its removal, is on its way."""
+        return {each: None for saving in self._on_their_way.get(group_id, ()) for each in saving.offsets}
+
+    def _removal(self, group_id: str, gone: Iterable[OffsetOf], why: WhyGone, reply: R | None = None) -> Outcome[R]:
+        return self._outcome(group_id, dict.fromkeys(gone), reply, why)
+
+    def _outcome(
+        self, group_id: str, offsets: Mapping[OffsetOf, AnyGroupOffset | None], reply: R | None = None, why: WhyGone | None = None
+    ) -> Outcome[R]:
+        if not offsets:
+            return Outcome(reply=reply)
+        prefix, ahead_ms = group_offsets_prefix(group_id), self._times.ahead_ms
+        changes = tuple(
+            (prefix + group_offset_key_end(topic_id.bytes, number), None if offset is None else offset.encode(ahead_ms))
+            for (topic_id, number), offset in offsets.items()
+        )
+        saving = ApplyOffsets(group_id, offsets, why)
+        self._on_their_way.setdefault(group_id, {})[saving] = None
+        return Outcome(changes, reply, (saving,))
+
+    # --- applying ---
+
+    def apply(self, saved: ApplyOffsets) -> None:
+        """These are saved: they are what fetches are answered with from now on."""
+        self.not_saved(saved)
+        count = self._count
+        for (topic_id, number), offset in saved.offsets.items():
+            if offset is None:
+                self._pop(saved.group_id, topic_id, number)
+            else:
+                self._put(saved.group_id, topic_id, number, offset)
+        if saved.why_gone is None:
+            self._commits += len(saved.offsets)
+        else:
+            self._gone[saved.why_gone] += count - self._count
+
+    def not_saved(self, refused: ApplyOffsets) -> None:
+        """These are not on their way any more."""
+        saving = self._on_their_way[refused.group_id]
+        del saving[refused]
+        if not saving:
+            del self._on_their_way[refused.group_id]
+
+    def _put(self, group_id: str, topic_id: UUID, number: int, offset: AnyGroupOffset) -> None:
+        offsets = self._groups.setdefault(group_id, {}).setdefault(topic_id, {})
+        self._count += number not in offsets
+        offsets[number] = offset
+
+    def _pop(self, group_id: str, topic_id: UUID, number: int) -> None:
+        """Nothing of what is empty is kept."""
+        topics = self._groups.get(group_id, {})
+        offsets = topics.get(topic_id, {})
+        self._count -= offsets.pop(number, None) is not None
+        if topic_id in topics and not offsets:
+            del topics[topic_id]
+            if not topics:
+                del self._groups[group_id]
+
+    def load(self, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
+        """Take in what is stored (a scan of GroupOffsetKey.namespace). Raises ValueError for what is damaged."""
+        for key, value in records:
+            parsed = parse_key(key)
+            assert isinstance(parsed, GroupOffsetKey)
+            self._put(parsed.group_id, parsed.topic_id, parsed.partition, self._loaded(parsed.decode_value(value), now_ms))
+
+    def _loaded(self, offset: AnyGroupOffset, now_ms: int) -> AnyGroupOffset:
+        """With the times as they are in memory."""
+        commit_ms = self._times.loaded(offset.commit_timestamp, now_ms)
+        if isinstance(offset, ExpiringGroupOffset):
+            kept_ms = offset.expire_timestamp - offset.commit_timestamp
+            return replace(offset, commit_timestamp=commit_ms, expire_timestamp=commit_ms + kept_ms)
+        return replace(offset, commit_timestamp=commit_ms)
+
+
+def _all(offsets: OffsetsByTopic) -> Iterator[OffsetOf]:
+    return ((topic_id, number) for topic_id, numbers in offsets.items() for number in numbers)
+
+
+def _is_too_long(metadata: str, limit: int) -> bool:
+    """Kafka counts UTF-16 code units, whatever its setting is called; what its record cannot hold is too long in any case."""
+    if metadata.isascii():
+        return len(metadata) > min(limit, MAX_METADATA_BYTES)
+    return len(metadata.encode("utf-16-le")) // 2 > limit or len(metadata.encode()) > MAX_METADATA_BYTES
+
+
+def _offset(commit: Commit, retention_ms: int, now_ms: int) -> AnyGroupOffset:
+    metadata = commit.metadata or ""
+    if retention_ms >= 0:
+        return ExpiringGroupOffset(offset=commit.offset, metadata=metadata, commit_timestamp=now_ms, expire_timestamp=now_ms + retention_ms)
+    return GroupOffset(offset=commit.offset, leader_epoch=commit.leader_epoch, metadata=metadata, commit_timestamp=now_ms)

@@ -1,0 +1,273 @@
+"""Classic groups, consumer groups and the offsets of both: the one that the broker asks. Pure.
+
+A group id belongs to one type; each request goes to the part that has the group, and a group that does not exist yet is made by the
+part that the request belongs to. How an outcome is carried out stands in outcome.py.
+
+    request                          classic group                consumer group               share group
+    JoinGroup                        classic                      as a classic member          INCONSISTENT_GROUP_PROTOCOL
+    SyncGroup, Heartbeat, LeaveGroup classic                      as a classic member          UNKNOWN_MEMBER_ID
+    ConsumerGroupHeartbeat           made a consumer group        consumer                     GROUP_ID_NOT_FOUND
+    OffsetCommit, OffsetDelete       classic checks the member    consumer checks the member   GROUP_ID_NOT_FOUND
+    OffsetFetch                      (anybody)                    consumer checks the epoch    no offsets
+
+This module must not know how a protocol works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from uuid import UUID
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.formats.share_records import RecordType
+from kbroker.formats.state import MAX_GROUP_ID_BYTES, GroupKey, parse_key
+from kbroker.groups.classic import messages as classic
+from kbroker.groups.classic.coordinator import ClassicGroups, ClassicGroupsStatistics
+from kbroker.groups.consumer.coordinator import CONSUMER_RECORD_TYPES, ConsumerGroups
+from kbroker.groups.consumer.messages import ConsumerGroupsStatistics
+from kbroker.groups.consumer.mixed import MixedGroups
+from kbroker.groups.ids import CLASSIC, CONSUMER, SHARE, GroupIds
+from kbroker.groups.offset_messages import CommitRequest, OffsetErrors
+from kbroker.groups.offsets import Offsets, OffsetsByTopic, OffsetsStatistics, Retention
+from kbroker.groups.outcome import OffsetOf, Outcome, Records, Ticket, together
+from kbroker.groups.share.messages import ListedGroup, TopicsView
+
+_GROUP_NOT_FOUND_FROM = 9
+"""The OffsetCommit version that has GROUP_ID_NOT_FOUND; before, it is an illegal generation."""
+
+_RECORD_TYPES = CONSUMER_RECORD_TYPES | {RecordType.CLASSIC_GROUP_METADATA}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsStatistics:
+    classic: ClassicGroupsStatistics
+    consumer: ConsumerGroupsStatistics
+    offsets: OffsetsStatistics
+
+
+class Groups:
+    """`group_ids` is shared with the share groups' coordinator."""
+
+    def __init__(
+        self, classic_groups: ClassicGroups, consumer: ConsumerGroups, offsets: Offsets, group_ids: GroupIds, topics: TopicsView
+    ) -> None:
+        self.classic = classic_groups
+        self.consumer = consumer
+        self.mixed = MixedGroups(consumer)
+        self.offsets = offsets
+        self._group_ids = group_ids
+        self._topics = topics
+        consumer.convert_with(classic_groups)
+
+    def statistics(self) -> GroupsStatistics:
+        return GroupsStatistics(self.classic.statistics(), self.consumer.statistics(), self.offsets.statistics())
+
+    # --- members of the classic protocol ---
+
+    def join(self, request: classic.JoinRequest, ticket: Ticket, *, now_ms: int) -> Outcome[classic.JoinReply]:
+        """JoinGroup. No reply: it waits for the other members."""
+        if self._is_classic(request.group_id):
+            return self.classic.join(request, ticket, now_ms=now_ms)
+        try:
+            self.classic.check_join(request)
+        except KafkaError as refusal:
+            return Outcome(reply=classic.JoinReply(refusal.code, member_id=request.member_id))
+        if self._group_ids.type_of(request.group_id) == SHARE:
+            return Outcome(reply=classic.JoinReply(ErrorCode.inconsistent_group_protocol))
+        if not self.consumer.is_empty(request.group_id):
+            return self.mixed.join(request, now_ms=now_ms)
+        if request.member_id:
+            return Outcome(reply=classic.JoinReply(ErrorCode.unknown_member_id, member_id=request.member_id))
+        gone = self.consumer.delete(request.group_id)
+        joined = self.classic.join(request, ticket, now_ms=now_ms)
+        return Outcome((*gone.changes, *joined.changes), joined.reply, joined.effects, gone.group_ids)
+
+    def sync(self, request: classic.SyncRequest, ticket: Ticket, *, now_ms: int) -> Outcome[classic.SyncReply]:
+        """SyncGroup. No reply: it waits for the leader."""
+        if self._is_classic(request.group_id):
+            return self.classic.sync(request, ticket, now_ms=now_ms)
+        if self._group_ids.type_of(request.group_id) == SHARE:
+            return Outcome(reply=classic.SyncReply(ErrorCode.unknown_member_id))
+        return self.mixed.sync(request, now_ms=now_ms)
+
+    def classic_heartbeat(self, request: classic.HeartbeatRequest, *, now_ms: int) -> Outcome[classic.HeartbeatReply]:
+        """Heartbeat."""
+        if self._is_classic(request.group_id):
+            return self.classic.heartbeat(request, now_ms=now_ms)
+        if self._group_ids.type_of(request.group_id) == SHARE:
+            return Outcome(reply=classic.HeartbeatReply(ErrorCode.unknown_member_id))
+        return self.mixed.heartbeat(request, now_ms=now_ms)
+
+    def leave(self, request: classic.LeaveRequest, *, now_ms: int) -> Outcome[classic.LeaveReply]:
+        """LeaveGroup."""
+        if self._is_classic(request.group_id):
+            return self.classic.leave(request, now_ms=now_ms)
+        return self.mixed.leave(request, now_ms=now_ms)
+
+    def _is_classic(self, group_id: str) -> bool:
+        """Or may become a classic group: nobody has the id."""
+        return self._group_ids.type_of(group_id) in (None, CLASSIC)
+
+    # --- offsets ---
+
+    def commit_offsets(self, request: CommitRequest, *, now_ms: int) -> Outcome[OffsetErrors]:
+        """OffsetCommit. A group that does not exist is made, empty, if whoever commits does not say that it is a member."""
+        group_id = request.group_id
+        try:
+            if len(group_id.encode()) > MAX_GROUP_ID_BYTES:
+                raise KafkaError(ErrorCode.invalid_group_id)
+            self._let_commit(request, now_ms)
+        except KafkaError as refusal:
+            return Outcome(reply=OffsetErrors(refusal.code))
+        outcome = self.offsets.commit(request, now_ms=now_ms)
+        if request.generation >= 0 or not self._is_classic(group_id):
+            return outcome
+        # There may be nothing of the group but these offsets: then it counts only if they are saved.
+        return Outcome(outcome.changes, outcome.reply, outcome.effects, (group_id,))
+
+    def _let_commit(self, request: CommitRequest, now_ms: int) -> None:
+        """Raises the refusal."""
+        kind = self._group_ids.type_of(request.group_id)
+        if kind is None and request.generation < 0:
+            self.classic.ensure(request.group_id, now_ms=now_ms)
+            return
+        if kind is None and request.version < _GROUP_NOT_FOUND_FROM:
+            raise KafkaError(ErrorCode.illegal_generation)
+        if kind in (None, SHARE):
+            raise KafkaError(ErrorCode.group_id_not_found)
+        if kind == CONSUMER:
+            self.consumer.check_commit(request)
+        else:
+            self.classic.check_commit(request, now_ms=now_ms)
+
+    def fetch_offsets(self, group_id: str, member_id: str | None, member_epoch: int) -> OffsetsByTopic:
+        """OffsetFetch for one group: all that it has committed. Raises KafkaError for a member that a consumer group does not have, or
+        not in that epoch."""
+        if self._group_ids.type_of(group_id) == CONSUMER:
+            self.consumer.check_fetch(group_id, member_id, member_epoch)
+        return self.offsets.of(group_id)
+
+    def delete_offsets(self, group_id: str, wanted: Iterable[OffsetOf]) -> Outcome[OffsetErrors]:
+        """OffsetDelete. Offsets of topics that the group subscribes to stay."""
+        kind = self._group_ids.type_of(group_id)
+        try:
+            if not group_id:
+                raise KafkaError(ErrorCode.invalid_group_id)
+            if kind in (None, SHARE):
+                raise KafkaError(ErrorCode.group_id_not_found)
+            if kind == CLASSIC:
+                self.classic.check_offset_delete(group_id)
+        except KafkaError as refusal:
+            return Outcome(reply=OffsetErrors(refusal.code))
+        subscribed, allowed = ErrorCode.group_subscribed_to_topic, ErrorCode.none
+        is_subscribed = self._subscribed_topics(group_id)
+        rows = {partition: subscribed if is_subscribed(partition[0]) else allowed for partition in wanted}
+        return self.offsets.delete(group_id, rows)
+
+    def _subscribed_topics(self, group_id: str) -> Callable[[UUID], bool]:
+        """Whether the group subscribes to a topic. To be asked in the same step, for any number of partitions."""
+        subscribed = self._part_of(group_id).subscribed(group_id)
+
+        @cache
+        def is_subscribed(topic_id: UUID) -> bool:
+            topic = self._topics.by_id(topic_id)
+            return topic is not None and subscribed(topic.name)
+
+        return is_subscribed
+
+    def expire_offsets(self, group_id: str, *, now_ms: int) -> Outcome[None]:
+        """Forget a group's old offsets, and the group itself if it has neither members nor offsets. Nothing for a group that is gone."""
+        kind = self._group_ids.type_of(group_id)
+        if kind not in (CLASSIC, CONSUMER) or (kind == CLASSIC and not self.classic.may_expire(group_id)):
+            return Outcome()
+        counted_from_ms = self.classic.empty_since_ms(group_id) if kind == CLASSIC else None
+        retention = Retention(counted_from_ms, self._subscribed_topics(group_id))
+        outcome = self.offsets.expire(group_id, retention, now_ms=now_ms)
+        nothing_left = outcome.reply
+        if nothing_left and self._part_of(group_id).is_empty(group_id):
+            return together([outcome, self._part_of(group_id).delete(group_id)])
+        return together([outcome])
+
+    # --- administration ---
+
+    def group_ids(self) -> tuple[str, ...]:
+        return (*self.classic.ids(), *self.consumer.ids())
+
+    def listed(self) -> Iterator[ListedGroup]:
+        """Rows of ListGroups."""
+        yield from self.classic.listed()
+        yield from self.consumer.listed()
+
+    def delete(self, group_id: str) -> Outcome[ErrorCode]:
+        """DeleteGroups for one group, with its offsets."""
+        if self._group_ids.type_of(group_id) not in (CLASSIC, CONSUMER):
+            return Outcome(reply=ErrorCode.group_id_not_found)
+        outcome = self._part_of(group_id).delete(group_id)
+        if outcome.reply is not ErrorCode.none:
+            return outcome
+        with_offsets = together([outcome, self.offsets.remove_group(group_id)])
+        return Outcome(with_offsets.changes, ErrorCode.none, with_offsets.effects, with_offsets.group_ids)
+
+    def topic_deleted(self, topic_id: UUID) -> Outcome[None]:
+        """The offsets of a deleted topic go. Groups notice for themselves that it is gone."""
+        return together(self.offsets.topic_deleted(topic_id))
+
+    def _part_of(self, group_id: str) -> ClassicGroups | ConsumerGroups:
+        return self.consumer if self._group_ids.type_of(group_id) == CONSUMER else self.classic
+
+    # --- time ---
+
+    def next_deadline_ms(self) -> int | None:
+        """When to call `expire` next; it may turn out that there was nothing to do."""
+        found = [each for each in (self.classic.next_deadline_ms(), self.consumer.next_deadline_ms()) if each is not None]
+        return min(found, default=None)
+
+    def expire(self, now_ms: int) -> Outcome[None]:
+        """What has run out by now: sessions, rebalances."""
+        return together([self.classic.expire(now_ms), self.consumer.expire(now_ms)])
+
+    # --- records ---
+
+    def load(self, records: Iterable[tuple[bytes, bytes]], offsets: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
+        """Take in what is stored (scans of GroupKey.namespace and GroupOffsetKey.namespace); sessions begin anew. Share groups' records
+        are skipped. Offsets without a group make one."""
+        records = list(records)
+        self.classic.load(records, now_ms=now_ms)
+        self.consumer.load(records, now_ms=now_ms)
+        self.offsets.load(offsets, now_ms=now_ms)
+        for group_id in self.offsets.group_ids():
+            if self._group_ids.type_of(group_id) is None:
+                self.classic.ensure(group_id, now_ms=now_ms)
+
+    def not_saved(self, group_id: str, records: Collection[tuple[bytes, bytes]], *, now_ms: int) -> Outcome[None]:
+        """A decision about the group could not be saved; `records` is what the store has of it. If that is a group of the other type, a
+        conversion has failed: memory's group goes, and the stored one comes. A share group that took the id over behind a deletion that
+        has failed was refused as well, and its coordinator is told next."""
+        stored = {parsed.record_type for key, _ in records if isinstance(parsed := parse_key(key), GroupKey)}
+        if stored <= _RECORD_TYPES:
+            self._group_ids.release(group_id, SHARE)
+        known = self._group_ids.type_of(group_id)
+        if known == CONSUMER and RecordType.CLASSIC_GROUP_METADATA in stored:
+            self.consumer.forget(group_id)
+            return self.classic.not_saved(group_id, records, now_ms=now_ms)
+        if known == CLASSIC and not stored.isdisjoint(CONSUMER_RECORD_TYPES):
+            waiting = Records(group_id, self.consumer.times)
+            self.classic.take_out(group_id, waiting)
+            self.consumer.not_saved(group_id, records, now_ms=now_ms)
+            return Outcome(effects=tuple(waiting.effects))
+        is_consumer = known == CONSUMER or not stored.isdisjoint(CONSUMER_RECORD_TYPES)
+        part = self.consumer if is_consumer else self.classic
+        outcome = part.not_saved(group_id, records, now_ms=now_ms)
+        self._put_offsets_group_right(group_id, is_stored=bool(stored), now_ms=now_ms)
+        return outcome
+
+    def _put_offsets_group_right(self, group_id: str, *, is_stored: bool, now_ms: int) -> None:
+        """A group that has offsets is there, with or without records of its own; one that has never had more is not, without them."""
+        kind = self._group_ids.type_of(group_id)
+        if self.offsets.has_any(group_id):
+            if kind is None:
+                self.classic.ensure(group_id, now_ms=now_ms)
+        elif kind == CLASSIC and not is_stored and self.classic.is_empty(group_id):
+            self.classic.forget(group_id)

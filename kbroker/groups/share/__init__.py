@@ -1,0 +1,1 @@
+"""Share groups (KIP-932): members, their assignments, and administration of offsets."""

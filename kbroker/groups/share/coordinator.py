@@ -1,0 +1,567 @@
+"""The group coordinator's part for share groups (KIP-932): who is a member and who gets which partitions. Pure.
+
+Every method decides at once and shows in memory immediately. The caller keeps this order:
+
+    outcome = coordinator.heartbeat(request, now_ms=..., topics=...)     no await between here
+    commit.submit(outcome.changes, on_done)                              and here (nothing to submit: go on)
+    saved:   carry out the effects, answer with the reply
+    failed:  coordinator.reload(group_id, store.scan(group_prefix(group_id)), now_ms=...) for each of outcome.group_ids, and
+             answer COORDINATOR_NOT_AVAILABLE
+
+`reload` puts a group back to what the store has. When a save fails, everything submitted after it must fail as well, and
+`reload` must follow in the same synchronous step, before anything else is decided for the group.
+
+Better than Kafka, where a joining member has to come a second time: its first heartbeat is answered with its assignment. While
+share-partitions of its topics are being initialised, `heartbeat` gives no reply. The broker then
+
+    1. saves the changes and, if there is an InitializeSharePartitions effect, calls the persister and then
+       initialized(group_id, results, now_ms=...): save that outcome, then wake everybody who waits for this group;
+    2. waits until `is_waiting(group_id, member_id)` is false (another member's effect counts as well: there is one effect for
+       all who join meanwhile), but no longer than the client's patience;
+    3. answers with heartbeat_reply(group_id, member_id, now_ms=...), an outcome like any other.
+
+If the initialisation failed or took too long the member gets what there is, perhaps nothing, and a later heartbeat tries again.
+
+`now_ms` is the session clock's: sessions hang on it. What it is in the records, `times` says (stored_times.py).
+
+Which topics there are is asked of `topics` at every heartbeat: topics created or grown are noticed by their version. A deleted
+topic is told by `topic_deleted`, an altered setting by `settings_changed`. Which assignor made the targets is part of the stored hash
+of the topics, so that a restart between the alteration and its targets is noticed, too. Checks of the API layer come before:
+share.version, authorization.
+
+This module must not know how share-partitions are initialised, where records are kept, or which connection a member has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import timedelta
+from heapq import heappop, heappush
+from uuid import UUID
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.formats.share_records import SHARE_GROUP_VALUES, RecordType
+from kbroker.formats.state import MAX_GROUP_ID_BYTES, GroupKey, parse_key
+from kbroker.groups.assignors.share import ASSIGNORS, AssignorMember
+from kbroker.groups.ids import SHARE, GroupIds
+from kbroker.groups.share import offsets
+from kbroker.groups.share.describe import describe_group
+from kbroker.groups.share.messages import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    Assignment,
+    DeleteShareState,
+    DescribedGroup,
+    HeartbeatReply,
+    HeartbeatRequest,
+    InitializeSharePartitions,
+    ListedGroup,
+    OffsetsReply,
+    Outcome,
+    ShareGroupSettings,
+    ShareGroupStatistics,
+    TopicOffsets,
+    TopicPartitions,
+    TopicsView,
+)
+from kbroker.groups.share.partitions import (
+    forget_topic,
+    is_waiting,
+    partitions_to_initialize,
+    start_deleting,
+    take_deleted,
+    take_initialized,
+)
+from kbroker.groups.share.state import NO_PARTITIONS, Group, Member, Records, from_assignment, share_partitions, to_assignment
+from kbroker.groups.stored_times import StoredTimes
+from kbroker.share.persister import Result, TopicPartition
+
+MAX_MEMBER_ID_LENGTH = 36
+
+
+class ShareGroupCoordinator:
+    """`settings(group_id)` gives what applies to a group now. `group_ids` and `times` are shared with the coordinators of other group
+    types."""
+
+    def __init__(
+        self,
+        settings: Callable[[str], ShareGroupSettings],
+        group_ids: GroupIds | None = None,
+        times: StoredTimes | None = None,
+    ) -> None:
+        self._settings = settings
+        self._group_ids = group_ids or GroupIds()
+        self._times = times or StoredTimes()
+        self._groups: dict[str, Group] = {}
+        self._timers: list[tuple[int, str, str]] = []
+        self._rebalances = 0
+
+    # --- members ---
+
+    def heartbeat(self, request: HeartbeatRequest, *, now_ms: int, topics: TopicsView) -> Outcome[HeartbeatReply]:
+        """ShareGroupHeartbeat. No reply: see the head of this file. Refusals are replies, in the order of Kafka's checks."""
+        try:
+            self._check(request)
+        except KafkaError as refusal:
+            return Outcome(reply=HeartbeatReply.refusal(refusal))
+        if request.member_epoch == LEAVE_EPOCH:
+            return self._leave(request)
+        group = self._groups.get(request.group_id) or self._create(request.group_id)
+        settings = self._settings(request.group_id)
+        records = Records(request.group_id, self._times)
+        member, subscribed_anew = self._update_member(group, request, records)
+        self._start_session(group, member, now_ms + settings.session_timeout_ms)
+        topics_changed = group.topics_version != topics.version
+        if topics_changed or subscribed_anew:
+            group.must_look_for_partitions = True
+            self._note_topics(group, topics, subscribed_anew, records)
+        self._compare_targets(group, records)
+        requests = partitions_to_initialize(group, topics, now_ms, settings.initialize_retry_interval_ms, records)
+        urgent = request.member_epoch == JOIN_EPOCH or subscribed_anew
+        if requests or (urgent and is_waiting(group, member)):
+            effects = [InitializeSharePartitions(group.group_id, requests)] if requests else []
+            return records.outcome(None, *effects)
+        if urgent or not 0 <= now_ms - group.assignment_ms < settings.assignment_interval_ms:
+            self._assign(group, now_ms, records)
+        missed_a_reply = request.member_epoch != member.member_epoch  # Kafka's members then never hear what it told them to have (DIF-77).
+        changed = group.reconcile(member, records)
+        wants_assignment = changed or missed_a_reply or request.member_epoch == JOIN_EPOCH or request.subscribed_topic_names is not None
+        return records.outcome(self._reply(member, settings, wants_assignment))
+
+    def heartbeat_reply(self, group_id: str, member_id: str, *, now_ms: int) -> Outcome[HeartbeatReply]:
+        """The reply that `heartbeat` did not give, with the whole assignment. Refused if the member is gone meanwhile."""
+        try:
+            group = self._existing(group_id)
+            member = _member_of(group, member_id)
+        except KafkaError as refusal:
+            return Outcome(reply=HeartbeatReply.refusal(refusal))
+        records = Records(group_id, self._times)
+        self._assign(group, now_ms, records)
+        group.reconcile(member, records)
+        return records.outcome(self._reply(member, self._settings(group_id), True))
+
+    def is_waiting(self, group_id: str, member_id: str) -> bool:
+        """Whether share-partitions of the member's topics are being initialised."""
+        group = self._groups.get(group_id)
+        member = group.members.get(member_id) if group else None
+        return group is not None and member is not None and is_waiting(group, member)
+
+    def initialized(self, group_id: str, results: Iterable[Result], *, now_ms: int) -> Outcome[None]:
+        """What the persister answered to an InitializeSharePartitions. Members are assigned at once what has become assignable."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return Outcome()
+        records = Records(group_id, self._times)
+        take_initialized(group, results, records)
+        if group.members:
+            self._compare_targets(group, records)
+            self._assign(group, now_ms, records)
+        return records.outcome()
+
+    def settings_changed(self, group_id: str, *, now_ms: int, topics: TopicsView) -> Outcome[None]:
+        """A setting of the group was altered. Another assignor makes new targets at once; each member gets its own with its next
+        heartbeat."""
+        group = self._groups.get(group_id)
+        if group is None or not group.members:
+            return Outcome()  # the first member that joins starts a new epoch anyway
+        records = Records(group_id, self._times)
+        topics_hash = self._hash_topics(group, topics)
+        if topics_hash != group.metadata_hash:
+            group.metadata_hash = topics_hash
+            self._bump(group, records)
+            self._assign(group, now_ms, records)
+        return records.outcome()
+
+    def expire(self, now_ms: int) -> Outcome[None]:
+        """Remove the members whose sessions have ended."""
+        expired: dict[str, list[str]] = {}
+        while self._timers and self._timers[0][0] <= now_ms:
+            timer_ms, group_id, member_id = heappop(self._timers)
+            group = self._groups.get(group_id)
+            member = group.members.get(member_id) if group else None
+            if group is None or member is None or member.timer_ms != timer_ms:
+                continue
+            if member.deadline_ms <= now_ms:
+                expired.setdefault(group_id, []).append(member_id)
+                member.timer_ms = -1
+            else:
+                self._set_timer(group, member)
+        return _together([self._remove_members(group_id, member_ids) for group_id, member_ids in expired.items()])
+
+    def next_deadline_ms(self) -> int | None:
+        """When to call `expire` next; it may turn out that there was nothing to do. None: nobody is a member of anything."""
+        return self._timers[0][0] if self._timers else None
+
+    # --- administration ---
+
+    def describe(self, group_ids: Iterable[str]) -> list[DescribedGroup]:
+        """ShareGroupDescribe, one row for each id."""
+        return [describe_group(group_id, self._groups.get(group_id), self._settings(group_id).assignor) for group_id in group_ids]
+
+    def has_member(self, group_id: str, member_id: str) -> bool:
+        group = self._groups.get(group_id)
+        return group is not None and member_id in group.members
+
+    def session_left_ms(self, group_id: str, member_id: str, *, now_ms: int) -> int:
+        """When the member's session ends without a further heartbeat; 0 for one that is no member."""
+        group = self._groups.get(group_id)
+        member = group.members.get(member_id) if group is not None else None
+        return 0 if member is None else max(0, member.deadline_ms - now_ms)
+
+    def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[ListedGroup]:
+        """ListGroups: groups in one of the states and of one of the types, in any letter case; none given means all."""
+        if types and SHARE not in {each.lower() for each in types}:
+            return []
+        wanted = {each.lower() for each in states}
+        return [
+            ListedGroup(group.group_id, SHARE, group.state, SHARE)
+            for group in self._groups.values()
+            if not wanted or group.state.lower() in wanted
+        ]
+
+    def delete(self, group_id: str, topics: TopicsView) -> Outcome[ErrorCode]:
+        """DeleteGroups for one group. Without a reply there is share state to delete first: `deleted` then gives the reply."""
+        try:
+            group = self._existing(group_id)
+        except KafkaError as refusal:
+            return Outcome(reply=refusal.code)
+        if group.members:
+            return Outcome(reply=ErrorCode.non_empty_group)
+        records = Records(group_id, self._times)
+        partitions = start_deleting(group, topics, records)
+        if partitions:
+            return records.outcome(None, DeleteShareState(group_id, partitions))
+        return self._drop(group, records)
+
+    def deleted(self, group_id: str, results: Sequence[Result]) -> Outcome[ErrorCode]:
+        """What the persister answered to a DeleteShareState. A failure keeps the group; it can be deleted again."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return Outcome(reply=ErrorCode.none)
+        records = Records(group_id, self._times)
+        take_deleted(group, results, records)
+        failures = [result.code for result in results if result.code is not ErrorCode.none]
+        if failures:
+            return records.outcome(failures[0])
+        if group.members or group.initialized or group.initializing:
+            return records.outcome(ErrorCode.non_empty_group)  # somebody joined meanwhile
+        return self._drop(group, records)
+
+    def deletion_saved(self, group_id: str) -> None:
+        """Groups of other types may have the id now."""
+        if group_id not in self._groups:
+            self._group_ids.release(group_id, SHARE)
+
+    def describe_offsets(self, group_id: str, wanted: Mapping[str, Sequence[int]] | None, topics: TopicsView) -> list[TopicOffsets]:
+        """DescribeShareGroupOffsets for one group: whose state to ask the persister for. `wanted`: partitions by topic name, None: all
+        that the group has. Raises KafkaError UNKNOWN_SERVER_ERROR for what no partition can be."""
+        return offsets.to_describe(group_id, self._groups.get(group_id), wanted, topics)
+
+    def alter_offsets(self, group_id: str, wanted: Mapping[str, Mapping[int, int]], topics: TopicsView) -> Outcome[OffsetsReply]:
+        """AlterShareGroupOffsets: start offsets by topic name and partition; a group that does not exist is made for them, empty. With
+        an effect the reply is what is answered if the persister does everything: `offsets_altered` makes the real one of it."""
+        try:
+            _check_group_id(group_id)
+            if not wanted:
+                return Outcome(reply=OffsetsReply())
+            self._check_empty(group_id)
+            offsets.check_alterable(wanted, topics)
+        except KafkaError as refusal:
+            return Outcome(reply=OffsetsReply.refusal(refusal))
+        reply = offsets.to_alter(wanted, topics)
+        if not offsets.has_alterable(reply):
+            return Outcome(reply=reply)
+        group = self._groups.get(group_id) or self._create(group_id)
+        records = Records(group_id, self._times)
+        requests = offsets.start_altering(group, wanted, reply, records)
+        return records.outcome(reply, InitializeSharePartitions(group_id, requests))
+
+    def offsets_altered(self, group_id: str, reply: OffsetsReply, results: Sequence[Result], *, now_ms: int) -> Outcome[OffsetsReply]:
+        """What the persister answered to the effect of `alter_offsets`."""
+        outcome = self.initialized(group_id, results, now_ms=now_ms)
+        return Outcome(outcome.changes, offsets.altered(reply, results), group_ids=outcome.group_ids)
+
+    def delete_offsets(self, group_id: str, names: Sequence[str], topics: TopicsView) -> Outcome[OffsetsReply]:
+        """DeleteShareGroupOffsets: forget the share state of topics. With an effect the reply is what is answered if the persister does
+        everything: `offsets_deleted` makes the real one of it."""
+        try:
+            _check_group_id(group_id)
+            if not names:
+                return Outcome(reply=OffsetsReply())
+            self._check_empty(group_id)
+            group = self._existing(group_id)
+        except KafkaError as refusal:
+            return Outcome(reply=OffsetsReply.refusal(refusal))
+        records = Records(group_id, self._times)
+        reply, partitions = offsets.start_deleting(group, names, topics, records)
+        return records.outcome(reply, *([DeleteShareState(group_id, partitions)] if partitions else ()))
+
+    def offsets_deleted(self, group_id: str, reply: OffsetsReply, results: Sequence[Result]) -> Outcome[OffsetsReply]:
+        """What the persister answered to the effect of `delete_offsets`. Topics that it refused stay Deleting."""
+        records = Records(group_id, self._times)
+        if (group := self._groups.get(group_id)) is not None:
+            take_deleted(group, results, records)
+        return records.outcome(offsets.deleted(reply, results))
+
+    def topic_deleted(self, topic_id: UUID) -> Outcome[None]:
+        """Forget the topic in all groups. Its share state is the share coordinator's business."""
+        changed = []
+        for group in self._groups.values():
+            records = Records(group.group_id, self._times)
+            forget_topic(group, topic_id, records)
+            changed.append(records)
+        return _together(changed)
+
+    def topic_ids(self) -> set[UUID]:
+        """All topics that some group has share state for, so that at start those that exist no more can be told to be deleted."""
+        return {topic_id for group in self._groups.values() for topic_id in (*group.initializing, *group.initialized, *group.deleting)}
+
+    def group_ids(self) -> list[str]:
+        return list(self._groups)
+
+    def partitions_of(self, group_id: str) -> list[TopicPartition]:
+        """Those of which the group has share state."""
+        group = self._groups.get(group_id)
+        parts = group.initialized.items() if group is not None else ()
+        return [TopicPartition(topic_id, index) for topic_id, part in parts for index in sorted(part.partitions)]
+
+    def groups_of(self, partition: tuple[UUID, int]) -> list[str]:
+        """The groups that have share state of it."""
+        return [
+            group.group_id
+            for group in self._groups.values()
+            if (part := group.initialized.get(partition[0])) is not None and partition[1] in part.partitions
+        ]
+
+    def statistics(self) -> ShareGroupStatistics:
+        groups = self._groups.values()
+        return ShareGroupStatistics(
+            groups=len(groups),
+            empty_groups=sum(not group.members for group in groups),
+            members=sum(len(group.members) for group in groups),
+            rebalances=self._rebalances,
+            initializing=sum(len(group.asked_ms) for group in groups),
+        )
+
+    # --- records ---
+
+    def load(self, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
+        """Take in the records of any number of groups (a scan of GroupKey.namespace); sessions begin anew. Records that are not
+        share groups' are skipped. Initialisations that a crash interrupted are tried again at the next heartbeat."""
+        loaded: dict[str, Group] = {}
+        for key, value in records:
+            parsed = parse_key(key)
+            if isinstance(parsed, GroupKey) and parsed.record_type in SHARE_GROUP_VALUES:
+                group = loaded.get(parsed.group_id)
+                if group is None:
+                    group = loaded[parsed.group_id] = self._groups.get(parsed.group_id) or self._create(parsed.group_id)
+                group.replay(parsed, parsed.decode_value(value))
+        for group in loaded.values():
+            group.assignment_ms = self._times.loaded(group.assignment_ms, now_ms)
+            timeout_ms = self._settings(group.group_id).session_timeout_ms
+            for member in group.members.values():
+                self._start_session(group, member, now_ms + timeout_ms)
+
+    def reload(self, group_id: str, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
+        """A save failed: the group is what the store has (a scan of `group_prefix`). Sessions and initialisations go on."""
+        old = self._forget(group_id)
+        self.load(records, now_ms=now_ms)
+        group = self._groups.get(group_id)
+        if old is None or group is None:
+            return
+        still_initializing = set(share_partitions(group.initializing))
+        group.asked_ms = {each: asked_ms for each, asked_ms in old.asked_ms.items() if each in still_initializing}
+        group.start_offsets = dict(old.start_offsets)
+        for member_id in group.members.keys() & old.members.keys():
+            self._start_session(group, group.members[member_id], old.members[member_id].deadline_ms)
+
+    # --- how it is done ---
+
+    def _check(self, request: HeartbeatRequest) -> None:
+        """Kafka's checks, the first that fails decides."""
+        check_form(request)
+        group = self._groups.get(request.group_id)
+        if self._group_ids.type_of(request.group_id) not in (None, SHARE):
+            raise KafkaError(ErrorCode.group_id_not_found, f"Group {request.group_id} is not a share group.")
+        if group is None:
+            if request.member_epoch != JOIN_EPOCH:
+                raise _not_found(request.group_id)
+            return
+        max_size = self._settings(request.group_id).max_size
+        known = request.member_id in group.members
+        if not known and request.member_epoch != LEAVE_EPOCH and len(group.members) >= max_size:
+            raise KafkaError(ErrorCode.group_max_size_reached, f"The share group has reached its maximum capacity of {max_size} members.")
+        if request.member_epoch != JOIN_EPOCH:
+            _check_epoch(_member_of(group, request.member_id), request.member_epoch)
+
+    def _create(self, group_id: str) -> Group:
+        self._group_ids.claim(group_id, SHARE)
+        group = self._groups[group_id] = Group(group_id)
+        return group
+
+    def _forget(self, group_id: str) -> Group | None:
+        self._group_ids.release(group_id, SHARE)
+        return self._groups.pop(group_id, None)
+
+    def _existing(self, group_id: str) -> Group:
+        group = self._groups.get(group_id)
+        if group is None:
+            raise _not_found(group_id)
+        return group
+
+    def _check_empty(self, group_id: str) -> None:
+        """That it is no group of another type, and has no members if there is such a group."""
+        if self._group_ids.type_of(group_id) not in (None, SHARE):
+            raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a share group.")
+        group = self._groups.get(group_id)
+        if group is not None and group.members:
+            raise KafkaError(ErrorCode.non_empty_group, f"Group {group_id} is not empty.")
+
+    def _update_member(self, group: Group, request: HeartbeatRequest, records: Records) -> tuple[Member, bool]:
+        """Take over what the request says of the member; a new one is added. True if it subscribes to something else than before."""
+        member = group.members.get(request.member_id) or Member(request.member_id)
+        before = member.identity() if request.member_id in group.members else None
+        group.members[member.member_id] = member
+        old_names = member.topic_names
+        member.client_id, member.client_host = request.client_id, request.client_host
+        if request.rack_id is not None:
+            member.rack_id = request.rack_id
+        if request.subscribed_topic_names is not None:
+            member.topic_names = tuple(sorted(set(request.subscribed_topic_names)))
+        identity = member.identity()
+        if identity != before:
+            records.put(RecordType.SHARE_GROUP_MEMBER, identity, member.member_id)
+        return member, before is None or member.topic_names != old_names
+
+    def _note_topics(self, group: Group, topics: TopicsView, subscribed_anew: bool, records: Records) -> None:
+        """A new group epoch if the subscriptions have changed, or the topics subscribed to."""
+        group.topics_version = topics.version
+        topics_hash = self._hash_topics(group, topics)
+        if subscribed_anew or topics_hash != group.metadata_hash:
+            group.metadata_hash = topics_hash
+            self._bump(group, records)
+
+    def _hash_topics(self, group: Group, topics: TopicsView) -> int:
+        return group.hash_topics(topics, self._settings(group.group_id).assignor)
+
+    def _compare_targets(self, group: Group, records: Records) -> None:
+        """A new group epoch if what is assignable is not what the targets give away, unless new targets are to come anyway."""
+        if not group.must_compare_targets or group.assignment_pending:
+            return
+        group.must_compare_targets = False
+        given_away = {partition for target in group.targets.values() for partition in from_assignment(target)}
+        if given_away != set(share_partitions(group.assignable())):
+            self._bump(group, records)
+
+    def _bump(self, group: Group, records: Records) -> None:
+        group.bump(records)
+        self._rebalances += 1
+
+    def _assign(self, group: Group, now_ms: int, records: Records) -> None:
+        """Make targets for the present group epoch, unless there are."""
+        if not group.assignment_pending:
+            return
+        assignable = group.assignable()
+        ids: dict[str, list[UUID]] = {}
+        for topic_id, part in assignable.items():
+            ids.setdefault(part.name, []).append(topic_id)
+        members = {
+            member.member_id: AssignorMember(
+                frozenset(topic_id for name in member.topic_names for topic_id in ids.get(name, ())),
+                from_assignment(group.targets.get(member.member_id, NO_PARTITIONS)),
+            )
+            for member in group.members.values()
+        }
+        assignor = ASSIGNORS[self._settings(group.group_id).assignor]
+        targets = assignor.assign(members, {topic_id: sorted(part.partitions) for topic_id, part in assignable.items()})
+        group.set_targets({member_id: to_assignment(targets[member_id]) for member_id in members}, now_ms, records)
+
+    def _reply(self, member: Member, settings: ShareGroupSettings, with_assignment: bool) -> HeartbeatReply:
+        topics = tuple(TopicPartitions(topic_id, numbers) for topic_id, numbers in member.assigned.items())
+        return HeartbeatReply(
+            member_id=member.member_id,
+            member_epoch=member.member_epoch,
+            heartbeat_interval=timedelta(milliseconds=settings.heartbeat_interval_ms),
+            assignment=Assignment(topics) if with_assignment else None,
+        )
+
+    def _leave(self, request: HeartbeatRequest) -> Outcome[HeartbeatReply]:
+        records = self._remove_members(request.group_id, [request.member_id])
+        return records.outcome(HeartbeatReply(member_id=request.member_id, member_epoch=LEAVE_EPOCH))
+
+    def _remove_members(self, group_id: str, member_ids: Iterable[str]) -> Records:
+        records = Records(group_id, self._times)
+        self._groups[group_id].remove_members(member_ids, records)
+        return records
+
+    def _drop(self, group: Group, records: Records) -> Outcome[ErrorCode]:
+        """Its id stays its own until `deletion_saved`: it may come back."""
+        group.remove_all(records)
+        del self._groups[group.group_id]
+        return records.outcome(ErrorCode.none)
+
+    def _start_session(self, group: Group, member: Member, deadline_ms: int) -> None:
+        member.deadline_ms = deadline_ms
+        if member.timer_ms < 0 or deadline_ms < member.timer_ms:
+            self._set_timer(group, member)
+
+    def _set_timer(self, group: Group, member: Member) -> None:
+        """One look at each session at a time: a heartbeat only moves the deadline, and the look finds that out."""
+        member.timer_ms = member.deadline_ms
+        heappush(self._timers, (member.timer_ms, group.group_id, member.member_id))
+
+
+def _together(changed: Sequence[Records]) -> Outcome[None]:
+    """What several groups have to save."""
+    outcomes: list[Outcome[None]] = [records.outcome() for records in changed]
+    return Outcome(
+        tuple(change for outcome in outcomes for change in outcome.changes),
+        group_ids=tuple(group_id for outcome in outcomes for group_id in outcome.group_ids),
+    )
+
+
+def _check_group_id(group_id: str) -> None:
+    if not group_id or len(group_id.encode()) > MAX_GROUP_ID_BYTES:
+        raise KafkaError(ErrorCode.invalid_group_id, f"A group id must have 1 to {MAX_GROUP_ID_BYTES} bytes.")
+
+
+def check_form(request: HeartbeatRequest) -> None:
+    """What can be said without knowing the group: raises KafkaError. `heartbeat` does this, too."""
+    if not request.member_id or len(request.member_id) > MAX_MEMBER_ID_LENGTH:
+        raise KafkaError(ErrorCode.invalid_request)
+    for wrong, message in (
+        (not request.group_id.strip(), "GroupId can't be empty."),
+        (len(request.group_id.encode()) > MAX_GROUP_ID_BYTES, f"GroupId can't be longer than {MAX_GROUP_ID_BYTES} bytes."),
+        (not request.member_id.strip(), "MemberId can't be empty."),
+        (request.rack_id is not None and not request.rack_id.strip(), "RackId can't be empty."),
+        (
+            request.member_epoch == JOIN_EPOCH and not request.subscribed_topic_names,
+            "SubscribedTopicNames must be set in first request.",
+        ),
+        (request.member_epoch < LEAVE_EPOCH, "MemberEpoch is invalid."),
+    ):
+        if wrong:
+            raise KafkaError(ErrorCode.invalid_request, message)
+
+
+def _check_epoch(member: Member, epoch: int) -> None:
+    """The member's epoch, or the one before it: then the reply with the newer one was lost."""
+    if epoch in (LEAVE_EPOCH, member.member_epoch, member.previous_epoch):
+        return
+    size = "greater" if epoch > member.member_epoch else "smaller"
+    raise KafkaError(
+        ErrorCode.fenced_member_epoch,
+        f"The share group member has a {size} member epoch ({epoch}) than the one known by the group coordinator "
+        f"({member.member_epoch}). The member must abandon all its partitions and rejoin.",
+    )
+
+
+def _member_of(group: Group, member_id: str) -> Member:
+    member = group.members.get(member_id)
+    if member is None:
+        raise KafkaError(ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {group.group_id}.")
+    return member
+
+
+def _not_found(group_id: str) -> KafkaError:
+    return KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")

@@ -1,0 +1,41 @@
+"""A share group as ShareGroupDescribe shows it. It must not change anything."""
+
+from __future__ import annotations
+
+from kbroker.errors import ErrorCode
+from kbroker.groups.share.messages import DescribedAssignment, DescribedGroup, DescribedMember, DescribedTopicPartitions
+from kbroker.groups.share.state import Group, Member
+
+
+def describe_group(group_id: str, group: Group | None, assignor_name: str) -> DescribedGroup:
+    """A row; for a group that is missing (or of another type) one that says so and nothing else."""
+    if not group_id:
+        return DescribedGroup(group_id, ErrorCode.invalid_group_id)
+    if group is None:
+        return DescribedGroup(group_id, ErrorCode.group_id_not_found, f"Group {group_id} not found.")
+    return DescribedGroup(
+        group_id,
+        group_state=group.state,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=assignor_name,
+        members=tuple(_describe_member(group, member) for member in group.members.values()),
+    )
+
+
+def _describe_member(group: Group, member: Member) -> DescribedMember:
+    # A topic that was deleted has no name any more; the member loses it at its next heartbeat.
+    topics = tuple(
+        DescribedTopicPartitions(topic_id, group.initialized[topic_id].name, numbers)
+        for topic_id, numbers in member.assigned.items()
+        if topic_id in group.initialized
+    )
+    return DescribedMember(
+        member_id=member.member_id,
+        rack_id=member.rack_id,
+        member_epoch=member.member_epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=member.topic_names,
+        assignment=DescribedAssignment(topics),
+    )

@@ -1,0 +1,245 @@
+"""What the share group coordinator takes and gives: requests, replies, effects, settings, and its view of the topics.
+
+Replies carry the field names of kio's response messages (ShareGroupHeartbeat v1, ShareGroupDescribe v1, ListGroups v5, Describe-, Alter-
+and DeleteShareGroupOffsets), so that the API layer converts them without thinking. Throttling and authorized operations are the API
+layer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Generic, Protocol, TypeVar
+from uuid import UUID
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.share.persister import InitializeRequest, TopicPartition
+from kbroker.storage.spi import Change
+
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+# --- what it is given ---
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatRequest:
+    """ShareGroupHeartbeat. `member_epoch` 0 joins, -1 leaves. None in `rack_id` and `subscribed_topic_names`: as before."""
+
+    group_id: str
+    member_id: str
+    member_epoch: int
+    rack_id: str | None = None
+    subscribed_topic_names: tuple[str, ...] | None = None
+    client_id: str = ""
+    client_host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGroupSettings:
+    """What applies to a group: share.* of the group over group.share.* of the broker, in milliseconds.
+
+    `assignor` is a name of ASSIGNORS (assignors/share.py)."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    assignment_interval_ms: int = 1_000
+    initialize_retry_interval_ms: int = 30_000
+    max_size: int = 200
+    assignor: str = "simple"
+
+
+class TopicView(Protocol):
+    @property
+    def topic_id(self) -> UUID: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def partitions(self) -> Sized:
+        """Numbered from 0."""
+
+
+class TopicsView(Protocol):
+    """The live topics. `version` changes whenever one is created, deleted or grown."""
+
+    @property
+    def version(self) -> int: ...
+    def by_name(self, name: str) -> TopicView | None: ...
+    def by_id(self, topic_id: UUID) -> TopicView | None: ...
+
+
+# --- what it gives ---
+
+
+@dataclass(frozen=True, slots=True)
+class InitializeSharePartitions:
+    """Call Persister.initialize with this once the outcome's changes are saved, then give the results to `initialized`, or to
+    `offsets_altered` if `alter_offsets` asked for it."""
+
+    group_id: str
+    requests: tuple[InitializeRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteShareState:
+    """Call Persister.delete with this once the outcome's changes are saved, then give the results to `deleted`, or to `offsets_deleted`
+    if `delete_offsets` asked for it."""
+
+    group_id: str
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[R_co]):
+    """Save `changes`, then carry out `effects`, then answer with `reply`. Without a reply there is more to do first: see the method.
+    `group_ids`: whose changes these are, and what to reload if they cannot be saved."""
+
+    changes: tuple[Change, ...] = ()
+    reply: R_co | None = None
+    effects: tuple[InitializeSharePartitions | DeleteShareState, ...] = ()
+    group_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPartitions:
+    topic_id: UUID
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    topic_partitions: tuple[TopicPartitions, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReply:
+    """`assignment` None: as before. A refusal has all the defaults."""
+
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval: timedelta = timedelta(0)
+    assignment: Assignment | None = None
+
+    @classmethod
+    def refusal(cls, error: KafkaError) -> HeartbeatReply:
+        return cls(error.code, error.message)
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTopicPartitions:
+    topic_id: UUID
+    topic_name: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedAssignment:
+    topic_partitions: tuple[DescribedTopicPartitions, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedMember:
+    member_id: str
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    subscribed_topic_names: tuple[str, ...]
+    assignment: DescribedAssignment
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedGroup:
+    """A row of ShareGroupDescribe."""
+
+    group_id: str
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    group_state: str = ""
+    group_epoch: int = 0
+    assignment_epoch: int = 0
+    assignor_name: str = ""
+    members: tuple[DescribedMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """A row of ListGroups."""
+
+    group_id: str
+    protocol_type: str
+    group_state: str
+    group_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffset:
+    """A partition in DescribeShareGroupOffsets. The defaults are those of a share-partition without state. `first_open`, for metrics
+    alone: the first offset that counts as lag."""
+
+    partition_index: int
+    start_offset: int = -1
+    leader_epoch: int = 0
+    lag: int = -1
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    first_open: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOffsets:
+    """A topic in DescribeShareGroupOffsets; without an id there is no such topic."""
+
+    topic_name: str
+    topic_id: UUID | None
+    partitions: tuple[PartitionOffset, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDone:
+    """A partition in AlterShareGroupOffsets."""
+
+    partition_index: int
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDone:
+    """A topic in AlterShareGroupOffsets (with partitions) or DeleteShareGroupOffsets (with an error)."""
+
+    topic_name: str
+    topic_id: UUID | None
+    partitions: tuple[PartitionDone, ...] = ()
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsReply:
+    """AlterShareGroupOffsets and DeleteShareGroupOffsets."""
+
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    responses: tuple[TopicDone, ...] = ()
+
+    @classmethod
+    def refusal(cls, error: KafkaError) -> OffsetsReply:
+        return cls(error.code, error.message)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGroupStatistics:
+    """`initializing`: share-partitions asked of the persister and not answered; `rebalances` since the start."""
+
+    groups: int
+    empty_groups: int
+    members: int
+    rebalances: int
+    initializing: int

@@ -1,0 +1,212 @@
+"""Administration of a share group's offsets (KIP-932, KIP-1226): which share-partitions are asked for, and what becomes of the answers.
+
+    describe   who is asked for -> Persister.read_summary -> a row each, with the lag
+    alter      Initializing, where it was unknown -> Persister.initialize with the group's epoch -> Initialized
+    delete     Deleting -> Persister.delete -> forgotten; what the persister refused stays Deleting, to be tried again
+
+Topics come by name and partitions as numbers that may not exist: what does not exist is a row of its own and stops no other. A
+partition that cannot exist, a negative one, refuses everything, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+from uuid import UUID
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.groups.share.messages import OffsetsReply, PartitionDone, PartitionOffset, TopicDone, TopicOffsets, TopicsView
+from kbroker.groups.share.state import Group, Records, TopicPart
+from kbroker.share.lag import UNKNOWN, Left, ParkedLeft, Standing, what_is_left, with_parked
+from kbroker.share.persister import InitializeRequest, Result, SummaryResult, TopicPartition, check_start_offset
+
+# --- describe ---
+
+
+def to_describe(group_id: str, group: Group | None, wanted: Mapping[str, Sequence[int]] | None, topics: TopicsView) -> list[TopicOffsets]:
+    """The rows of an answer, nothing known so far; `wanted` None: everything that is Initialized. Named topics are looked for whatever
+    the group is. Raises UNKNOWN_SERVER_ERROR for what Kafka's persister does not take."""
+    if wanted is None:
+        initialized = group.initialized if group else {}
+        live = {topic_id: part for topic_id, part in initialized.items() if topics.by_id(topic_id) is not None}
+        return [_undescribed(part.name, topic_id, sorted(part.partitions)) for topic_id, part in live.items()]
+    rows = [_undescribed(name, topic.topic_id if (topic := topics.by_name(name)) else None, numbers) for name, numbers in wanted.items()]
+    for row in rows:
+        if row.topic_id is not None:
+            _check_named(group_id, [partition.partition_index for partition in row.partitions])
+    return rows
+
+
+def _undescribed(name: str, topic_id: UUID | None, numbers: Iterable[int]) -> TopicOffsets:
+    return TopicOffsets(name, topic_id, tuple(PartitionOffset(number) for number in dict.fromkeys(numbers)))
+
+
+def _check_named(group_id: str, numbers: Sequence[int]) -> None:
+    for wrong, message in (
+        (not group_id, "The group id must not be empty."),
+        (not numbers, "There must be a partition."),
+        (any(number < 0 for number in numbers), "A partition must not be negative."),
+    ):
+        if wrong:
+            raise KafkaError(ErrorCode.unknown_server_error, message)
+
+
+class LogRange(NamedTuple):
+    """Log start offset and high watermark."""
+
+    start_offset: int
+    end_offset: int
+
+
+def described(summary: SummaryResult, log: LogRange | None, stands_from: Callable[[int], Standing]) -> PartitionOffset:
+    """A share-partition's row, without its parked records. `log` None: there is no such partition any more. `stands_from`: see lag.py.
+
+    Lag counts what the log has behind the saved start offset, without what is saved as done; a start beyond the end makes it negative.
+    What the persister refuses is a row without state.
+    """
+    number = summary.partition.partition
+    if summary.code is not ErrorCode.none:
+        return PartitionOffset(number)
+    row = PartitionOffset(number, summary.start_offset, summary.leader_epoch)
+    if UNKNOWN in (summary.start_offset, summary.delivery_complete_count):
+        return row
+    if log is None:
+        return PartitionOffset(
+            number, start_offset=0, error_code=ErrorCode.unknown_topic_or_partition, error_message="The topic was deleted meanwhile."
+        )
+    left = what_is_left(summary.start_offset, summary.delivery_complete_count, *log, stands_from)
+    first_open = left.first_open
+    if first_open == summary.start_offset and left.lag > 0 and summary.delivery_complete_count > 0:
+        # The last write before nobody consumed any more may have finished the records at the start offset that it saved.
+        first_open = stands_from(summary.start_offset).first_open
+    return replace(row, lag=left.lag, first_open=first_open)
+
+
+def described_with_parked(row: PartitionOffset, parked: ParkedLeft) -> PartitionOffset:
+    """`row` is what `described` gave; see lag.py."""
+    left = with_parked(Left(row.lag, row.first_open), parked, is_known=row.first_open != UNKNOWN)
+    return replace(row, lag=left.lag, first_open=left.first_open)
+
+
+# --- alter ---
+
+
+def check_alterable(wanted: Mapping[str, Mapping[int, int]], topics: TopicsView) -> None:
+    """Raises UNKNOWN_SERVER_ERROR for a partition that no topic can have."""
+    known = [topic for name in wanted if (topic := topics.by_name(name)) is not None]
+    if any(number < 0 for topic in known for number in wanted[topic.name]):
+        raise KafkaError(ErrorCode.unknown_server_error, "A partition must not be negative.")
+
+
+def to_alter(wanted: Mapping[str, Mapping[int, int]], topics: TopicsView) -> OffsetsReply:
+    """The answer if everything that exists, and has a start offset that can be one, is altered."""
+    return OffsetsReply(responses=tuple(_to_alter(name, starts, topics) for name, starts in wanted.items()))
+
+
+def has_alterable(reply: OffsetsReply) -> bool:
+    return any(row.error_code is ErrorCode.none for topic in reply.responses for row in topic.partitions)
+
+
+def _to_alter(name: str, starts: Mapping[int, int], topics: TopicsView) -> TopicDone:
+    topic = topics.by_name(name)
+    count = 0 if topic is None else len(topic.partitions)
+    rows = tuple(_row_to_alter(number, start) if 0 <= number < count else _unknown_partition(number) for number, start in starts.items())
+    return TopicDone(name, topic.topic_id if topic else None, rows)
+
+
+def _row_to_alter(number: int, start_offset: int) -> PartitionDone:
+    try:
+        check_start_offset(start_offset)
+    except KafkaError as refusal:
+        return PartitionDone(number, refusal.code, refusal.message)
+    return PartitionDone(number)
+
+
+def _unknown_partition(number: int) -> PartitionDone:
+    return PartitionDone(number, ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
+
+
+def start_altering(
+    group: Group, wanted: Mapping[str, Mapping[int, int]], reply: OffsetsReply, records: Records
+) -> tuple[InitializeRequest, ...]:
+    """What to ask of the persister, each with `begin_anew`. Share-partitions that the group did not have are Initializing from now on."""
+    requests: list[InitializeRequest] = []
+    changed = False
+    for topic in reply.responses:
+        for row in topic.partitions:
+            if row.error_code is ErrorCode.none:
+                assert topic.topic_id is not None
+                number = row.partition_index
+                start_offset = wanted[topic.topic_name][number]
+                requests.append(InitializeRequest(TopicPartition(topic.topic_id, number), group.epoch, start_offset))
+                if not _has(group.initialized, topic.topic_id, number):
+                    changed = True
+                    group.initializing.setdefault(topic.topic_id, TopicPart(topic.topic_name)).partitions.add(number)
+                    group.deleting.pop(topic.topic_id, None)
+    if changed:
+        group.put_partitions(records)
+    return tuple(requests)
+
+
+def _has(topics: Mapping[UUID, TopicPart], topic_id: UUID, number: int) -> bool:
+    return topic_id in topics and number in topics[topic_id].partitions
+
+
+def altered(reply: OffsetsReply, results: Iterable[Result]) -> OffsetsReply:
+    """The answer by what the persister said; of two results for one share-partition the second counts."""
+    codes = {result.partition: result for result in results}
+    return replace(reply, responses=tuple(replace(topic, partitions=tuple(_altered(topic, codes))) for topic in reply.responses))
+
+
+def _altered(topic: TopicDone, results: Mapping[TopicPartition, Result]) -> Iterator[PartitionDone]:
+    for row in topic.partitions:
+        result = results.get(TopicPartition(topic.topic_id, row.partition_index)) if topic.topic_id is not None else None
+        yield row if result is None else replace(row, error_code=result.code, error_message=result.message)
+
+
+# --- delete ---
+
+
+def start_deleting(
+    group: Group, names: Iterable[str], topics: TopicsView, records: Records
+) -> tuple[OffsetsReply, tuple[TopicPartition, ...]]:
+    """The answer if all that there is is deleted, and what to ask of the persister. It is Deleting from now on."""
+    rows: list[TopicDone] = []
+    partitions: list[TopicPartition] = []
+    for name in dict.fromkeys(names):
+        topic = topics.by_name(name)
+        found = [] if topic is None else list(_deletable(group, topic.topic_id, len(topic.partitions)))
+        if topic is None or not found:
+            rows.append(TopicDone(name, None, (), ErrorCode.unknown_topic_or_partition, "There is no offset information to delete."))
+            continue
+        rows.append(TopicDone(name, topic.topic_id))
+        partitions += found
+        for moved in (group.initialized, group.initializing):
+            moved.pop(topic.topic_id, None)
+        group.deleting[topic.topic_id] = name
+        group.forget_attempts(topic.topic_id)
+    if partitions:
+        group.must_look_for_partitions = group.must_compare_targets = True
+        group.put_partitions(records)
+    return OffsetsReply(responses=tuple(rows)), tuple(partitions)
+
+
+def _deletable(group: Group, topic_id: UUID, count: int) -> Iterator[TopicPartition]:
+    """What may have state: Initialized and Initializing partitions, and all of a topic whose deletion the persister refused."""
+    parts = [moved[topic_id].partitions for moved in (group.initialized, group.initializing) if topic_id in moved]
+    numbers = set().union(*parts, range(count) if topic_id in group.deleting else ())
+    yield from (TopicPartition(topic_id, number) for number in sorted(numbers))
+
+
+def deleted(reply: OffsetsReply, results: Sequence[Result]) -> OffsetsReply:
+    """The answer by what the persister said: a topic has the first error of its partitions."""
+    failed: dict[UUID, Result] = {}
+    for result in results:
+        if result.code is not ErrorCode.none:
+            failed.setdefault(result.partition.topic_id, result)
+    rows = []
+    for row in reply.responses:
+        error = failed.get(row.topic_id) if row.topic_id is not None else None
+        rows.append(row if error is None else replace(row, error_code=error.code, error_message=error.message))
+    return replace(reply, responses=tuple(rows))

@@ -1,0 +1,1 @@
+"""Dead letters: listing them, sending them again, purging them."""

@@ -1,0 +1,142 @@
+"""Sending dead letters back to where they came from, each chosen one exactly once, however often it is interrupted.
+
+A redrive has a name. Before it sends anything it notes (redrive/notes.py) which dead letters it is about and where the topics that
+will get records end. Every record that it sends has a header with its dead letter's coordinates:
+
+    __kbroker.redrive   {"name": redrive, "topic": …, "topic_id": …, "partition": …, "offset": …}   as JSON
+
+so that, begun again under its name, it reads those topics from the noted ends on and leaves out what is there. What a dead process
+has sent may still be on its way then: hence all processes of one redrive send with one producer id, and sequence numbers go on
+where what was found ends. The broker takes a batch of a sequence once (KIP-98), whoever of them is first, and who is second looks
+again.
+
+Here is what is decided before anything is sent; the work itself is in redrive/sending.py. It prints nothing; the caller is told of
+progress.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from itertools import takewhile
+from typing import NamedTuple
+from uuid import UUID
+
+from kbroker.client.admin import Topic, topics
+from kbroker.client.rpc import Connection
+from kbroker.client.topic_logs import Damage, bounds, new_producer_id
+from kbroker.clock import wall_clock_ms
+from kbroker.redrive.dead_letters import read_dead_letters
+from kbroker.redrive.notes import Notes, Redrive, Started, Wish
+from kbroker.redrive.sending import RedriveRefused, Sending, Summary, Target, place_of, target_of
+
+
+class Plan(NamedTuple):
+    """What a redrive would do: numbers of dead letters by where they would go, and of those that others have redriven; and lines that
+    name what cannot be read."""
+
+    targets: Counter[Target]
+    skipped: int
+    left_out: list[str]
+
+
+def plan(connection: Connection, notes: Notes, topic: Topic, wish: Wish) -> Plan:
+    """Without sending or noting anything. Raises RedriveRefused, KafkaError."""
+    width = _width(connection, wish)
+    redriven = {} if wish.again else notes.redriven(topic.topic_id)
+    targets: Counter[Target] = Counter()
+    skipped = 0
+    damaged: list[Damage] = []
+    for letter in read_dead_letters(connection, topic, bounds(connection, topic), wish.choice, damaged.append):
+        if place_of(letter) in redriven:
+            skipped += 1
+        else:
+            targets[target_of(letter, wish, width)] += 1
+    return Plan(targets, skipped, list(map(str, damaged)))
+
+
+def _width(connection: Connection, wish: Wish) -> int:
+    found = [each for each in topics(connection) if each.name == wish.to_topic]
+    if wish.to_topic is not None and not found:
+        raise RedriveRefused(f"there is no topic {wish.to_topic}")
+    return len(found[0].partitions) if found else 0
+
+
+def redrive(
+    connection: Connection,
+    topic: Topic,
+    name: str,
+    wish: Wish,
+    on_progress: Callable[[int, int], None] = lambda done, of: None,
+) -> Summary:
+    """Start the redrive `name`, or go on with it. Everything that the summary counts as sent is durable on return.
+
+    `on_progress(done, of)` is called now and then, with numbers of offsets of the dead letter topic. Raises RedriveRefused and
+    KafkaError; what was sent so far is found next time.
+    """
+    notes = Notes(connection)
+    known = notes.redrives.get((topic.topic_id, name))
+    if known is None:
+        _refuse_beside(notes.of_topic(topic.topic_id), topic)
+        known = notes.start(_started(connection, topic, name, wish))
+    if known.started is None:
+        raise RedriveRefused(f"what redrive {name} noted when it started is lost; choose another name")
+    if known.started.wish != wish:
+        given = _options(known.started.wish)
+        raise RedriveRefused(f"redrive {name} was started {given}; give the same options, or choose another name")
+    if known.finished_ms is not None:
+        return Summary(name, chosen=len(known.sent), sent_before=len(known.sent), finished=True)
+    _refuse_beside(takewhile(lambda each: each is not known, notes.of_topic(topic.topic_id)), topic)  # two at once: the first goes on
+    return Sending(connection, notes, topic, known, known.started, on_progress).run()
+
+
+def _refuse_beside(others: Iterable[Redrive], topic: Topic) -> None:
+    for each in others:
+        if each.finished_ms is None and each.started is not None:
+            given = _options(each.started.wish)
+            raise RedriveRefused(f"redrive {each.name} of {topic.name} is not finished; run it again first, as it was started: {given}")
+
+
+def _options(wish: Wish) -> str:
+    """As the command line has them."""
+    choice = wish.choice
+    values: Mapping[str, str | None] = {
+        "group": choice.group,
+        "source-topic": choice.source_topic,
+        "cause": choice.cause,
+        "since": _time(choice.since_ms),
+        "until": _time(choice.until_ms),
+        "to": wish.to_topic,
+    }
+    given = [f"--{option} {value}" for option, value in values.items() if value is not None]
+    given += [f"--at {partition}:{offset}" for partition, offset in choice.places] + ["--again"] * wish.again
+    given += ["--keep-schedule"] * wish.keep_schedule
+    return f"with {' '.join(given)}" if given else "without options beside its name"
+
+
+def _time(since_1970_ms: int | None) -> str | None:
+    if since_1970_ms is None:
+        return None
+    return datetime.fromtimestamp(since_1970_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _started(connection: Connection, topic: Topic, name: str, wish: Wish) -> Started:
+    spans = bounds(connection, topic)
+    width = _width(connection, wish)
+    by_name = {each.name: each for each in topics(connection)}
+    names = {target_of(letter, wish, width).topic for letter in read_dead_letters(connection, topic, spans, wish.choice)}
+    targets: dict[str, tuple[UUID, Mapping[int, int]]] = {}
+    for target in (by_name[each] for each in sorted(names) if each in by_name):
+        ends = {partition: span.end_offset for partition, span in bounds(connection, target).items()}
+        targets[target.name] = (target.topic_id, ends)
+    return Started(
+        redrive=name,
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        ends={partition: span.end_offset for partition, span in spans.items()},
+        targets=targets,
+        wish=wish,
+        producer_id=new_producer_id(connection),
+        started_ms=wall_clock_ms(),
+    )

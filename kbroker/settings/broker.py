@@ -1,0 +1,390 @@
+"""The broker's settings: the table of all there are, and `BrokerConfig`, the values that this broker runs with.
+
+Only settings that do something here are in the table, with Kafka's names, defaults and bounds; what is kbroker's own begins
+with `kbroker.`. A name that is not in the table stops the start: a setting that is silently ignored is worse than none.
+
+Values come, in falling order, from what was altered while running for this broker, the same for all brokers, the command
+line or the configuration file, and the table's default. Read them by name at the moment of use: `config["num.partitions"]`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from kbroker.errors import OperatorError
+from kbroker.settings.broker_groups import CONSUMER_GROUP_CONFIGS, GROUP_CONSUMER_TRIPLES
+from kbroker.settings.broker_share_groups import GROUP_SHARE_TRIPLES, SHARE_GROUP_CONFIGS
+from kbroker.settings.definition import INT_MAX, LONG_MAX, ConfigDef, ConfigType, Source, Value, by_name
+
+_BOOLEAN, _STRING, _INT, _LONG, _LIST = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.LIST
+
+NODE_ID: Final = 1
+"""Of the only broker there is."""
+
+MAX_PARTITIONS_PER_REQUEST: Final = 10_000
+"""How many partitions one request may create, as in Kafka: a slip of the finger must not fill the disk with logs."""
+
+BROKER_CONFIGS: Final = by_name(
+    ConfigDef(
+        name="auto.create.topics.enable",
+        type=_BOOLEAN,
+        default="true",
+        doc="Whether a producer's question about a topic that does not exist creates it.",
+    ),
+    ConfigDef(
+        name="num.partitions",
+        type=_INT,
+        default="1",
+        minimum=1,
+        maximum=MAX_PARTITIONS_PER_REQUEST,
+        doc="Partitions of a topic that is created without a number.",
+    ),
+    ConfigDef(
+        name="default.replication.factor",
+        type=_INT,
+        default="1",
+        minimum=1,
+        only=("1",),
+        reason="one broker holds the only copy",
+        doc="Replicas of a topic that is created without a number.",
+    ),
+    ConfigDef(name="delete.topic.enable", type=_BOOLEAN, default="true", doc="Whether clients may delete topics."),
+    # Logs: defaults of the topic settings of the same meaning.
+    ConfigDef(
+        name="message.max.bytes",
+        type=_INT,
+        default="1048588",
+        minimum=0,
+        doc="Largest record batch that is taken, in bytes as sent; default of the topic setting max.message.bytes.",
+    ),
+    ConfigDef(
+        name="log.retention.ms",
+        type=_LONG,
+        default=None,
+        dynamic=True,
+        doc="How long records are kept at least; -1 for ever. Default of retention.ms; unset: log.retention.minutes decides.",
+    ),
+    ConfigDef(name="log.retention.minutes", type=_INT, default=None, doc="The same in minutes; unset: log.retention.hours decides."),
+    ConfigDef(name="log.retention.hours", type=_INT, default="168", doc="The same in hours; -1 for ever."),
+    ConfigDef(
+        name="log.retention.bytes",
+        type=_LONG,
+        default="-1",
+        dynamic=True,
+        doc="How large a partition may grow before its oldest segments are removed; negative for no limit. Default of retention.bytes.",
+    ),
+    ConfigDef(
+        name="log.retention.check.interval.ms", type=_LONG, default="300000", minimum=1, doc="How often retention is applied to all logs."
+    ),
+    ConfigDef(
+        name="log.segment.bytes",
+        type=_INT,
+        default="1073741824",
+        minimum=1 << 20,
+        doc="Size at which a log starts a new segment; default of segment.bytes.",
+    ),
+    ConfigDef(
+        name="log.roll.ms",
+        type=_LONG,
+        default=None,
+        minimum=1,
+        doc="Age at which a log starts a new segment; default of segment.ms; unset: log.roll.hours decides.",
+    ),
+    ConfigDef(name="log.roll.hours", type=_INT, default="168", minimum=1, doc="The same in hours."),
+    ConfigDef(
+        name="log.message.timestamp.type",
+        type=_STRING,
+        default="CreateTime",
+        choices=("CreateTime", "LogAppendTime"),
+        doc="Whose clock a record's timestamp is of: the producer's or the broker's. Default of message.timestamp.type.",
+    ),
+    ConfigDef(
+        name="log.message.timestamp.before.max.ms",
+        type=_LONG,
+        default=str(LONG_MAX),
+        minimum=0,
+        doc="How far in the past a producer's timestamp may lie; default of message.timestamp.before.max.ms.",
+    ),
+    ConfigDef(
+        name="log.message.timestamp.after.max.ms",
+        type=_LONG,
+        default="3600000",
+        minimum=0,
+        doc="How far in the future a producer's timestamp may lie; default of message.timestamp.after.max.ms.",
+    ),
+    ConfigDef(
+        name="producer.id.expiration.ms",
+        type=_INT,
+        default="86400000",
+        minimum=1,
+        doc="How long the last sequence numbers of an idle idempotent producer are remembered.",
+    ),
+    # Connections and requests.
+    ConfigDef(
+        name="max.connections", type=_INT, default=str(INT_MAX), minimum=0, doc="Connections at one time; further ones are closed at once."
+    ),
+    ConfigDef(
+        name="connections.max.idle.ms",
+        type=_LONG,
+        default="600000",
+        doc="How long a connection may be silent before it is closed; negative for ever.",
+    ),
+    ConfigDef(
+        name="socket.request.max.bytes",
+        type=_INT,
+        default="104857600",
+        minimum=1,
+        doc="Largest request; a connection that announces a larger one is closed.",
+    ),
+    ConfigDef(
+        name="queued.max.request.bytes",
+        type=_LONG,
+        default="-1",
+        doc="Bytes of requests held in memory at one time, over all connections; reading stops beyond it. Not positive: no limit.",
+    ),
+    ConfigDef(
+        name="fetch.max.bytes", type=_INT, default="57671680", minimum=1024, doc="Upper limit of a fetch answer, whatever the client asks."
+    ),
+    ConfigDef(
+        name="max.incremental.fetch.session.cache.slots",
+        type=_INT,
+        default="1000",
+        minimum=0,
+        doc="Fetch sessions kept at one time; other consumers name their partitions in every request.",
+    ),
+    *SHARE_GROUP_CONFIGS,
+    ConfigDef(
+        name="share.coordinator.snapshot.update.records.per.snapshot",
+        type=_INT,
+        default="500",
+        minimum=0,
+        maximum=500,
+        doc="Updates of a share-partition's state that are written before a whole snapshot; 0 writes snapshots only.",
+    ),
+    ConfigDef(
+        name="share.coordinator.cold.partition.snapshot.interval.ms",
+        type=_INT,
+        default="300000",
+        minimum=1,
+        hidden=True,
+        doc="How old a share-partition's snapshot becomes before a new one takes in the updates after it.",
+    ),
+    ConfigDef(
+        name="errors.deadletterqueue.auto.create.topics.enable",
+        type=_BOOLEAN,
+        default="false",
+        dynamic=True,
+        doc="Whether the first dead letter of a share group makes the topic that it goes to.",
+    ),
+    ConfigDef(
+        name="errors.deadletterqueue.topic.name.prefix",
+        type=_STRING,
+        default="dlq.",
+        dynamic=True,
+        doc="How the name of a topic begins that is made for dead letters.",
+    ),
+    *CONSUMER_GROUP_CONFIGS,
+    # kbroker's own.
+    ConfigDef(
+        name="kbroker.payload.check",
+        type=_BOOLEAN,
+        default="false",
+        doc="Whether Produce opens batches; default of the topic setting of that name.",
+    ),
+    ConfigDef(
+        name="kbroker.persister",
+        type=_STRING,
+        default="default",
+        doc="Keeper of share state: default (state storage), control-records (logs), noop (none; for tests), an installed plugin's name.",
+    ),
+    ConfigDef(
+        name="kbroker.queue.cache.bytes",
+        type=_LONG,
+        default=str(16 << 20),
+        minimum=1 << 20,
+        doc="Memory for decompressed batches that share consumers take in parts; a single batch that is larger is held alone.",
+    ),
+    ConfigDef(
+        name="kbroker.sync.interval.ms",
+        type=_INT,
+        default="75",
+        minimum=1,
+        maximum=60_000,
+        doc="With --durability os: how often what was written is synced in the background.",
+    ),
+)
+
+_TOGETHER: Final = "raise the one or lower the other, both in one request where both are altered"
+STARTED_WITH: Final = {
+    "listeners": "use --listen, or a line listen=HOST:PORT of the file",
+    "advertised.listeners": "use --advertise, or a line advertise=HOST:PORT of the file",
+    "log.dir": "use --data-dir, or a line data-dir=DIR of the file",
+    "log.dirs": "use --data-dir, or a line data-dir=DIR of the file",
+    "group.share.persister.class.name": "use kbroker.persister",
+    "group.consumer.regex.refresh.interval.ms": "regular expressions are resolved whenever topics come or go",
+    "share.coordinator.state.topic.prune.interval.ms": "the state storage removes what is obsolete by itself",
+    "log.flush.interval.messages": "use --durability",
+    "log.flush.interval.ms": "use --durability",
+}
+"""Settings of Kafka that there are not, and what there is in their place."""
+
+
+class Setting(NamedTuple):
+    """`where`: the place that a person would correct, such as a file and its line."""
+
+    where: str
+    name: str
+    value: str
+
+
+class BrokerConfig:
+    """The broker's effective settings, typed as the table says: int, float, bool, str, a tuple for a list, or None if unset.
+
+    `config[name]` is one dictionary lookup; the value may change while the broker runs only where the table says dynamic.
+    """
+
+    def __init__(self, static: Mapping[str, str]) -> None:
+        """Raises ValueError for a value out of bounds or values that contradict each other, KeyError for an unknown name."""
+        self.static: Final = {name: static[name] for name in static}
+        self.dynamic: Mapping[str, str] = {}
+        self.dynamic_default: Mapping[str, str] = {}
+        self._values = self._effective({}, {})
+
+    @classmethod
+    def load(cls, lines: Iterable[str] = (), overrides: Mapping[str, str] | None = None) -> BrokerConfig:
+        """From the lines of a configuration file and the command line's settings, which win. Raises OperatorError."""
+        return cls.of([*file_settings(lines), *(Setting("--config", *each) for each in (overrides or {}).items())])
+
+    @classmethod
+    def of(cls, settings: Iterable[Setting], also: Collection[str] = ()) -> BrokerConfig:
+        """Of two settings with the same name the later one wins. `also`: other names that a wrong one may have meant.
+
+        Raises OperatorError, which says where a wrong value stands.
+        """
+        static: dict[str, str] = {}
+        places: dict[str, str] = {}
+        for setting in settings:
+            _check(setting, also)
+            static[setting.name], places[setting.name] = setting.value, setting.where
+        try:
+            return cls(static)
+        except ValueError as error:
+            words = str(error).split()
+            given = ", ".join(f"{name} by {where}" for name, where in places.items() if name in words)
+            raise OperatorError(f"the configuration contradicts itself: {error}{given and f'; set: {given}'}") from None
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - the table knows the type, and callers annotate what they take
+        return self._values[name]
+
+    def check_dynamic(self, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]) -> None:
+        """Raises ValueError where these altered settings, together with the static ones, would not be valid."""
+        self._effective(dynamic_default, dynamic)
+
+    def set_dynamic(self, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]) -> None:
+        """What has been altered for all brokers and for this one, both in full. Raises ValueError and changes nothing."""
+        self._values = self._effective(dynamic_default, dynamic)
+        self.dynamic_default, self.dynamic = dict(dynamic_default), dict(dynamic)
+
+    def layers(self) -> tuple[tuple[Source, Mapping[str, str]], ...]:
+        """Where values were set, strongest first; the table's defaults come after."""
+        return (
+            (Source.DYNAMIC_BROKER, self.dynamic),
+            (Source.DYNAMIC_DEFAULT_BROKER, self.dynamic_default),
+            (Source.STATIC_BROKER, self.static),
+        )
+
+    def first_set(self, synonyms: Iterable[tuple[str, int]]) -> Value:
+        """The value of the first of these settings that is set or has a default, in the unit that the factor gives."""
+        for name, factor in synonyms:
+            value = self._values[name]
+            if value is not None:
+                return max(-1, value * factor) if isinstance(value, int) and factor != 1 else value
+        raise AssertionError("the last synonym has a default")
+
+    def set_dynamic_where_it_fits(
+        self, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]
+    ) -> list[str]:
+        """As set_dynamic, for settings of an earlier life, which may not fit the static ones of this life.
+
+        Those that do not fit are left out, and no other: a retention time must not fall back to a shorter one
+        because of a bound. Gives a line for each that is left out."""
+        layers = [dict(dynamic_default), dict(dynamic)]
+        left_out = []
+        for layer in layers:
+            for name, text in list(layer.items()):
+                try:
+                    BROKER_CONFIGS[name].parse(text)
+                except KeyError:
+                    left_out.append(f"{name}={layer.pop(name)}: there is no such setting any more")
+                except ValueError as error:
+                    del layer[name]
+                    left_out.append(f"{name}={text}: {error}")
+        while (contradiction := next(_contradictions(self._merged(*layers)), None)) is not None:
+            found = [(layer, name) for layer in layers for name in contradiction.names if name in layer]
+            left_out += [f"{name}={layer.pop(name)}: {contradiction.message}" for layer, name in found]
+        self.set_dynamic(*layers)
+        return left_out
+
+    def _effective(self, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]) -> dict[str, Any]:
+        values = self._merged(dynamic_default, dynamic)
+        for contradiction in _contradictions(values):
+            raise ValueError(contradiction.message)
+        return values
+
+    def _merged(self, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]) -> dict[str, Any]:
+        values: dict[str, Any] = {name: each.default_value() for name, each in BROKER_CONFIGS.items()}
+        for layer in (self.static, dynamic_default, dynamic):
+            values.update({name: BROKER_CONFIGS[name].parse(text) for name, text in layer.items()})
+        return values
+
+
+class _Contradiction(NamedTuple):
+    message: str
+    names: tuple[str, ...]
+
+
+def _contradictions(values: Mapping[str, Any]) -> Iterator[_Contradiction]:
+    """What is wrong between settings that are each within their bounds (checks of share and consumer groups at Kafka's start)."""
+    for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
+        if values[name] is not None and (values[name] == 0 or values[name] < -1):
+            yield _Contradiction(f"{name} must be unlimited (-1) or, equal or greater than 1", (name,))
+    pairs = []
+    for kind, triples in (("share", GROUP_SHARE_TRIPLES), ("consumer", GROUP_CONSUMER_TRIPLES)):
+        for triple in triples:
+            least, default, most = f"group.{kind}.min.{triple}", f"group.{kind}.{triple}", f"group.{kind}.max.{triple}"
+            pairs += [(most, least), (default, least), (most, default)]
+    pairs.append(("group.share.max.share.sessions", "group.share.max.size"))
+    for greater, lesser in pairs:
+        if values[greater] < values[lesser]:
+            they = f"must be greater than or equal to {lesser} ({values[lesser]})"
+            yield _Contradiction(f"{greater} ({values[greater]}) {they}: {_TOGETHER}", (greater, lesser))
+    for kind in ("share", "consumer"):
+        timeout, heartbeat = f"group.{kind}.session.timeout.ms", f"group.{kind}.heartbeat.interval.ms"
+        if values[timeout] <= values[heartbeat]:
+            they = f"{timeout} ({values[timeout]}) must be greater than {heartbeat} ({values[heartbeat]})"
+            yield _Contradiction(f"{they}: {_TOGETHER}", (timeout, heartbeat))
+
+
+def file_settings(lines: Iterable[str], file: str = "configuration file") -> Iterator[Setting]:
+    """Every setting of a file: `name=value`, comments begin with # or !. `file`: what to call it in errors."""
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if text and text[0] not in "#!":
+            name, equals, value = text.partition("=")
+            if not equals:
+                raise OperatorError(f"{file}, line {number}: expected name=value, found {text!r}")
+            yield Setting(f"{file}, line {number}", name.strip(), value.strip())
+
+
+def _check(setting: Setting, also: Collection[str]) -> None:
+    where, name, value = setting
+    if name not in BROKER_CONFIGS:
+        close = difflib.get_close_matches(name, [*BROKER_CONFIGS, *also], n=3)
+        hint = STARTED_WITH.get(name) or (f"did you mean {' or '.join(close)}?" if close else "`kbroker docs settings` lists all")
+        raise OperatorError(f"{where}: unknown setting {name!r}; {hint}")
+    try:
+        BROKER_CONFIGS[name].parse(value)
+    except ValueError as error:
+        raise OperatorError(f"{where}: {error}") from None

@@ -1,0 +1,255 @@
+"""The settings of a group (config resource type GROUP): the table, `GroupConfig` with one group's values.
+
+A group's own value share.X lies between the broker's bounds group.share.min.X and group.share.max.X when it is set; where the bounds
+were narrowed later, the effective value is the nearest one within them. Without an own value the broker's group.share.X holds. The same
+with consumer.X.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
+
+from kbroker.settings.broker import BROKER_CONFIGS, NODE_ID, BrokerConfig
+from kbroker.settings.broker_groups import GROUP_CONSUMER_TRIPLES
+from kbroker.settings.broker_share_groups import GROUP_SHARE_TRIPLES
+from kbroker.settings.definition import LONG_MAX, ConfigDef, ConfigType, by_name
+from kbroker.settings.queue import QUEUE_CONFIGS
+from kbroker.settings.queue import contradictions as queue_contradictions
+
+_BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
+_RESET = "share.auto.offset.reset"
+_DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
+_BY_DURATION = "by_duration:"
+
+_DURATION: Final = re.compile(
+    r"(?P<sign>[-+]?)P(?:(?P<days>[-+]?[0-9]+)D)?"
+    r"(?P<time>T(?:(?P<hours>[-+]?[0-9]+)H)?(?:(?P<minutes>[-+]?[0-9]+)M)?(?:(?P<seconds>[-+]?[0-9]+)(?:[.,](?P<fraction>[0-9]{0,9}))?S)?)?",
+    re.IGNORECASE,
+)
+_UNIT_NS: Final = {"days": 86_400 * 10**9, "hours": 3600 * 10**9, "minutes": 60 * 10**9, "seconds": 10**9}
+
+GROUP_CONFIGS: Final = by_name(
+    ConfigDef(
+        name="consumer.session.timeout.ms",
+        type=_INT,
+        default="45000",
+        minimum=1,
+        synonyms=(("group.consumer.session.timeout.ms", 1),),
+        doc="How long a member of the consumer group may be silent before it is removed; more than the heartbeat interval.",
+    ),
+    ConfigDef(
+        name="consumer.heartbeat.interval.ms",
+        type=_INT,
+        default="5000",
+        minimum=1,
+        synonyms=(("group.consumer.heartbeat.interval.ms", 1),),
+        doc="How often members of the consumer group are told to send a heartbeat.",
+    ),
+    ConfigDef(
+        name="consumer.assignment.interval.ms",
+        type=_INT,
+        default="1000",
+        minimum=0,
+        synonyms=(("group.consumer.assignment.interval.ms", 1),),
+        doc="Least time between two assignments of the consumer group; who joins sooner gets its partitions with a later heartbeat.",
+    ),
+    ConfigDef(
+        name="share.delivery.count.limit",
+        type=_INT,
+        default="5",
+        minimum=2,
+        synonyms=(("group.share.delivery.count.limit", 1),),
+        doc="How often a record is delivered before it is given up.",
+    ),
+    ConfigDef(
+        name="share.record.lock.duration.ms",
+        type=_INT,
+        default="30000",
+        minimum=1000,
+        synonyms=(("group.share.record.lock.duration.ms", 1),),
+        doc="How long a delivered record belongs to its consumer before it is delivered again.",
+    ),
+    ConfigDef(
+        name="share.partition.max.record.locks",
+        type=_INT,
+        default="2000",
+        minimum=100,
+        synonyms=(("group.share.partition.max.record.locks", 1),),
+        doc="Records of one share-partition that may be in flight at one time.",
+    ),
+    ConfigDef(
+        name="share.session.timeout.ms",
+        type=_INT,
+        default="45000",
+        minimum=1,
+        synonyms=(("group.share.session.timeout.ms", 1),),
+        doc="How long a member may be silent before it is removed; more than the heartbeat interval.",
+    ),
+    ConfigDef(
+        name="share.heartbeat.interval.ms",
+        type=_INT,
+        default="5000",
+        minimum=1,
+        synonyms=(("group.share.heartbeat.interval.ms", 1),),
+        doc="How often members are told to send a heartbeat.",
+    ),
+    ConfigDef(
+        name="share.assignment.interval.ms",
+        type=_INT,
+        default="1000",
+        minimum=0,
+        synonyms=(("group.share.assignment.interval.ms", 1),),
+        doc="Least time between two assignments of the group; a member that joins does not wait for it.",
+    ),
+    ConfigDef(
+        name=_RESET,
+        type=_STRING,
+        default="latest",
+        doc="Where a share-partition of the group begins at its first use: latest, earliest, or by_duration:PnDTnHnMn.nS (records "
+        "not older than that).",
+    ),
+    ConfigDef(
+        name="share.isolation.level",
+        type=_STRING,
+        default="read_uncommitted",
+        choices=("read_uncommitted", "read_committed"),
+        doc="Whether records of open and aborted transactions are delivered; without transactions both are the same.",
+    ),
+    ConfigDef(
+        name="share.renew.acknowledge.enable", type=_BOOLEAN, default="true", doc="Whether consumers may renew the lock of a record."
+    ),
+    ConfigDef(
+        name=_DEAD_LETTER_TOPIC,
+        type=_STRING,
+        default="",
+        doc="Topic that gets a dead letter for each record that is given up (`kbroker docs dead-letters`); empty for none.",
+    ),
+    ConfigDef(
+        name="errors.deadletterqueue.copy.record.enable",
+        type=_BOOLEAN,
+        default="false",
+        doc="Whether dead letters hold the record's key and value.",
+    ),
+    ConfigDef(
+        name="kbroker.errors.deadletterqueue.keep.headers.enable",
+        type=_BOOLEAN,
+        default="false",
+        doc="Whether dead letters hold the record's headers, too, behind those that tell where it comes from.",
+    ),
+    ConfigDef(
+        name="kbroker.errors.deadletterqueue.keep.timestamp.enable",
+        type=_BOOLEAN,
+        default="false",
+        doc="Whether dead letters have the record's timestamp instead of the time at which they are written.",
+    ),
+    *QUEUE_CONFIGS,
+)
+
+_BOUNDS: Final = {
+    f"{kind}.{triple}": (f"group.{kind}.min.{triple}", f"group.{kind}.max.{triple}")
+    for kind, triples in (("consumer", GROUP_CONSUMER_TRIPLES), ("share", GROUP_SHARE_TRIPLES))
+    for triple in triples
+}
+
+
+class GroupConfig:
+    """The effective settings of one group: `config["share.record.lock.duration.ms"]`, typed as the table says.
+
+    The broker's values and bounds are read when a setting is asked for, so that they may change.
+    """
+
+    def __init__(self, stored: Mapping[str, str], broker: BrokerConfig) -> None:
+        """`stored`: what was set for the group, as altering returned it; names that no table knows any more are ignored."""
+        self._own: dict[str, Any] = {name: GROUP_CONFIGS[name].parse(text) for name, text in stored.items() if name in GROUP_CONFIGS}
+        self._broker = broker
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - the table knows the type, and callers annotate what they take
+        if name not in self._own:
+            each = GROUP_CONFIGS[name]
+            return self._broker.first_set(each.synonyms) if each.synonyms else each.default_value()
+        value = self._own[name]
+        if name in _BOUNDS:
+            least, most = _BOUNDS[name]
+            return max(self._broker[least], min(self._broker[most], value))
+        return value
+
+    def timeouts_too_short(self, altered: Collection[str] | None = None) -> Iterator[str]:
+        """A line for each kind of group whose session timeout ends between two heartbeats; with `altered` only
+        where one of the two is among these settings."""
+        for kind in ("consumer", "share"):
+            timeout, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
+            if altered is not None and timeout not in altered and heartbeat not in altered:
+                continue
+            if self[timeout] <= self[heartbeat]:
+                they = f"{timeout} ({self[timeout]}) must be greater than {heartbeat} ({self[heartbeat]})"
+                yield f"{they}; raise the one or lower the other"
+
+    def clamped(self) -> dict[str, int]:
+        """Own settings that the broker's bounds do not allow any more, with the values that hold instead: worth a warning."""
+        return {name: self[name] for name in self._own if name in _BOUNDS and self[name] != self._own[name]}
+
+
+def check_group_values(stored: Mapping[str, str], broker: BrokerConfig, altered: Collection[str]) -> None:
+    """What a single setting's definition cannot see. Raises ValueError.
+
+    Only the settings in `altered` are judged by the broker's bounds, and by each other where one of the two is
+    in `altered`. The bounds may have been narrowed since the others were set: they are clamped, and must not keep
+    the group from being altered.
+    """
+    if stored.get(_RESET, "latest") not in ("latest", "earliest"):
+        reset_duration_ms(stored[_RESET])
+    if stored.get(_DEAD_LETTER_TOPIC, "").startswith("__"):
+        raise ValueError(f"Invalid value {stored[_DEAD_LETTER_TOPIC]} for configuration {_DEAD_LETTER_TOPIC}: it must not begin with __")
+    for contradiction in _contradictions(stored, broker, altered):
+        raise ValueError(contradiction)
+
+
+def _contradictions(stored: Mapping[str, str], broker: BrokerConfig, altered: Collection[str]) -> Iterator[str]:
+    for name, (least, most) in _BOUNDS.items():
+        if name in stored and name in altered:
+            value = int(stored[name])
+            if value < broker[least]:
+                bound = f"{name} must be greater than or equal to {least}, which is {broker[least]}"
+                yield f"{bound}; {_how_to_move(least, 'lower', value)}"
+            if value > broker[most]:
+                bound = f"{name} must be less than or equal to {most}, which is {broker[most]}"
+                yield f"{bound}; {_how_to_move(most, 'raise', value)}"
+    yield from GroupConfig(stored, broker).timeouts_too_short(altered)
+    yield from queue_contradictions(stored)
+
+
+def _how_to_move(bound: str, verb: str, value: int) -> str:
+    """The command that an operator runs to have `value` within the broker's bound."""
+    each = BROKER_CONFIGS[bound]
+    try:
+        each.parse(str(value))
+    except ValueError:
+        limit = each.minimum if verb == "lower" else each.maximum
+        return f"that cannot be {'lowered below' if verb == 'lower' else 'raised above'} {limit}"
+    if each.dynamic:
+        return f"to {verb} that first: kbroker configs set --broker {NODE_ID} {bound}={value}"
+    return f"to {verb} that, start the broker with --config {bound}={value}"
+
+
+def reset_duration_ms(policy: str) -> int:
+    """How far before now the policy `by_duration:PnDTnHnMn.nS` begins; raises ValueError for any other text."""
+    duration_ms = _parse_duration_ms(policy.removeprefix(_BY_DURATION)) if policy.startswith(_BY_DURATION) else None
+    if duration_ms is None or duration_ms < 0:
+        raise ValueError(
+            f"Invalid value {policy} for configuration {_RESET}: it must be latest, earliest or by_duration:<PnDTnHnMn.nS>, not negative"
+        )
+    return duration_ms
+
+
+def _parse_duration_ms(text: str) -> int | None:
+    """ISO 8601 days and time, as far as Java's Duration goes (no years, months or weeks); None for anything else."""
+    match = _DURATION.fullmatch(text) if len(text) <= 64 else None
+    if match is None or (match["days"] is None and (match["time"] or "T").upper() == "T") or (match["time"] or "").upper() == "T":
+        return None
+    total_ns = sum(int(match[unit] or 0) * scale for unit, scale in _UNIT_NS.items())
+    fraction_ns = int((match["fraction"] or "").ljust(9, "0"))
+    total_ns += -fraction_ns if (match["seconds"] or "").startswith("-") else fraction_ns
+    duration_ms = (-total_ns if match["sign"] == "-" else total_ns) // 1_000_000
+    return duration_ms if duration_ms <= LONG_MAX else None

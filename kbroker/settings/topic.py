@@ -1,0 +1,186 @@
+"""The settings of a topic: the table of all that Kafka knows, and `TopicConfig`, the values of one topic.
+
+A topic setting works or is refused. Those for which kbroker has no counterpart (compaction, replication, tiered storage,
+recompression) are listed with the one value that says what happens anyway, so that tools that read or repeat a topic's
+settings work, and any other value is refused with INVALID_CONFIG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.definition import LONG_MAX, ConfigDef, ConfigType, by_name
+from kbroker.settings.queue import QUEUE_RETENTION, QUEUE_RETENTION_MAX_BYTES
+
+_BOOLEAN, _STRING, _INT, _LONG, _LIST = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.LIST
+
+
+DEAD_LETTERS: Final = "errors.deadletterqueue.group.enable"
+
+
+def _fixed(name: str, kind: ConfigType, value: str, reason: str, doc: str) -> ConfigDef:
+    """A setting of Kafka's that can only be what it is here."""
+    return ConfigDef(name=name, type=kind, default=value, only=(value,), reason=reason, doc=doc)
+
+
+_ONE_COPY = "one broker holds the only copy"
+_NO_COMPACTION = "there is no log compaction"
+_NO_TIERS = "there is no remote storage"
+_AS_SENT = "batches are stored as the producer sent them"
+_DURABILITY = "durability is chosen for the whole broker, with --durability"
+
+TOPIC_CONFIGS: Final = by_name(
+    ConfigDef(
+        name="retention.ms",
+        type=_LONG,
+        default="604800000",
+        minimum=-1,
+        synonyms=(("log.retention.ms", 1), ("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)),
+        doc="How long records are kept at least; -1 for ever. Whole segments are removed.",
+    ),
+    ConfigDef(
+        name="retention.bytes",
+        type=_LONG,
+        default="-1",
+        synonyms=(("log.retention.bytes", 1),),
+        doc="How large a partition may grow before its oldest segments are removed; negative for no limit.",
+    ),
+    ConfigDef(
+        name="segment.bytes",
+        type=_INT,
+        default="1073741824",
+        minimum=1 << 20,
+        synonyms=(("log.segment.bytes", 1),),
+        doc="Size at which a partition's log starts a new segment.",
+    ),
+    ConfigDef(
+        name="internal.segment.bytes",
+        type=_INT,
+        default=None,
+        minimum=1,
+        hidden=True,
+        doc="Overrides segment.bytes without its lower bound: for tests of retention and recovery only.",
+    ),
+    ConfigDef(
+        name="segment.ms",
+        type=_LONG,
+        default="604800000",
+        minimum=1,
+        synonyms=(("log.roll.ms", 1), ("log.roll.hours", 3_600_000)),
+        doc="Age at which a partition's log starts a new segment.",
+    ),
+    ConfigDef(
+        name="max.message.bytes",
+        type=_INT,
+        default="1048588",
+        minimum=0,
+        synonyms=(("message.max.bytes", 1),),
+        doc="Largest record batch that is taken, in bytes as sent (compressed, if it is).",
+    ),
+    ConfigDef(
+        name="message.timestamp.type",
+        type=_STRING,
+        default="CreateTime",
+        choices=("CreateTime", "LogAppendTime"),
+        synonyms=(("log.message.timestamp.type", 1),),
+        doc="Whose clock a record's timestamp is of: the producer's or the broker's.",
+    ),
+    ConfigDef(
+        name="message.timestamp.before.max.ms",
+        type=_LONG,
+        default=str(LONG_MAX),
+        minimum=0,
+        synonyms=(("log.message.timestamp.before.max.ms", 1),),
+        doc="How far in the past a producer's timestamp may lie.",
+    ),
+    ConfigDef(
+        name="message.timestamp.after.max.ms",
+        type=_LONG,
+        default="3600000",
+        minimum=0,
+        synonyms=(("log.message.timestamp.after.max.ms", 1),),
+        doc="How far in the future a producer's timestamp may lie.",
+    ),
+    ConfigDef(
+        name=DEAD_LETTERS,
+        type=_BOOLEAN,
+        default="false",
+        doc="Whether share groups may write their dead letters into this topic.",
+    ),
+    ConfigDef(
+        name="kbroker.payload.check",
+        type=_BOOLEAN,
+        default="false",
+        synonyms=(("kbroker.payload.check", 1),),
+        doc="Whether Produce opens batches, as Kafka does, and refuses those whose records are not what the header says.",
+    ),
+    ConfigDef(
+        name=QUEUE_RETENTION,
+        type=_STRING,
+        default="time",
+        choices=("time", "unfinished", "workqueue"),
+        doc="Whether share groups hold their records. time: no, as in Kafka. unfinished: retention takes only what all share groups "
+        "have finished. workqueue: likewise, and what they have finished goes soon.",
+    ),
+    ConfigDef(
+        name=QUEUE_RETENTION_MAX_BYTES,
+        type=_LONG,
+        default="-1",
+        minimum=-1,
+        doc="How large a partition may grow that share groups hold: beyond that the oldest records are removed all the same, with a "
+        "warning. -1 for no limit.",
+    ),
+    _fixed("cleanup.policy", _LIST, "delete", _NO_COMPACTION, "What becomes of old segments."),
+    _fixed("compression.type", _STRING, "producer", _AS_SENT, "The codec of stored batches."),
+    _fixed("compression.gzip.level", _INT, "-1", _AS_SENT, "Level of recompression."),
+    _fixed("compression.lz4.level", _INT, "9", _AS_SENT, "Level of recompression."),
+    _fixed("compression.zstd.level", _INT, "3", _AS_SENT, "Level of recompression."),
+    _fixed("min.insync.replicas", _INT, "1", _ONE_COPY, "Replicas that must have a record before it is acknowledged with acks=all."),
+    _fixed("unclean.leader.election.enable", _BOOLEAN, "false", _ONE_COPY, "Whether a replica that lags may lead."),
+    _fixed("leader.replication.throttled.replicas", _LIST, "", _ONE_COPY, "Replicas whose replication is throttled."),
+    _fixed("follower.replication.throttled.replicas", _LIST, "", _ONE_COPY, "Replicas whose replication is throttled."),
+    _fixed("delete.retention.ms", _LONG, "86400000", _NO_COMPACTION, "How long compaction keeps delete markers."),
+    _fixed("min.compaction.lag.ms", _LONG, "0", _NO_COMPACTION, "Least age for compaction."),
+    _fixed("max.compaction.lag.ms", _LONG, str(LONG_MAX), _NO_COMPACTION, "Greatest age before compaction."),
+    _fixed("min.cleanable.dirty.ratio", ConfigType.DOUBLE, "0.5", _NO_COMPACTION, "When compaction is worth while."),
+    _fixed("flush.messages", _LONG, str(LONG_MAX), _DURABILITY, "Records between two syncs of this topic."),
+    _fixed("flush.ms", _LONG, str(LONG_MAX), _DURABILITY, "Time between two syncs of this topic."),
+    _fixed("file.delete.delay.ms", _LONG, "0", "removed segments are gone at once", "Delay of the removal of files."),
+    _fixed("segment.jitter.ms", _LONG, "0", "segments roll at segment.ms exactly", "Random part of segment.ms."),
+    _fixed("segment.index.bytes", _INT, "10485760", "an index is as large as its segment needs", "Size of an offset index."),
+    _fixed("index.interval.bytes", _INT, "4096", "engines choose how to index", "Bytes between two index entries."),
+    _fixed("preallocate", _BOOLEAN, "false", "engines choose how to allocate", "Whether new segments get their space at once."),
+    _fixed("remote.storage.enable", _BOOLEAN, "false", _NO_TIERS, "Whether old segments move to remote storage."),
+    _fixed("remote.log.copy.disable", _BOOLEAN, "false", _NO_TIERS, "Whether copying to remote storage pauses."),
+    _fixed("remote.log.delete.on.disable", _BOOLEAN, "false", _NO_TIERS, "Whether ending remote storage deletes it."),
+    _fixed("local.retention.ms", _LONG, "-2", _NO_TIERS, "How long records stay local; -2: as retention.ms."),
+    _fixed("local.retention.bytes", _LONG, "-2", _NO_TIERS, "How much of a partition stays local; -2: as retention.bytes."),
+)
+
+
+def contradictions(stored: Mapping[str, str]) -> Iterator[str]:
+    """What a single one of these settings cannot see, a line for each."""
+    if stored.get(QUEUE_RETENTION, "time") != "time" and stored.get(DEAD_LETTERS) == "true":
+        yield f"{QUEUE_RETENTION} must be time for a topic of dead letters ({DEAD_LETTERS}=true): nobody finishes those"
+
+
+class TopicConfig:
+    """The effective settings of one topic: `config["retention.ms"]`, typed as the table says.
+
+    Settings that the topic does not have itself are the broker's, read when they are asked for.
+    """
+
+    def __init__(self, stored: Mapping[str, str], broker: BrokerConfig) -> None:
+        """`stored`: what was set for the topic, as altering returned it; names that no table knows any more are ignored."""
+        self._own: dict[str, Any] = {name: TOPIC_CONFIGS[name].parse(text) for name, text in stored.items() if name in TOPIC_CONFIGS}
+        if "internal.segment.bytes" in self._own:
+            self._own["segment.bytes"] = self._own["internal.segment.bytes"]
+        self._broker = broker
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - the table knows the type, and callers annotate what they take
+        if name in self._own:
+            return self._own[name]
+        each = TOPIC_CONFIGS[name]
+        return self._broker.first_set(each.synonyms) if each.synonyms else each.default_value()

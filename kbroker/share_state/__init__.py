@@ -1,0 +1,1 @@
+"""The share coordinator (KIP-932), pure: the state of share-partitions as snapshots and updates."""

@@ -1,0 +1,250 @@
+"""What the key-value engines decide alike: which segment a batch goes to, what a trim or a truncation removes, what is noted.
+
+Every function here is given a log as it is and returns what to store and how the log looks afterwards; an engine stores it in
+one transaction and then, only then, takes over the new list of segments. The engine's small ordered table `meta` holds:
+
+    key                                           value
+    "L" topic id (16) partition (4)               log number (4) segment_bytes (8) segment_ms (8)
+    "S" log number (4) base offset (8)            segment number (8) end offset (8) bytes (8) max timestamp (8)
+
+The last segment of a log is the active one. Its totals are not kept up to date in `meta` (that would be a second write with
+every chunk): they are read from the head of its last chunk.
+
+This module must not know an engine.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from kbroker.errors import StoreFailed
+from kbroker.storage.keyvalue.chunks import CHUNK_BYTES, ChunkSource, Segment, cut_chunk, floor_chunk
+from kbroker.storage.spi import Change, LogBounds, LogId, LogSettings, StampedBatch
+
+END_OF_OFFSETS = (1 << 63) - 1
+
+LOG_PREFIX = b"L"
+SEGMENT_PREFIX = b"S"
+
+_LOG_KEY = struct.Struct(">c16si")
+_LOG_VALUE = struct.Struct(">Iqq")
+_SEGMENT_KEY = struct.Struct(">cIq")
+_SEGMENT_VALUE = struct.Struct(">qqqq")
+
+
+@dataclass(slots=True)
+class LogState:
+    """A log as its store knows it. `segments` is replaced, never changed: a reader in another thread keeps the list it took."""
+
+    log: LogId
+    number: int
+    settings: LogSettings
+    segments: Sequence[Segment] = ()
+
+    @property
+    def bounds(self) -> LogBounds:
+        segments = self.segments
+        return LogBounds(segments[0].base_offset, segments[-1].end_offset)
+
+
+class Chunk(NamedTuple):
+    segment: Segment
+    base_offset: int
+    value: bytes
+
+
+class LogChange(NamedTuple):
+    """What to store for one log, and `segments` as they are when it is stored. `dropped` segments go with all their chunks."""
+
+    state: LogState
+    segments: Sequence[Segment]
+    meta: Sequence[Change] = ()
+    chunks: Sequence[Chunk] = ()
+    dropped: Sequence[Segment] = ()
+    cut_segment: Segment | None = None
+    cut_offset: int = 0
+    """Chunks of `cut_segment` that begin at or after `cut_offset` are removed before `chunks` are stored."""
+
+    def apply(self) -> None:
+        self.state.segments = self.segments
+
+
+def removed_ranges(change: LogChange) -> Iterator[tuple[int, int]]:
+    """(first, behind last) base offset of the chunks that go, for an engine that keeps a log's segments in one key range."""
+    if change.cut_segment is not None:
+        yield change.cut_offset, END_OF_OFFSETS
+    elif change.dropped:
+        yield change.dropped[0].base_offset, change.segments[0].base_offset if change.segments else END_OF_OFFSETS
+
+
+# --- the meta table ---
+
+
+def log_key(log: LogId) -> bytes:
+    return _LOG_KEY.pack(LOG_PREFIX, log.topic_id.bytes, log.partition)
+
+
+def log_entry(state: LogState) -> Change:
+    settings = state.settings
+    return log_key(state.log), _LOG_VALUE.pack(state.number, settings.segment_bytes, settings.segment_ms)
+
+
+def segments_prefix(log_number: int) -> bytes:
+    return SEGMENT_PREFIX + log_number.to_bytes(4, "big")
+
+
+def segment_key(log_number: int, segment: Segment) -> bytes:
+    return _SEGMENT_KEY.pack(SEGMENT_PREFIX, log_number, segment.base_offset)
+
+
+def segment_entry(log_number: int, segment: Segment) -> Change:
+    value = _SEGMENT_VALUE.pack(segment.number, segment.end_offset, segment.size_bytes, segment.max_timestamp_ms)
+    return segment_key(log_number, segment), value
+
+
+def parse_log(key: bytes, value: bytes) -> LogState:
+    _, topic_id, partition = _LOG_KEY.unpack(key)
+    number, segment_bytes, segment_ms = _LOG_VALUE.unpack(value)
+    return LogState(LogId(UUID(bytes=topic_id), partition), number, LogSettings(segment_bytes, segment_ms))
+
+
+def parse_segment(key: bytes, value: bytes) -> tuple[int, Segment]:
+    """Log number and segment."""
+    _, log_number, base_offset = _SEGMENT_KEY.unpack(key)
+    number, end_offset, size_bytes, newest_ms = _SEGMENT_VALUE.unpack(value)
+    return log_number, Segment(number, base_offset, end_offset, size_bytes, newest_ms)
+
+
+def parse_logs(logs: Iterable[tuple[bytes, bytes]], segments: Iterable[tuple[bytes, bytes]]) -> dict[LogId, LogState]:
+    """All logs of a meta table; the active segments' totals are still to be read from their last chunks.
+
+    StoreFailed where the table contradicts itself: an engine whose files are damaged may come up with an old one.
+    """
+    states = [parse_log(key, value) for key, value in logs]
+    by_number: dict[int, list[Segment]] = {state.number: [] for state in states}
+    for key, value in segments:
+        log_number, segment = parse_segment(key, value)
+        if log_number not in by_number:
+            raise StoreFailed(f"the table of logs is damaged: it has a segment of log {log_number} and no such log")
+        by_number[log_number].append(segment)
+    for state in states:
+        state.segments = by_number[state.number]
+        if not state.segments:
+            raise StoreFailed(f"the table of logs is damaged: log {state.number} has no segment")
+    return {state.log: state for state in states}
+
+
+def with_active(state: LogState, source: ChunkSource) -> None:
+    """Take the active segment's totals from its last chunk."""
+    *sealed, active = state.segments
+    active = active.emptied()  # its totals in `meta` are those of when it became the active one
+    last = floor_chunk(source, active, END_OF_OFFSETS)
+    state.segments = [*sealed, active.after(None if last is None else last[1])]
+
+
+# --- what changes ---
+
+
+def append(state: LogState, batches: Iterable[StampedBatch], now_ms: int, new_number: Callable[[], int]) -> LogChange:
+    """Batches of one log, joined to chunks; segments roll before the batch that would overfill them."""
+    *sealed, active = state.segments
+    meta: list[Change] = []
+    chunks: list[Chunk] = []
+    parts: list[bytes | bytearray | memoryview] = []
+    part_bytes = chunk_base = 0
+
+    def close_chunk() -> None:
+        if parts:
+            chunks.append(Chunk(active, chunk_base, b"".join((active.head(), *parts))))
+            parts.clear()
+
+    for batch in batches:
+        size = len(batch.data)
+        assert batch.base_offset >= active.end_offset, "offsets of a log rise"
+        if active.must_roll(batch, state.settings, now_ms):
+            close_chunk()
+            sealed.append(active)
+            meta.append(segment_entry(state.number, active))
+            active = Segment(new_number(), batch.base_offset, batch.base_offset)
+            meta.append(segment_entry(state.number, active))
+        elif not active.size_bytes and active.base_offset != batch.base_offset:
+            meta.append((segment_key(state.number, active), None))
+            active = active._replace(base_offset=batch.base_offset)
+            meta.append(segment_entry(state.number, active))
+        elif parts and part_bytes + size > CHUNK_BYTES:
+            close_chunk()
+        if not parts:
+            chunk_base, part_bytes = batch.base_offset, 0
+        parts.append(batch.data)
+        part_bytes += size
+        active = active.grown(size, batch.last_offset + 1, batch.max_timestamp_ms, now_ms)
+    close_chunk()
+    return LogChange(state, [*sealed, active], meta, chunks)
+
+
+def append_all(logs: dict[LogId, LogState], batches: Sequence[StampedBatch], now_ms: int, new_number: Callable[[], int]) -> list[LogChange]:
+    """One change per log of a write() call. KeyError for a log that does not exist."""
+    by_log: dict[LogId, list[StampedBatch]] = {}
+    for batch in batches:
+        by_log.setdefault(batch.log, []).append(batch)
+    return [append(logs[log], of_log, now_ms, new_number) for log, of_log in by_log.items()]
+
+
+def create(log: LogId, settings: LogSettings, number: int, new_number: Callable[[], int]) -> LogChange:
+    segment = Segment(new_number(), 0, 0)
+    state = LogState(log, number, settings, [segment])
+    return LogChange(state, state.segments, [log_entry(state), segment_entry(number, segment)])
+
+
+def drop(state: LogState) -> LogChange:
+    keys = [log_key(state.log), *(segment_key(state.number, each) for each in state.segments)]
+    return LogChange(state, (), [(key, None) for key in keys], dropped=state.segments)
+
+
+def trim(state: LogState, new_start: int, new_number: Callable[[], int]) -> LogChange | None:
+    """None when there is nothing to remove."""
+    dropped = [each for each in state.segments if each.size_bytes and each.end_offset <= new_start]
+    if not dropped:
+        return None
+    kept = list(state.segments[len(dropped) :])
+    meta: list[Change] = [(segment_key(state.number, each), None) for each in dropped]
+    if not kept:
+        end_offset = state.bounds.end_offset
+        kept = [Segment(new_number(), end_offset, end_offset)]
+        meta.append(segment_entry(state.number, kept[0]))
+    return LogChange(state, kept, meta, dropped=dropped)
+
+
+def truncate(state: LogState, new_end: int, source: ChunkSource, new_number: Callable[[], int]) -> LogChange | None:
+    """None when the log ends at or below `new_end`. Else the log ends there, or at its start where that is later."""
+    if new_end >= state.bounds.end_offset:
+        return None
+    kept = [each for each in state.segments if each.base_offset < new_end] or [state.segments[0]]
+    dropped = state.segments[len(kept) :]
+    whole = kept.pop()
+    active, cut_offset, chunks = _cut_segment(whole, new_end, source)
+    meta: list[Change] = [(segment_key(state.number, each), None) for each in dropped]
+    meta.append(segment_entry(state.number, active))
+    kept.append(active)
+    if active.end_offset < new_end:  # there was a hole before new_end; the log ends at new_end all the same
+        kept.append(Segment(new_number(), new_end, new_end))
+        meta.append(segment_entry(state.number, kept[-1]))
+    return LogChange(state, kept, meta, chunks, dropped, whole, cut_offset)
+
+
+def _cut_segment(segment: Segment, new_end: int, source: ChunkSource) -> tuple[Segment, int, list[Chunk]]:
+    """The segment without what begins at or after `new_end`, the first chunk offset to remove, and what replaces it."""
+    at = floor_chunk(source, segment, new_end - 1)
+    if at is None:
+        return segment.emptied(), segment.base_offset, []
+    base_offset, chunk = at
+    if segment.after(chunk).end_offset <= new_end:
+        return segment.after(chunk), new_end, []
+    previous = floor_chunk(source, segment, base_offset - 1)
+    before = segment.after(None if previous is None else previous[1])
+    totals, value = cut_chunk(before, chunk, new_end)
+    return totals, base_offset, [Chunk(totals, base_offset, value)]

@@ -1,0 +1,213 @@
+"""Chunks: how the key-value engines (LMDB, RocksDB, SQLite) keep record batches.
+
+All batches of one log in one write() call become one value, the chunk, stored under its first base offset: a value per batch
+costs three to five times as much to write and to read. A chunk's head carries the running totals of its segment, so that
+the last chunk alone says where a log ends and nothing is scanned at open.
+
+    offset  size  field
+         0     8  end offset           last offset of the chunk + 1
+         8     8  segment bytes        batch bytes of the segment, this chunk included
+        16     8  max timestamp (ms)   of the segment, this chunk included; -1: none
+        24     8  first timestamp (ms) max timestamp of the segment's first batch
+        32     8  first write (ms)     the broker's clock when the segment got its first batch
+        40     …  whole record batches, back to back
+
+This module must not know where chunks are stored: an engine gives it a ChunkSource.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
+
+from kbroker.formats.batches import HEADER_SIZE, LENGTH_END
+from kbroker.storage.spi import LogSettings, SegmentInfo, StampedBatch
+
+Buffer: TypeAlias = bytes | memoryview
+
+CHUNK_BYTES = 256 * 1024
+"""A chunk is closed before it grows beyond this (a larger batch is a chunk alone): reads walk a chunk's headers from its start."""
+
+_HEAD = struct.Struct(">qqqqq")
+HEAD_SIZE = _HEAD.size
+_END_OFFSET = struct.Struct(">q")
+_STEP = struct.Struct(">qi11xi8xq")  # base offset, batch length, last offset delta, max timestamp of a batch header
+
+
+class Segment(NamedTuple):
+    """A segment's name (`number`, unique in its store) and totals; the ones after `base_offset` are as after its last chunk."""
+
+    number: int
+    base_offset: int
+    end_offset: int
+    size_bytes: int = 0
+    max_timestamp_ms: int = -1
+    first_timestamp_ms: int = -1
+    first_write_ms: int = -1
+
+    def info(self) -> SegmentInfo:
+        return SegmentInfo(self.base_offset, self.end_offset, self.size_bytes, self.max_timestamp_ms)
+
+    def must_roll(self, batch: StampedBatch, settings: LogSettings, now_ms: int) -> bool:
+        """Kafka's rule: before the batch that would make the segment too large or whose time is too far from its first one's."""
+        if not self.size_bytes:
+            return False
+        if self.size_bytes + len(batch.data) > settings.segment_bytes:
+            return True
+        if self.first_timestamp_ms >= 0:
+            return batch.max_timestamp_ms - self.first_timestamp_ms > settings.segment_ms
+        return now_ms - self.first_write_ms > settings.segment_ms
+
+    def grown(self, size_bytes: int, end_offset: int, max_timestamp_ms: int, now_ms: int) -> Segment:
+        """With one batch more."""
+        number, base, _, size, newest_ms, first_ms, first_write_ms = self
+        if not size:
+            first_ms, first_write_ms = max_timestamp_ms, now_ms
+        return Segment(number, base, end_offset, size + size_bytes, max(newest_ms, max_timestamp_ms), first_ms, first_write_ms)
+
+    def head(self) -> bytes:
+        """The head of the chunk that brings the segment to these totals."""
+        return _HEAD.pack(self.end_offset, self.size_bytes, self.max_timestamp_ms, self.first_timestamp_ms, self.first_write_ms)
+
+    def emptied(self) -> Segment:
+        return Segment(self.number, self.base_offset, self.base_offset)
+
+    def after(self, chunk: Buffer | None) -> Segment:
+        """The segment as it is when `chunk` is its last one (None: it has none)."""
+        if chunk is None:
+            return self.emptied()
+        return Segment(self.number, self.base_offset, *_HEAD.unpack_from(chunk))
+
+
+class ChunkSource(Protocol):
+    """An engine's chunks at one moment."""
+
+    def chunks(self, segment: Segment, offset: int) -> Iterator[tuple[int, Buffer]]:
+        """(base offset, chunk) from the last chunk that begins at or below `offset` on, or from the first, in offset order."""
+
+
+def floor_chunk(source: ChunkSource, segment: Segment, offset: int) -> tuple[int, Buffer] | None:
+    """The last chunk of the segment that begins at or below `offset`."""
+    found = next(source.chunks(segment, offset), None)
+    return found if found is not None and found[0] <= offset else None
+
+
+def read_chunks(source: ChunkSource, segments: Sequence[Segment], offset: int, *, max_bytes: int, end_offset: int) -> list[memoryview]:
+    """LogReader.read as pieces of chunks, valid as long as the source's chunks are."""
+    pieces: list[memoryview] = []
+    left = max_bytes
+    for base_offset, chunk in _chunks_from(source, segments, offset):
+        (chunk_end,) = _END_OFFSET.unpack_from(chunk)
+        if base_offset >= end_offset:
+            break
+        if chunk_end <= offset:
+            continue
+        batches = memoryview(chunk)[HEAD_SIZE:]
+        if base_offset >= offset and chunk_end <= end_offset and len(batches) <= left:
+            pieces.append(batches)
+            left -= len(batches)
+            continue
+        start, stop = _cut(batches, chunk_end, offset, end_offset, left, must_take=not pieces)
+        if stop > start:
+            pieces.append(batches[start:stop])
+            left -= stop - start
+        if stop < len(batches):
+            break
+    return pieces
+
+
+def _chunks_from(source: ChunkSource, segments: Sequence[Segment], offset: int) -> Iterator[tuple[int, Buffer]]:
+    first = max(0, bisect_right(segments, offset, key=_base_offset) - 1)
+    for segment in segments[first:]:
+        yield from source.chunks(segment, offset)
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset
+
+
+def _cut(batches: memoryview, chunk_end: int, offset: int, end_offset: int, max_bytes: int, *, must_take: bool) -> tuple[int, int]:
+    """Start and stop, as bytes, of the batches that a read wants of a chunk; `stop` is its length when it may want the next one.
+
+    Where a header cannot be one, or lies where an earlier one only seems to end, nobody can tell which is damaged: a read that
+    begins there gets the rest of the chunk, for its reader to find the damage, and any other one ends before.
+    """
+    start = position = least_offset = 0
+    size = len(batches)
+    while position < size:
+        base_offset, length, delta, _ = _step(batches, position)
+        has_length = HEADER_SIZE - LENGTH_END <= length <= size - position - LENGTH_END
+        if not has_length or not least_offset <= base_offset <= base_offset + delta < chunk_end:
+            return start, size if must_take else start
+        least_offset = base_offset + delta + 1
+        if base_offset >= end_offset:
+            return start, position
+        following = position + length + LENGTH_END
+        if base_offset + delta < offset:
+            start = following
+        elif following - start > max_bytes and not (must_take and start == position):
+            return start, position
+        position = following
+    return start, position
+
+
+def _step(batches: memoryview, position: int) -> tuple[int, int, int, int]:
+    """The header fields that engines care for; impossible ones where no header is left."""
+    return _STEP.unpack_from(batches, position) if position + HEADER_SIZE <= len(batches) else (-1, -1, -1, -1)
+
+
+def find_in_chunks(source: ChunkSource, segments: Sequence[Segment], timestamp_ms: int) -> int | None:
+    """LogReader.find_by_timestamp: the totals of segments and chunks never fall, so both are searched by halving."""
+    segment = next((each for each in segments if each.size_bytes and each.max_timestamp_ms >= timestamp_ms), None)
+    if segment is None:
+        return None
+    found: Buffer | None = None
+    low, high = segment.base_offset, segment.end_offset
+    while low < high:
+        middle = (low + high) // 2
+        at = floor_chunk(source, segment, middle)
+        if at is None:
+            low = middle + 1
+            continue
+        totals = segment.after(at[1])
+        if totals.max_timestamp_ms >= timestamp_ms:
+            found, high = at[1], at[0]
+        else:
+            low = max(totals.end_offset, middle + 1)
+    if found is None:
+        return None
+    candidates = (base for base, _, _, newest_ms in iter_batches(memoryview(found)[HEAD_SIZE:]) if newest_ms >= timestamp_ms)
+    return next(candidates, high)  # there is one, unless the chunk is damaged: then whoever reads from its beginning finds that
+
+
+def iter_batches(batches: memoryview) -> Iterator[tuple[int, int, int, int]]:
+    """(base offset, end offset, bytes, max timestamp) of each batch: the four header fields that engines care for. Ends where a
+    length cannot be."""
+    position = 0
+    while position + HEADER_SIZE <= len(batches):
+        base_offset, length, delta, newest_ms = _STEP.unpack_from(batches, position)
+        if length < HEADER_SIZE - LENGTH_END:
+            return
+        yield base_offset, base_offset + delta + 1, length + LENGTH_END, newest_ms
+        position += length + LENGTH_END
+
+
+def cut_chunk(before: Segment, chunk: Buffer, new_end: int) -> tuple[Segment, bytes]:
+    """`chunk` without the batches that begin at or after `new_end`. `before`: the segment's totals without this chunk."""
+    batches = memoryview(chunk)[HEAD_SIZE:]
+    first_write_ms = before.after(chunk).first_write_ms
+    totals, size = before, 0
+    for base_offset, end_offset, size_bytes, newest_ms in iter_batches(batches):
+        if base_offset >= new_end:
+            break
+        totals = totals.grown(size_bytes, end_offset, newest_ms, first_write_ms)
+        size += size_bytes
+    return totals, b"".join((totals.head(), batches[:size]))
+
+
+def join(pieces: Iterable[memoryview]) -> list[memoryview]:
+    """The pieces as one read-only view over bytes of its own; nothing for none."""
+    joined = b"".join(pieces)
+    return [memoryview(joined)] if joined else []

@@ -1,0 +1,127 @@
+"""What engines share whose `scan_range` reads in bounded pieces (KeepsKeysOnDisk in spi.py), and whose changes wait in memory.
+
+A piece is read in one go, and nothing of the engine is held between two of them: no transaction, no iterator, no lock. The first
+pieces are small, for the caller that takes a few entries. It must not know any engine.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from operator import itemgetter
+from typing import TypeAlias
+
+from kbroker.storage.keyvalue.sorted_keys import SortedKeys
+from kbroker.storage.spi import ON_DISK, Change
+
+ON_DISK_END = ON_DISK[:-1] + bytes((ON_DISK[-1] + 1,))
+"""The first key behind those of the namespace."""
+RECORD_BYTES = 12
+"""About what a change takes in a log besides its key and value."""
+SMALLEST_PIECE = 64
+LARGEST_PIECE = 1024
+
+Entries: TypeAlias = list[tuple[bytes, bytes]]
+ReadPiece: TypeAlias = Callable[[bytes, bytes, int], tuple[Entries, bytes | None]]
+"""(first, end, count): about `count` entries of the range, and the key to read on from; None when nothing is left."""
+
+
+def scan_in_pieces(read: ReadPiece, first: bytes, end: bytes, *, largest: int = LARGEST_PIECE) -> Iterator[tuple[bytes, bytes]]:
+    """The `scan_range` of an engine that reads a piece. ValueError, at once, for a range outside of the namespace."""
+    check_range(first, end)
+    return _pieces(read, first, end, largest)
+
+
+def check_range(first: bytes, end: bytes) -> None:
+    if not first.startswith(ON_DISK) or end > ON_DISK_END:
+        raise ValueError(f"scan_range is for keys that begin with {ON_DISK!r}: {first!r} to {end!r} is another range")
+
+
+def _pieces(read: ReadPiece, first: bytes, end: bytes, largest: int) -> Iterator[tuple[bytes, bytes]]:
+    count = SMALLEST_PIECE
+    at: bytes | None = first
+    while at is not None and at < end:
+        entries, at = read(at, end, count)
+        yield from entries
+        count = min(2 * count, largest)
+
+
+def piece_of(entries: Entries, count: int) -> tuple[Entries, bytes | None]:
+    """A piece from an engine that was asked for at most `count` entries."""
+    return entries, entries[-1][0] + b"\0" if len(entries) >= count else None
+
+
+def prefix_end(prefix: bytes) -> bytes | None:
+    """The first key behind all that start with `prefix`; None where there is none."""
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes((stem[-1] + 1,)) if stem else None
+
+
+def lay_over(layers: Sequence[Sequence[Change]], count: int) -> tuple[list[Change], bytes | None]:
+    """One piece of several layers, the lowest first. Each has its first `count` changes from one key on, or fewer when it has no
+    more: so nothing is known behind the last of a layer that is full. Removals stay in."""
+    last = min((layer[-1][0] for layer in layers if len(layer) >= count), default=None)
+    found: dict[bytes, bytes | None] = {}
+    for layer in layers:
+        found.update(layer)
+    if last is None:
+        return sorted(found.items()), None
+    return sorted(change for change in found.items() if change[0] <= last), last + b"\0"
+
+
+def without_removals(changes: Iterable[Change]) -> Entries:
+    return [(key, value) for key, value in changes if value is not None]
+
+
+def part_of(changes: Sequence[Change], first: bytes, end: bytes, count: int) -> Sequence[Change]:
+    """Of changes in order of their keys, one each: at most `count` from `first` up to but without `end`."""
+    begin = bisect_left(changes, first, key=itemgetter(0))
+    return changes[begin : min(begin + count, bisect_left(changes, end, key=itemgetter(0)))]
+
+
+class Overlay:
+    """The last change of each key, removals as well, in order. `size_bytes` is about what they take in a log."""
+
+    def __init__(self) -> None:
+        self.changes: dict[bytes, bytes | None] = {}
+        self._keys = SortedKeys()
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self.changes)
+
+    def update(self, changes: Iterable[Change]) -> None:
+        known = self.changes
+        for key, value in changes:
+            if key in known:
+                self.size_bytes -= len(known[key] or b"")
+            else:
+                self._keys.add(key)
+                self.size_bytes += len(key) + RECORD_BYTES
+            known[key] = value = None if value is None else bytes(value)
+            self.size_bytes += len(value or b"")
+
+    def of(self, prefix: bytes) -> dict[bytes, bytes | None]:
+        """A copy of those whose keys start with `prefix`."""
+        if not prefix:
+            return dict(self.changes)
+        found: dict[bytes, bytes | None] = {}
+        for key in self._keys.since(prefix):
+            if not key.startswith(prefix):
+                break
+            found[key] = self.changes[key]
+        return found
+
+    def piece(self, first: bytes, end: bytes, count: int) -> list[Change]:
+        """At most `count` of them from `first` up to but without `end`."""
+        found: list[Change] = []
+        for key in islice(self._keys.since(first), count):
+            if key >= end:
+                break
+            found.append((key, self.changes[key]))
+        return found
+
+    def in_order(self) -> Iterator[Change]:
+        """All. Nothing may change meanwhile."""
+        return ((key, self.changes[key]) for key in self._keys.since(b""))

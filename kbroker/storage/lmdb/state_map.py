@@ -1,0 +1,143 @@
+"""A map from bytes to bytes in the main database of an LMDB environment, as one transaction sees it.
+
+LMDB's keys end at 511 bytes, while a group's name alone may be longer. Keys up to SHORT bytes are stored as they are; longer ones share an
+entry with all keys that begin with the same SHORT bytes, so that the order of keys is kept:
+
+    key  up to 480 bytes                     value
+    key  first 480 bytes, one zero byte      per long key, in order: rest length (4) rest, value length (4) value
+    500 times ff                             position (8): see lmdb/state_store.py, overlaid_map.py
+
+This module must not know what keys mean.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TypeAlias
+
+from kbroker.storage.keyvalue.key_ranges import Entries, lay_over, without_removals
+from kbroker.storage.lmdb.environment import LmdbEnvironment, Transaction
+from kbroker.storage.spi import Change
+
+SHORT = 480
+CHANGES_AT_ONCE = 2048
+
+_LENGTH = struct.Struct(">I")
+_POSITION = struct.Struct(">q")
+_POSITION_KEY = b"\xff" * 500  # longer than any other, and the last
+_LongKeys: TypeAlias = dict[bytes, bytes]
+
+
+class StateMap:
+    """The map inside one transaction."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    def get(self, key: bytes) -> bytes | None:
+        if len(key) > SHORT:
+            return self._long_keys(key).get(key[SHORT:])
+        value = self._transaction.get(key) if key else None
+        return None if value is None else bytes(value)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        start = prefix[:SHORT]
+        for key, value in self._entries(start):
+            if not key.startswith(start):
+                return
+            for whole, its_value in _whole_keys(key, value):
+                if whole.startswith(prefix):
+                    yield whole, its_value
+
+    def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """From `first` up to but without `end`."""
+        for key, value in self._entries(first[:SHORT]):
+            for whole, its_value in _whole_keys(key, value):
+                if whole >= end:
+                    return
+                if whole >= first:
+                    yield whole, its_value
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        if len(key) > SHORT:
+            long_keys = self._long_keys(key)
+            if value is None:
+                long_keys.pop(key[SHORT:], None)
+            else:
+                long_keys[key[SHORT:]] = value
+            key, value = _entry_key(key), _pack(long_keys) if long_keys else None
+        if value is None:
+            self._transaction.delete(key)
+        else:
+            self._transaction.put(key, value)
+
+    @property
+    def position(self) -> int:
+        value = self._transaction.get(_POSITION_KEY)
+        return 0 if value is None else int(_POSITION.unpack(value)[0])
+
+    def set_position(self, position: int) -> None:
+        self._transaction.put(_POSITION_KEY, _POSITION.pack(position))
+
+    def _entries(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
+        cursor = self._transaction.cursor()
+        if not (cursor.set_range(first) if first else cursor.first()):
+            return
+        for view, value in cursor:
+            key = bytes(view)
+            if key == _POSITION_KEY:
+                return
+            yield key, bytes(value)
+
+    def _long_keys(self, key: bytes) -> _LongKeys:
+        value = self._transaction.get(_entry_key(key))
+        return {} if value is None else _unpack(bytes(value))
+
+
+def piece_over(state: StateMap, layers: Sequence[Sequence[Change]], first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
+    """A piece of a range of the map with changes laid over it; see `lay_over`."""
+    found, rest = lay_over([list(islice(state.scan_range(first, end), count)), *layers], count)
+    return without_removals(found), rest
+
+
+def put_all(env: LmdbEnvironment, changes: Iterable[Change], position: int) -> None:
+    """On disk on return, in several transactions: one has a copy of every page that it changes in memory, which may be a page for
+    each change. The position goes with the last: until then the log's changes are laid over, whichever of them are here."""
+    rest = iter(changes)
+    is_last = False
+    while not is_last:
+        piece = list(islice(rest, CHANGES_AT_ONCE))
+        is_last = len(piece) < CHANGES_AT_ONCE
+        with env.write() as transaction:
+            state = StateMap(transaction)
+            for key, value in piece:
+                state.put(key, value)
+            if is_last:
+                state.set_position(position)
+
+
+def _whole_keys(key: bytes, value: bytes) -> Iterable[tuple[bytes, bytes]]:
+    """What one entry of the database holds, in order."""
+    if len(key) <= SHORT:
+        return ((key, value),)
+    return [(key[:SHORT] + rest, long_value) for rest, long_value in sorted(_unpack(value).items())]
+
+
+def _entry_key(key: bytes) -> bytes:
+    return key[:SHORT] + b"\0"
+
+
+def _pack(long_keys: _LongKeys) -> bytes:
+    return b"".join(_LENGTH.pack(len(part)) + part for item in sorted(long_keys.items()) for part in item)
+
+
+def _unpack(value: bytes) -> _LongKeys:
+    parts: list[bytes] = []
+    position = 0
+    while position < len(value):
+        (length,) = _LENGTH.unpack_from(value, position)
+        position += _LENGTH.size + length
+        parts.append(value[position - length : position])
+    return dict(zip(parts[::2], parts[1::2], strict=True))

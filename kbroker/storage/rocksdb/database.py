@@ -1,0 +1,321 @@
+"""One RocksDB database: how it is opened, written, synced, and brought back after a full disk.
+
+Raw mode, WAL on, no compression (batches come compressed), no BlobDB (3-5 times slower reads). A write goes to the WAL without a
+sync, which survives kill -9; `sync` is `flush_wal(True)`, which gives other threads the interpreter while it waits (a
+synced `write` would not). Buffers and cache are small: bytes are read from the page cache anyway.
+
+The object of a column family writes its memtable to a table file when it ends, with the GIL held until that is on disk. So META's is
+kept for as long as the database, and closed with it (which gives up the GIL).
+
+A full disk: RocksDB refuses everything from its first "No space left" on, also when there is space again, so the database is closed
+and opened again before the next write, once there is room for that (opening turns the WAL into a table file). Reads go on meanwhile,
+from a read-only database where the other one could not be opened.
+
+This module must not know what is stored.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import TypeAlias
+
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    ColumnFamily,
+    DBCompressionType,
+    Options,
+    Rdict,
+    RdictIter,
+    ReadOptions,
+    WriteBatch,
+    WriteOptions,
+)
+
+from kbroker.errors import NoSpace, OperatorError, StoreFailed
+from kbroker.storage.files import Files
+from kbroker.storage.keyvalue.key_ranges import Entries, piece_of
+from kbroker.storage.keyvalue.shared_lock import SharedLock
+
+META = "meta"
+"""The column family for small keys; the default one holds the bulk."""
+
+WRITE_BUFFER_BYTES = 16 << 20
+META_BUFFER_BYTES = 4 << 20
+ARENA_BLOCK_BYTES = 4 << 20
+"""Of memtables. The C library maps a block of this size for itself and gives it back with its memtable (allocator.py): smaller ones
+stay with the process, 15 MB after a burst of writes."""
+BLOCK_CACHE_BYTES = 2 << 20
+MAX_WAL_BYTES = 64 << 20
+ROOM_TO_REOPEN_BYTES = 32 << 20
+STALL_SECONDS = 0.002
+MAX_STALLS = 30_000
+
+Fill: TypeAlias = Callable[[WriteBatch, ColumnFamily], None]
+
+_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
+_AT_SYNC = ("While fsync", "While fdatasync")
+_STALLED = "Write stall"
+
+
+@dataclass(frozen=True, slots=True)
+class RocksdbStatistics:
+    """Bytes as RocksDB counts them. `full`: refused for want of space, and not opened again since."""
+
+    table_bytes: int
+    memtable_bytes: int
+    block_cache_bytes: int
+    running_compactions: int
+    full: bool
+
+
+class Rocksdb:
+    """Open for writing. All methods but `reading` belong to the broker's one-at-a-time calls; a write may run beside a sync."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._files = Files()
+        self._pause = Event()  # never set
+        self._lock = SharedLock()
+        self._failed: str | None = None
+        self._full = False
+        self._db: Rdict | None = None
+        self._meta: Rdict | None = None
+        try:
+            self._open_rdict(AccessType.read_write())
+        except Exception as error:  # rocksdict raises plain Exception for everything
+            raise OperatorError(f"{directory}: cannot open the RocksDB database: {' '.join(str(error).split())}") from error
+
+    @contextmanager
+    def reading(self, *, meta: bool = False) -> Iterator[Rdict]:
+        """The database, or its column family META, for a moment's reading. Iterators and snapshots must be gone on leaving.
+        StoreFailed for damaged blocks."""
+        with self._lock:
+            opened = self._meta if meta else self._db
+            if opened is None:
+                raise StoreFailed(f"{self.directory}: closed, or it could not be opened again after a full disk")
+            try:
+                yield opened
+            except Exception as error:
+                if type(error) is not Exception:  # rocksdict raises plain Exception for everything
+                    raise
+                raise StoreFailed(f"{self.directory}: {error}") from error
+
+    def check(self) -> None:
+        if self._failed is not None:
+            raise StoreFailed(self._failed)
+
+    def write(self, fill: Fill) -> None:
+        """One atomic WriteBatch (`fill` gets META's handle): all of it survives kill -9 on return, or it raises and none of it is kept."""
+        self.check()
+        if self._full:
+            self._open_again()
+        for _ in range(MAX_STALLS):
+            if self._write(fill):
+                return
+            # RocksDB's own waiting for memtables to be written out holds the GIL, and on a full disk it was seen never to end.
+            self._pause.wait(STALL_SECONDS)
+        raise self._fail(f"writes are held up for more than {MAX_STALLS * STALL_SECONDS:.0f} s")
+
+    def _write(self, fill: Fill) -> bool:
+        """False when RocksDB wants the writer to wait."""
+        assert self._db is not None
+        batch = WriteBatch(raw_mode=True)
+        fill(batch, self._db.get_column_family_handle(META))
+        try:
+            self._db.write(batch, _no_waiting)
+        except Exception as error:
+            if _STALLED in str(error):
+                return False
+            raise self._failure(error) from error
+        return True
+
+    def sync(self) -> None:
+        self.check()
+        with self._lock:  # a write beside this one must not open the database again meanwhile
+            if self._full or not self._flush_wal():
+                self._sync_wal_files()
+
+    def _flush_wal(self) -> bool:
+        """False when the disk is full."""
+        assert self._db is not None
+        try:
+            self._db.flush_wal(True)
+        except Exception as error:
+            if not _says_full(error) or any(mark in str(error) for mark in _AT_SYNC):
+                raise self._fail(str(error)) from error
+            self._full = True
+            return False
+        return True
+
+    def _sync_wal_files(self) -> None:
+        """What RocksDB does no more once it is full: earlier writes are in the WAL files and must still reach the disk."""
+        try:
+            for name, _, _ in wal_and_current(self.directory):
+                try:
+                    descriptor = self._files.open(self.directory / name, os.O_RDONLY)
+                except FileNotFoundError:  # its content is in a table by now, which RocksDB synced before it removed this file
+                    continue
+                try:
+                    self._files.fdatasync(descriptor)
+                finally:
+                    self._files.close(descriptor)
+        except OSError as error:
+            raise self._fail(str(error)) from error
+
+    def _failure(self, error: Exception) -> Exception:
+        text = str(error)
+        if _says_full(error):
+            self._full = True
+            return NoSpace(f"{self.directory}: {text}")
+        return self._fail(text)
+
+    def _fail(self, text: str) -> StoreFailed:
+        self._failed = f"{self.directory}: {text}"
+        return StoreFailed(self._failed)
+
+    def _open_again(self) -> None:
+        """NoSpace while it cannot be done."""
+        file_system = os.statvfs(self.directory)
+        free_bytes = file_system.f_bavail * file_system.f_frsize
+        wal_bytes = sum(size_bytes for _, size_bytes, _ in wal_and_current(self.directory))
+        room_bytes = wal_bytes + min(ROOM_TO_REOPEN_BYTES, file_system.f_blocks * file_system.f_frsize // 8)
+        if free_bytes < room_bytes:
+            raise NoSpace(f"{self.directory}: {free_bytes} bytes are free, {room_bytes} are needed to go on")
+        with self._lock.alone_if_free() as alone:
+            if not alone:
+                raise NoSpace(f"{self.directory}: there is space again; it is in use at the moment")
+            self._close_rdict()
+            try:
+                self._open_rdict(AccessType.read_write())
+            except Exception as error:
+                with suppress(Exception):  # where not even its text log can be made, reading waits for space as well: see `reading`
+                    self._open_rdict(AccessType.read_only(False))
+                raise NoSpace(f"{self.directory}: {error}") from error
+            self._full = False
+
+    def _open_rdict(self, access: AccessType) -> None:
+        self._db = open_rdict(self.directory, access)
+        self._meta = self._db.get_column_family(META)
+
+    def _close_rdict(self) -> None:
+        if self._db is None or self._meta is None:
+            return
+        db, meta, self._db, self._meta = self._db, self._meta, None, None
+        try:
+            try:
+                meta.close()
+            finally:
+                db.close()
+        except Exception as error:
+            # Closing writes memtables out. On a full disk, or after one, it reports that it could not and closes all the same:
+            # nothing is lost, the WAL has it all.
+            if not self._full and self._failed is None and not _says_full(error):
+                raise self._fail(str(error)) from error
+
+    def statistics(self) -> RocksdbStatistics:
+        with self.reading() as db:
+            table, memtable, cache, compactions = (
+                db.property_int_value(f"rocksdb.{name}") or 0
+                for name in ("total-sst-files-size", "cur-size-all-mem-tables", "block-cache-usage", "num-running-compactions")
+            )
+            return RocksdbStatistics(table, memtable, cache, compactions, self._full)
+
+    def close(self) -> None:
+        with self._lock.alone():
+            self._close_rdict()
+
+
+def _says_full(error: Exception) -> bool:
+    return any(mark in str(error) for mark in _FULL)
+
+
+def open_rdict(directory: Path, access: AccessType) -> Rdict:
+    return Rdict(
+        str(directory),
+        _options(WRITE_BUFFER_BYTES),
+        column_families={"default": _options(WRITE_BUFFER_BYTES), META: _options(META_BUFFER_BYTES)},
+        access_type=access,
+    )
+
+
+def _options(write_buffer_bytes: int) -> Options:
+    tables = BlockBasedOptions()
+    tables.set_block_cache(_block_cache)
+    tables.set_block_size(16 * 1024)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_block_based_table_factory(tables)
+    options.set_compression_type(DBCompressionType.none())
+    options.set_write_buffer_size(write_buffer_bytes)
+    options.set_max_write_buffer_number(3)
+    options.set_arena_block_size(ARENA_BLOCK_BYTES)
+    options.set_max_total_wal_size(MAX_WAL_BYTES)
+    options.set_max_open_files(512)
+    options.set_max_background_jobs(2)
+    options.set_bytes_per_sync(1 << 20)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(1 << 20)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    options.set_skip_stats_update_on_db_open(True)
+    options.set_paranoid_checks(True)
+    return options
+
+
+_no_waiting = WriteOptions()
+_no_waiting.no_slowdown = True
+_block_cache = Cache(BLOCK_CACHE_BYTES)  # one for all databases of the process
+
+
+def entries(iterator: RdictIter, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Keys that start with `prefix`, in order."""
+    iterator.seek(prefix)
+    while iterator.valid():
+        key = iterator.key()
+        if not key.startswith(prefix):
+            return
+        yield key, iterator.value()
+        iterator.next()
+    iterator.status()
+
+
+def range_bounds(first: bytes, end: bytes) -> ReadOptions:
+    """For an iterator that does not step over what was removed outside of the range."""
+    options = ReadOptions()
+    options.set_iterate_lower_bound(first)
+    options.set_iterate_upper_bound(end)
+    return options
+
+
+def read_piece(iterator: RdictIter, first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
+    """A piece of a range; see key_ranges.py."""
+    found: Entries = []
+    iterator.seek(first)
+    while len(found) < count and iterator.valid():
+        key: bytes = iterator.key()
+        if key >= end:
+            break
+        found.append((key, iterator.value()))
+        iterator.next()
+    iterator.status()
+    return piece_of(found, count)
+
+
+def wal_and_current(directory: Path) -> Sequence[tuple[str, int, int]]:
+    """What changes with every write: name, size and inode of the files that say what the database holds."""
+    found = []
+    with os.scandir(directory) as listing:
+        for entry in listing:
+            if entry.name.endswith(".log") or entry.name == "CURRENT":
+                with suppress(FileNotFoundError):  # removed meanwhile, as its content was written to a table
+                    status = entry.stat()
+                    found.append((entry.name, status.st_size, status.st_ino))
+    return sorted(found)

@@ -1,0 +1,541 @@
+"""The default log engine: a directory per log, a directory per segment, read through mappings (segment.py draws the files).
+
+    DIR/<topic id>-<partition>/<base offset>/...
+    DIR/clean-shutdown                            only while the store is closed (segment/recovery.py)
+
+write() is one pwritev per log. Disk space is taken ahead, for all logs of a call before the first byte is written, so that a
+full disk refuses the call with nothing to undo; where the file system breaks that promise, what was written is overwritten
+with zeros and synced before NoSpace is raised, since a crash must not bring it back. sync() is one fdatasync, or one syncfs
+when several files are dirty. Full segments are sealed inside sync(), which has a thread to spend; until then they are
+recovered like the active one. There too, now and then, synced batches are noted in checkpoints, which a recovery believes.
+
+The state of a log is a tuple of segments that is replaced as a whole, so readers in other threads need no lock; a reader
+that meets a segment which has just been removed looks again. It must not know what batches mean.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import threading
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from kbroker.errors import NoSpace, OperatorError, StoreFailed
+from kbroker.storage.directory import make_directory
+from kbroker.storage.files import NO_SPACE, Files
+from kbroker.storage.segment.checkpoint import Checkpoints
+from kbroker.storage.segment.reader import SegmentLogReader, log_name, parse_log_name
+from kbroker.storage.segment.recovery import (
+    DELETED,
+    Recovery,
+    forget_saved_indexes,
+    recover_log,
+    save_indexes,
+    take_saved_indexes,
+)
+from kbroker.storage.segment.segment import FOLLOWS, OpenHandles, Segment, create_segment, find_in_segments, read_segments
+from kbroker.storage.segment.truncation import cut_copy, replace_data
+from kbroker.storage.segment.write import PlannedWrite, Published, SegmentedLog
+from kbroker.storage.spi import LogBounds, LogId, LogSettings, LogStoreFactory, SegmentInfo, StampedBatch
+
+logger = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
+
+_SEALS_PER_SYNC = 4
+_CHECKPOINTS_PER_SYNC = 16  # 20-40 us each, 200 for a first one, and a commit waits for them
+_CHECKPOINT_BYTES = 64 << 20
+_MOST_MAPS = 30_000  # the kernel allows 65 530 per process, and a sealed segment has two
+
+OPTIONS = frozenset({"sync", "max_maps", "max_open_files", "checkpoint_bytes"})
+SYNC_METHODS = ("auto", "fdatasync", "syncfs")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentStoreStatistics:
+    logs: int
+    segments: int
+    unsealed_segments: int
+    """Full, and not sealed yet."""
+    unrecorded_bytes: int
+    """Synced, and no checkpoint says so: a start after a crash reads them again."""
+    bytes: int
+    open_maps: int
+    open_files: int
+    dirty_files: int
+    writes: int
+    written_bytes: int
+    refused_writes: int
+    syncs: int
+    failed: bool
+
+
+class SegmentLogStore:
+    """See LogStore. Options: `sync` (auto, fdatasync, syncfs); `max_maps` and `max_open_files`, whose defaults fit the process's
+    limits; `checkpoint_bytes`, about how much of all logs a start after a crash may have to read (64 MiB)."""
+
+    may_block = True
+    write_in_thread = False
+    write_beside_sync = True
+    trim_beside_write = True
+
+    def __init__(
+        self, directory: Path, options: Mapping[str, str] | None = None, *, files: Files | None = None, foreign: str = ""
+    ) -> None:
+        """`foreign`: the name of something in the directory that is somebody else's."""
+        self._directory = directory
+        self._foreign = foreign
+        self._files = files or Files()
+        limits = _limits(options or {})
+        self._use_syncfs = limits["sync"] != "fdatasync" and self._files.can_syncfs()
+        self._handles = OpenHandles(
+            max_maps=int(limits["max_maps"]), max_files=int(limits["max_open_files"]), is_pinned=self._is_pinned, rebuilt=self._seal_again
+        )
+        self._writing: set[Segment] = set()
+        self._dirty: set[Segment] = set()
+        self._created: set[Segment] = set()
+        self._syncing: set[Segment] = set()
+        """These four under the lock of `_handles`, except that `_writing` belongs to write()."""
+        self._to_seal: deque[Segment] = deque()
+        self._checkpoints = Checkpoints(int(limits["checkpoint_bytes"]), self._files)
+        self._maintenance = threading.Lock()
+        """Held by sync() and by what removes segments; what is unsealed and what is in checkpoints is known under it."""
+        self._logs: dict[LogId, SegmentedLog] = {}
+        self._failure: str | None = None
+        self._closed = False
+        self._writes = self._written_bytes = self._refused_writes = self._syncs = 0
+        try:
+            make_directory(directory, self._files)
+            self._directory_fd = self._files.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise OperatorError(f"cannot open {directory}: {error.strerror}") from error
+        try:
+            self._recover()
+        except OSError as error:
+            self._release()
+            raise OperatorError(f"cannot recover {error.filename or directory}: {error.strerror}") from error
+        except BaseException:
+            self._release()
+            raise
+
+    def _recover(self) -> None:
+        found = Recovery()
+        saved = take_saved_indexes(self._directory, self._files)
+        for name in self._files.listdir(self._directory):
+            path = self._directory / name
+            if name.endswith(DELETED):
+                self._files.remove_tree(path)
+            elif (log := parse_log_name(name)) is not None:
+                segments = recover_log(path, saved, found, files=self._files, handles=self._handles)
+                if segments:
+                    self._logs[log] = SegmentedLog(log, path, LogSettings(), segments)
+            elif not name.startswith("clean-shutdown") and name != self._foreign:
+                logger.warning("%s is not a log: left alone", path)
+        self._to_seal.extend(found.to_seal)
+        if found.to_sync:
+            self._dirty.update(found.to_sync)
+            self._created.update(found.to_sync)
+            self._sync_files()
+        forget_saved_indexes(self._directory, self._files)
+        self._checkpoints.synced((segment, len(segment.index)) for segment in self._unsealed())
+        self._checkpoints.write_due(len(self._logs) + len(self._to_seal))
+        if found.segments_read_again or found.removed_segments:
+            logger.info(
+                "%s was not closed in good order: read %d segments of %d logs again, cut %d bytes, removed %d segments",
+                self._directory, found.segments_read_again, len(self._logs), found.cut_bytes, found.removed_segments,
+            )  # fmt: skip
+
+    # Reading
+
+    def logs(self) -> Sequence[LogId]:
+        return tuple(self._logs)
+
+    def bounds(self, log: LogId) -> LogBounds:
+        segments = self._logs[log].segments
+        return LogBounds(segments[0].base_offset, segments[-1].end_offset)
+
+    def segments(self, log: LogId) -> Sequence[SegmentInfo]:
+        return self._read_from(log, lambda segments: [segment.info() for segment in segments])
+
+    def tail_offset(self, log: LogId) -> int:
+        return self._logs[log].segments[-1].base_offset
+
+    def read(self, log: LogId, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
+        try:
+            return read_segments(self._logs[log].segments, offset, max_bytes, end_offset)
+        except OSError:
+            return self._read_from(log, lambda segments: read_segments(segments, offset, max_bytes, end_offset))
+
+    def find_by_timestamp(self, log: LogId, timestamp_ms: int) -> int | None:
+        return self._read_from(log, lambda segments: find_in_segments(segments, timestamp_ms))
+
+    def _read_from(self, log: LogId, read: Callable[[Sequence[Segment]], Answer]) -> Answer:
+        """Again when another thread removed or replaced a segment meanwhile."""
+        while True:
+            segments = self._logs[log].segments
+            try:
+                return read(segments)
+            except FileNotFoundError as error:
+                if log in self._logs and self._logs[log].segments is segments:
+                    raise StoreFailed(f"{error.filename} is gone: somebody removed files of a running store") from error
+            except OSError as error:
+                raise StoreFailed(f"cannot read {self._logs[log].path}: {error}") from error
+
+    # Writing
+
+    def write(self, batches: Sequence[StampedBatch], *, now_ms: int) -> None:
+        self._check_usable()
+        groups: dict[SegmentedLog, list[StampedBatch]] = {}
+        last_log: LogId | None = None
+        group: list[StampedBatch] = []
+        for batch in batches:
+            if batch.log is not last_log:  # Hashing costs more than the rest.
+                last_log = batch.log
+                group = groups.setdefault(self._logs[last_log], [])
+            group.append(batch)
+        plan = PlannedWrite(groups, now_ms, self._files, self._handles, self._writing)
+        try:
+            plan.carry_out()
+        except OSError as error:
+            self._refused_writes += 1
+            self._refuse("write to", error, plan.undo)
+        published = plan.publish()
+        with self._handles.lock:
+            self._dirty.update(published.segments)
+            self._created.update(published.created)
+            self._writing.clear()
+        self._to_seal.extend(published.full)
+        if published.replaced:
+            self._remove_replaced(published)
+        self._writes += 1
+        self._written_bytes += published.size_bytes
+
+    def _remove_replaced(self, published: Published) -> None:
+        with self._maintenance, self._removing("remove"):
+            self._sync_created(published.created)
+            for segment in published.replaced:
+                self._forget(segment)
+                self._files.remove_tree(segment.path)
+
+    def sync(self) -> None:
+        self._check_usable()
+        with self._maintenance:
+            try:
+                self._sync_files()
+            except OSError as error:
+                self._fail("sync", error)
+            for _ in range(_SEALS_PER_SYNC):
+                if not self._seal_next():
+                    break
+            try:
+                self._checkpoints.write_due(_CHECKPOINTS_PER_SYNC)
+            except OSError as error:
+                self._fail("write a checkpoint in", error)
+
+    def _sync_files(self) -> None:
+        with self._handles.lock:
+            dirty, created = self._dirty, self._created
+            self._dirty, self._created = set(), set()
+            self._syncing = dirty
+            files = [self._handles.file(segment) for segment in dirty if not segment.discarded]
+            written = [(segment, len(segment.index)) for segment in dirty if not (segment.discarded or segment.sealed)]
+        try:
+            if self._use_syncfs and (created or len(files) > 1):
+                self._files.syncfs(self._directory_fd)
+            else:
+                for fd in files:
+                    self._files.fdatasync(fd)
+                self._sync_created(created)
+        finally:
+            self._syncing = set()
+        self._checkpoints.synced(written)
+        self._syncs += 1
+
+    def _sync_created(self, created: Iterable[Segment]) -> None:
+        """The entries of new segments, and what their `follows` says. A log must keep one segment through a power cut, so this comes
+        before the removal of all older ones, too."""
+        for segment in created:
+            if segment.discarded:
+                continue
+            self._sync_follows(segment)
+            self._files.fsync_dir(segment.path)
+        for path in {segment.path.parent for segment in created if not segment.discarded}:
+            self._files.fsync_dir(path)
+
+    def _sync_follows(self, segment: Segment) -> None:
+        try:
+            fd = self._files.open(segment.path / FOLLOWS, os.O_RDONLY)
+        except FileNotFoundError:
+            return
+        try:
+            self._files.fdatasync(fd)
+        finally:
+            self._files.close(fd)
+
+    def _seal_next(self) -> bool:
+        """Seal the segment that has waited longest. False when there is none, or no space for its index: then it stays as it
+        is, which is only slower to recover."""
+        while self._to_seal and self._to_seal[0].discarded:
+            self._to_seal.popleft()
+        if not self._to_seal:
+            return False
+        segment = self._to_seal[0]
+        try:
+            with self._handles.lock:
+                self._syncing = {segment}
+                fd = self._handles.file(segment)
+            segment.shorten(fd)
+            try:
+                segment.seal()
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
+                logger.warning("no space to store the index of %s: it will be tried again", segment.path)
+                return False
+        except OSError as error:
+            self._fail("seal", error)
+        finally:
+            self._syncing = set()
+        self._to_seal.popleft()
+        self._checkpoints.forget(segment)
+        self._handles.close_file(segment)
+        return True
+
+    def _seal_again(self, segment: Segment) -> None:
+        segment.sealed = False
+        self._to_seal.append(segment)
+
+    def _is_pinned(self, segment: Segment) -> bool:
+        return segment in self._dirty or segment in self._syncing or segment in self._writing
+
+    # Logs and their segments
+
+    def create(self, log: LogId, settings: LogSettings) -> None:
+        self._check_usable()
+        if log in self._logs:
+            self._logs[log].settings = settings
+            return
+        path = self._directory / log_name(log)
+        try:
+            self._files.mkdir(path)
+            segment = create_segment(path, 0, settings.segment_bytes, None, files=self._files, handles=self._handles)
+            for directory in (segment.path, path, self._directory):
+                self._files.fsync_dir(directory)
+        except OSError as error:
+            self._refuse("create", error, lambda: self._files.remove_tree(path))
+        self._logs[log] = SegmentedLog(log, path, settings, (segment,))
+
+    def drop(self, log: LogId) -> None:
+        self._check_usable()
+        if log not in self._logs:
+            return
+        with self._maintenance, self._removing("drop"):
+            with self._handles.lock:
+                state = self._logs.pop(log)
+                for segment in state.segments:
+                    self._forget(segment)
+            deleted = state.path.with_name(state.path.name + DELETED)
+            self._files.rename(state.path, deleted)
+            self._files.fsync_dir(self._directory)
+            self._files.remove_tree(deleted)
+
+    def trim(self, log: LogId, new_start: int) -> None:
+        self._check_usable()
+        state = self._logs[log]
+        segments = state.segments
+        count = next((number for number, segment in enumerate(segments) if segment.end_offset > new_start), len(segments))
+        last_is_empty = not len(segments[-1].index)
+        if count == len(segments) and last_is_empty:
+            count -= 1
+        if count == 0:
+            return
+        kept = segments[count:]
+        if not kept:
+            kept = (self._create_empty(state, state.end_offset, "trim"),)
+        with self._maintenance, self._removing("trim"):
+            if kept[0] in self._created:
+                self._sync_created(kept[:1])
+            self._remove_segments(state, kept, segments[:count], is_trim=count < len(segments))
+
+    def truncate(self, log: LogId, new_end: int) -> None:
+        self._check_usable()
+        state = self._logs[log]
+        if new_end >= state.end_offset:
+            return
+        segments = state.segments
+        count = max(1, sum(segment.base_offset < new_end and segment.size_bytes > 0 for segment in segments))
+        last = segments[count - 1]
+        batches = bisect_left(last.index.base_offsets, new_end, 0, len(last.index))
+        must_cut = batches < len(last.index)
+        try:
+            copy = cut_copy(last, batches, state.settings.segment_bytes) if must_cut else None
+        except OSError as error:
+            self._refuse("truncate", error, lambda: None)
+        with self._maintenance, self._removing("truncate"):
+            self._remove_segments(state, segments[:count], tuple(reversed(segments[count:])))
+            if copy is not None:
+                with self._handles.lock:
+                    self._forget(last)
+                    last = replace_data(last, copy)
+                    state.segments = (*segments[: count - 1], last)
+                    self._dirty.add(last)
+        end_offset = last.end_offset
+        if last.sealed or (len(last.index) and end_offset < new_end):
+            self._append_empty(state, max(new_end, end_offset))
+
+    def _append_empty(self, state: SegmentedLog, base_offset: int) -> None:
+        """Where the last segment cannot go on, or the log's end is behind it."""
+        last = state.segments[-1]
+        with self._removing("truncate"):
+            empty = self._create_empty(state, base_offset, "truncate")
+        state.segments = (*state.segments, empty)
+        if not last.sealed:
+            self._to_seal.append(last)
+
+    def _create_empty(self, state: SegmentedLog, base_offset: int, action: str) -> Segment:
+        """Durable on return; not yet part of the log."""
+        follows = state.segments[-1].end_offset
+        capacity = state.settings.segment_bytes
+        try:
+            segment = create_segment(state.path, base_offset, capacity, follows, files=self._files, handles=self._handles)
+            self._sync_created({segment})
+        except OSError as error:
+            self._refuse(action, error, lambda: self._files.remove_tree(state.path / f"{base_offset:020d}"))
+        return segment
+
+    def _remove_segments(
+        self, state: SegmentedLog, kept: tuple[Segment, ...], removed: Sequence[Segment], *, is_trim: bool = False
+    ) -> None:
+        """In the order given: a crash in between removes the first ones only. A write beside a trim may add segments meanwhile."""
+        with self._handles.lock:
+            state.segments = state.segments[len(removed) :] if is_trim else kept
+            for segment in removed:
+                self._forget(segment)
+        deleted = [segment.path.with_name(segment.path.name + DELETED) for segment in removed]
+        for segment, path in zip(removed, deleted, strict=True):
+            self._files.rename(segment.path, path)
+        self._files.fsync_dir(state.path)
+        for path in deleted:
+            self._files.remove_tree(path)
+
+    def _forget(self, segment: Segment) -> None:
+        with self._handles.lock:
+            self._handles.discard(segment)
+            self._dirty.discard(segment)
+            self._created.discard(segment)
+            self._checkpoints.forget(segment)
+
+    # Errors
+
+    def _check_usable(self) -> None:
+        assert not self._closed, "the store is closed"
+        if self._failure is not None:
+            raise StoreFailed(self._failure)
+
+    def _refuse(self, action: str, error: OSError, undo: Callable[[], None]) -> NoReturn:
+        """NoSpace when the disk is full and everything could be undone, StoreFailed otherwise."""
+        if error.errno not in NO_SPACE:
+            self._fail(action, error)
+        try:
+            undo()
+        except OSError as second:
+            self._fail(action, second)
+        finally:
+            self._writing.clear()
+        raise NoSpace(f"cannot {action} {self._directory}: {os.strerror(error.errno or 0)}") from error
+
+    def _fail(self, action: str, error: OSError) -> NoReturn:
+        where = error.filename or self._directory
+        self._failure = f"cannot {action} {where}: {os.strerror(error.errno or 0)}; no more writes until restart"
+        logger.error("%s", self._failure)
+        raise StoreFailed(self._failure) from error
+
+    @contextmanager
+    def _removing(self, action: str) -> Iterator[None]:
+        """Half done is done for: there is no way back from a removal."""
+        try:
+            yield
+        except OSError as error:
+            self._fail(action, error)
+        except NoSpace as error:
+            self._failure = str(error)
+            raise StoreFailed(self._failure) from error
+
+    # The end
+
+    def close(self) -> None:
+        """Sync, and leave the indexes of unsealed segments for the next open. StoreFailed when that sync fails; the store is
+        closed all the same. Views that are in use stay valid."""
+        if self._closed:
+            return
+        try:
+            if self._failure is None:
+                self.sync()
+                self._save_indexes()
+        finally:
+            self._closed = True
+            self._release()
+
+    def _save_indexes(self) -> None:
+        try:
+            save_indexes(self._directory, self._unsealed(), self._files)
+        except OSError as error:
+            logger.warning("cannot save the indexes in %s, the next start reads the batches instead: %s", self._directory, error)
+
+    def _unsealed(self) -> list[Segment]:
+        return [segment for log in self._logs.values() for segment in log.segments if not segment.sealed]
+
+    def _release(self) -> None:
+        for log in self._logs.values():
+            for segment in log.segments:
+                self._handles.discard(segment)
+        self._files.close(self._directory_fd)
+
+    def statistics(self) -> SegmentStoreStatistics:
+        segments = [segment for log in tuple(self._logs.values()) for segment in log.segments]
+        return SegmentStoreStatistics(
+            logs=len(self._logs),
+            segments=len(segments),
+            unsealed_segments=len(self._to_seal),
+            unrecorded_bytes=self._checkpoints.waiting_bytes,
+            bytes=sum(segment.size_bytes for segment in segments),
+            open_maps=self._handles.maps,
+            open_files=self._handles.open_files,
+            dirty_files=len(self._dirty),
+            writes=self._writes,
+            written_bytes=self._written_bytes,
+            refused_writes=self._refused_writes,
+            syncs=self._syncs,
+            failed=self._failure is not None,
+        )
+
+
+def _limits(options: Mapping[str, str]) -> dict[str, str]:
+    unknown = sorted(options.keys() - OPTIONS)
+    if unknown:
+        raise OperatorError(f"the segment engine has no option {unknown[0]!r}; it has {', '.join(sorted(OPTIONS))}")
+    if options.get("sync", "auto") not in SYNC_METHODS:
+        raise OperatorError(f"option sync of the segment engine is one of {', '.join(SYNC_METHODS)}, not {options['sync']!r}")
+    for name in ("max_maps", "max_open_files", "checkpoint_bytes"):
+        if not options.get(name, "1").isdigit():
+            raise OperatorError(f"option {name} of the segment engine is a number, not {options[name]!r}")
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        files = 8 * _MOST_MAPS
+    # A mapping made by Python holds a file descriptor as well, and a sealed segment has two mappings.
+    bounds = {"max_maps": str(max(8, min(files // 8, _MOST_MAPS))), "max_open_files": str(max(8, files // 8))}
+    return {"sync": "auto", "checkpoint_bytes": str(_CHECKPOINT_BYTES), **bounds, **options}
+
+
+def _open(directory: Path, options: Mapping[str, str], owner_epoch: int) -> SegmentLogStore:
+    """`owner_epoch` has no use here: the lock of the data directory keeps other owners away."""
+    return SegmentLogStore(directory, options)
+
+
+LOG_STORE = LogStoreFactory(open=_open, open_reader=SegmentLogReader)

@@ -1,0 +1,197 @@
+"""A LogReader on the segment engine's directory, beside a live broker or without one. Locks nothing and changes nothing.
+
+Each call looks at the directory again. What it knows about sealed segments stays true; of the others it reads on behind what
+it knows, and a batch counts when its CRC is right, so a write that is under way is not seen. It never maps or touches bytes
+that it has not found to be batches. It must not know the writer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+from kbroker.storage.files import Files
+from kbroker.storage.segment.index import DATA, INDEX, SegmentIndex, scan
+from kbroker.storage.segment.recovery import read_follows
+from kbroker.storage.segment.segment import OpenHandles, Segment, find_in_segments, read_segments, segment_path
+from kbroker.storage.spi import LogBounds, LogId, SegmentInfo
+
+_ATTEMPTS = 100
+"""Looking again is needed as often as segments disappear meanwhile; the limit keeps a bug from looping for ever."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """A segment as last seen. Another inode under the same name is another file: the log was truncated."""
+
+    segment: Segment
+    inode: int
+
+
+@dataclass(slots=True)
+class _KnownLog:
+    segments: dict[int, _Known] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentReaderStatistics:
+    logs: int
+    segments: int
+    maps: int
+
+
+class SegmentLogReader:
+    """See LogReader. Not for several threads at once."""
+
+    may_block = True
+
+    def __init__(self, directory: Path, *, files: Files | None = None, max_maps: int = 1000) -> None:
+        self._directory = directory
+        self._files = files or Files()
+        self._handles = OpenHandles(max_maps=max_maps, max_files=0)
+        self._known: dict[LogId, _KnownLog] = {}
+
+    def logs(self) -> Sequence[LogId]:
+        try:
+            names = self._files.listdir(self._directory)
+        except FileNotFoundError:
+            return ()
+        return [log for log in map(parse_log_name, names) if log is not None and self._has_segments(log)]
+
+    def bounds(self, log: LogId) -> LogBounds:
+        segments = self._refreshed(log)
+        return LogBounds(segments[0].base_offset, segments[-1].end_offset)
+
+    def segments(self, log: LogId) -> Sequence[SegmentInfo]:
+        return [segment.info() for segment in self._refreshed(log)]
+
+    def read(self, log: LogId, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
+        for _ in range(_ATTEMPTS):
+            try:
+                return read_segments(self._refreshed(log), offset, max_bytes, end_offset)
+            except FileNotFoundError:
+                continue  # retention took a segment between looking and mapping
+        raise KeyError(log)
+
+    def find_by_timestamp(self, log: LogId, timestamp_ms: int) -> int | None:
+        for _ in range(_ATTEMPTS):
+            try:
+                return find_in_segments(self._refreshed(log), timestamp_ms)
+            except FileNotFoundError:
+                continue
+        raise KeyError(log)
+
+    def close(self) -> None:
+        """Views that are in use stay valid."""
+        self._known.clear()
+
+    def statistics(self) -> SegmentReaderStatistics:
+        return SegmentReaderStatistics(len(self._known), sum(len(log.segments) for log in self._known.values()), self._handles.maps)
+
+    def _has_segments(self, log: LogId) -> bool:
+        try:
+            return any(name.isdigit() for name in self._files.listdir(self._directory / log_name(log)))
+        except FileNotFoundError:
+            return False
+
+    def _refreshed(self, log: LogId) -> Sequence[Segment]:
+        """The segments as they are now; KeyError when the log is not there."""
+        known = self._known.setdefault(log, _KnownLog())
+        for _ in range(_ATTEMPTS):
+            try:
+                segments = self._look(self._directory / log_name(log), known)
+            except FileNotFoundError:
+                continue
+            if segments is None:
+                break
+            return segments
+        del self._known[log]
+        raise KeyError(log)
+
+    def _look(self, path: Path, known: _KnownLog) -> list[Segment] | None:
+        """None when there is no such log. FileNotFoundError when it changed meanwhile."""
+        try:
+            offsets = sorted(int(name) for name in self._files.listdir(path) if name.isdigit())
+        except FileNotFoundError:
+            return None
+        for gone in known.segments.keys() - set(offsets):
+            self._handles.discard(known.segments.pop(gone).segment)
+        segments: list[Segment] = []
+        for base_offset in offsets:
+            segment = self._open(segment_path(path, base_offset), known)
+            if segment is None or not self._joins(segment, segments):
+                break
+            if segments and not segments[-1].size_bytes:
+                segments.pop()
+            segments.append(segment)
+        return segments or None
+
+    def _open(self, path: Path, known: _KnownLog) -> Segment | None:
+        """None when it has no data file: it is being made."""
+        base_offset = int(path.name)
+        try:
+            status = self._files.stat(path / DATA)
+        except FileNotFoundError:
+            self._files.stat(path)
+            return None
+        old = known.segments.get(base_offset)
+        if old is not None and old.inode != status.st_ino:
+            self._handles.discard(old.segment)
+            old = None
+        if old is not None and old.segment.sealed:
+            return old.segment
+        sealed = self._is_sealed(path)
+        if old is None or sealed:
+            if old is not None:
+                self._handles.discard(old.segment)
+            index = None if sealed else SegmentIndex.empty()
+            segment = Segment(path, self._files, self._handles, index=index, sealed=sealed, capacity=status.st_size)
+            known.segments[base_offset] = old = _Known(segment, status.st_ino)
+        if not sealed:
+            self._read_on(old.segment)
+        return old.segment
+
+    def _is_sealed(self, path: Path) -> bool:
+        try:
+            self._files.stat(path / INDEX)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _read_on(self, segment: Segment) -> None:
+        fd = self._files.open(segment.path / DATA, os.O_RDONLY)
+        try:
+            scan(self._files, fd, segment.index, segment.base_offset)
+            segment.capacity = self._files.size(fd)
+        finally:
+            self._files.close(fd)
+        segment.hot_from = segment.index.size_bytes
+
+    def _joins(self, segment: Segment, segments: Sequence[Segment]) -> bool:
+        """Whether the segment before is known up to its end. A new segment is made before the last bytes of the one before it
+        are written; what is behind those is not shown before they are."""
+        if not segments or segments[-1].sealed:
+            return True
+        follows = read_follows(segment.path, self._files)
+        if follows is None:  # not written yet, or lost in a power cut that nobody has recovered from
+            follows = segment.base_offset
+        if segments[-1].end_offset < follows:
+            self._read_on(segments[-1])
+        return segments[-1].end_offset >= follows
+
+
+def log_name(log: LogId) -> str:
+    return f"{log.topic_id}-{log.partition}"
+
+
+def parse_log_name(name: str) -> LogId | None:
+    """None for what is no log's directory."""
+    topic_id, _, partition = name.rpartition("-")
+    try:
+        log = LogId(UUID(topic_id), int(partition))
+    except ValueError:
+        return None
+    return log if log_name(log) == name else None

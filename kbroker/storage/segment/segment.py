@@ -1,0 +1,419 @@
+"""One segment of a log: its files, its index, and how bytes are found in it.
+
+A segment is a directory named after its base offset, and at the same time a mmap-ninja array, so that any tool can map it:
+
+    00000000000000000042/
+        data.ninja                  record batches back to back, verbatim; while the segment is active the file is sparse and
+                                    as long as the segment may become, zeros behind the last batch
+        dtype.ninja  order.ninja    "uint8", "C"
+        type.ninja   shape.ninja    "numpy"; u64 little-endian: the length of data.ninja
+        follows                     end offset of the segment before this one (decimal); none in the first segment of a log
+        checkpoint                  only while the segment is not sealed: batches that are surely on disk (segment/checkpoint.py)
+        .index/                     only in a sealed segment, a mmap-ninja int64 array of shape (4, batches):
+            row 0  base offset of each batch         row 2  position in data.ninja behind it
+            row 1  last offset                       row 3  highest max timestamp (ms) up to and with it
+
+Batches are appended with pwritev and read through a read-only mapping: both are the same page cache. Nothing is ever written
+through the mapping, where a full disk would be a SIGBUS, and no view reaches beyond the last indexed batch, so shortening the
+file when it is sealed cannot pull pages from under a reader. An active segment's index lives in memory; recovery reads
+the batches again that no checkpoint has. `.index` appears by rename as the last step of sealing and says that the segment is
+complete and on disk.
+
+It must not know about logs, locks or who may write.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from threading import RLock
+
+from kbroker.storage.files import NO_SPACE, Files
+from kbroker.storage.segment.checkpoint import Recorded, remove_checkpoint
+from kbroker.storage.segment.index import DATA, INDEX, INDEX_TEMPORARY, SHAPE, BadIndex, SegmentIndex, load_index, scan
+from kbroker.storage.spi import SegmentInfo, StampedBatch
+
+logger = logging.getLogger(__name__)
+
+FOLLOWS = "follows"
+
+_SIDECARS = {"dtype.ninja": b"uint8", "order.ninja": b"C", "type.ninja": b"numpy"}
+_LENGTH = struct.Struct("<Q")
+_LOAD_AHEAD_BYTES = 4 << 20
+_RESERVE_AT_LEAST_BYTES = 1 << 16
+_RESERVE_AT_MOST_BYTES = 8 << 20
+
+
+class Segment:
+    """An open segment. Its owner serialises everything but `index`, `view` and `info`, which any thread may call.
+
+    `handles` is the owner's lock and bound on mappings and files; see OpenHandles.
+    """
+
+    __slots__ = (
+        "_index",
+        "_info",
+        "_loaded",
+        "_mapping",
+        "base_offset",
+        "capacity",
+        "discarded",
+        "fd",
+        "files",
+        "first_write_ms",
+        "handles",
+        "hot_from",
+        "path",
+        "recorded",
+        "reserved",
+        "sealed",
+        "synced_batches",
+        "used",
+    )  # fmt: skip
+
+    def __init__(
+        self, path: Path, files: Files, handles: OpenHandles, *, index: SegmentIndex | None, sealed: bool, capacity: int = 0
+    ) -> None:
+        self.path = path
+        self.base_offset = int(path.name)
+        self.files = files
+        self.handles = handles
+        self.sealed = sealed
+        self.capacity = capacity
+        """Length of data.ninja."""
+        self.reserved = index.size_bytes if index is not None else 0
+        """Position up to which disk space is taken."""
+        self.hot_from = self.reserved
+        """Bytes from here on were written by this process: they are in memory."""
+        self.first_write_ms: int | None = None
+        self.fd: int | None = None
+        self.recorded = Recorded()
+        self.synced_batches = 0
+        """Both are kept by Checkpoints."""
+        self.used = False
+        self.discarded = False
+        self._index = index
+        self._info: SegmentInfo | None = None
+        self._mapping: memoryview | None = None
+        self._loaded = (0, 0)
+
+    # What readers ask
+
+    @property
+    def index(self) -> SegmentIndex:
+        """Raises FileNotFoundError when the segment has been removed."""
+        index = self._index
+        return index if index is not None else self._load_index()
+
+    @property
+    def end_offset(self) -> int:
+        if self._info is not None:
+            return self._info.end_offset
+        next_offset = self.index.next_offset
+        return self.base_offset if next_offset is None else next_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the batches, without loading the index of a sealed segment."""
+        index = self._index
+        return self.capacity if index is None else index.size_bytes
+
+    def info(self) -> SegmentInfo:
+        if self._info is not None:
+            return self._info
+        index = self.index
+        count = len(index)
+        if not count:
+            return SegmentInfo(self.base_offset, self.base_offset, 0, -1)
+        info = SegmentInfo(self.base_offset, index.last_offsets[count - 1] + 1, index.ends[count - 1], index.newest_ms[count - 1])
+        if self.sealed:
+            self._info = info
+        return info
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Bytes of whole batches. The pages of cold ranges are read here, not when the view is used, so that the caller
+        chooses the thread that waits for the disk. Raises FileNotFoundError when the segment has been removed."""
+        if start < self.hot_from and not (self._loaded[0] <= start and end <= self._loaded[1]):
+            until = max(end, min(start + _LOAD_AHEAD_BYTES, self.hot_from))
+            self.files.load(self.path / DATA, start, until)
+            self._loaded = (start, until)
+        self.used = True
+        mapping = self._mapping
+        if mapping is None or end > len(mapping):
+            self._load_what_was_written(start)
+            mapping = self._map(end)
+        return mapping[start:end]
+
+    def _load_what_was_written(self, start: int) -> None:
+        """What this process wrote may have left the page cache before anybody read it. Through a mapping the kernel reads megabytes around
+        each missing page, and of an active segment these are mostly the zeros behind the last batch, which it has to make up."""
+        if start >= self.hot_from and not self.sealed:
+            self.files.load(self.path / DATA, start, min(self.size_bytes, start + _LOAD_AHEAD_BYTES))
+
+    def _map(self, end: int) -> memoryview:
+        with self.handles.lock:
+            if self.discarded:
+                raise FileNotFoundError(self.path)
+            mapping = self._mapping
+            if mapping is None or end > len(mapping):
+                fd = self.files.open(self.path / DATA, os.O_RDONLY)
+                try:
+                    mapping = self._mapping = self.files.map(fd, self.files.size(fd))
+                finally:
+                    self.files.close(fd)
+                self.handles.mapped(self)
+            return mapping
+
+    def _load_index(self) -> SegmentIndex:
+        with self.handles.lock:
+            if self.discarded:
+                raise FileNotFoundError(self.path)
+            index = self._index
+            if index is None:
+                try:
+                    index = load_index(self.path, self.files)
+                    self.handles.mapped(self)
+                except BadIndex as error:
+                    index = self._read_batches_again(error)
+                self.reserved = self.hot_from = index.size_bytes
+                self._index = index
+            return index
+
+    def _read_batches_again(self, reason: BadIndex) -> SegmentIndex:
+        """What cannot be read stays in the file: it was on disk once, and a person may want to look at it."""
+        index = SegmentIndex.empty()
+        fd = self.files.open(self.path / DATA, os.O_RDONLY)
+        try:
+            scan(self.files, fd, index, self.base_offset)
+            unread = self.files.size(fd) - index.size_bytes
+        finally:
+            self.files.close(fd)
+        logger.warning("%s: read the batches of the segment again, %d bytes at its end are not batches", reason, unread)
+        if not unread:
+            self.handles.rebuilt(self)
+        return index
+
+    # What the owner does
+
+    def unmap(self) -> None:
+        """Views that are in use keep the mapping alive. What `info` says stays known."""
+        self._mapping = None
+        if self.sealed and self._index is not None:
+            self.info()
+            self._index = None
+
+    def reserve(self, fd: int, end: int) -> None:
+        """Take disk space up to `end` and some ahead, so that the next writes cannot meet a full disk either."""
+        if end <= self.reserved:
+            return
+        ahead = min(max(self.reserved, _RESERVE_AT_LEAST_BYTES), _RESERVE_AT_MOST_BYTES)
+        wanted = max(end, min(self.reserved + ahead, self.capacity))
+        try:
+            self.files.allocate(fd, self.reserved, wanted - self.reserved)
+        except OSError as error:
+            if error.errno not in NO_SPACE or wanted == end:
+                raise
+            wanted = end
+            self.files.allocate(fd, self.reserved, wanted - self.reserved)
+        self.reserved = wanted
+
+    def grow(self, fd: int, capacity: int) -> None:
+        """Make room for a batch that is larger than the rest of the segment."""
+        self.files.ftruncate(fd, capacity)
+        self.capacity = capacity
+
+    def append(self, batches: Iterable[StampedBatch], now_ms: int) -> None:
+        """Show batches whose bytes have been written behind the last one."""
+        if self.first_write_ms is None:
+            self.first_write_ms = self._age_begins_ms(now_ms)
+        add = self._index.add  # type: ignore[union-attr]
+        for batch in batches:
+            add(batch.base_offset, batch.last_offset, len(batch.data), batch.max_timestamp_ms)
+
+    def _age_begins_ms(self, now_ms: int) -> int:
+        """When the first batch was written; after a restart its timestamp has to do, as in Kafka."""
+        index = self.index
+        return min(now_ms, index.newest_ms[0]) if len(index) and index.newest_ms[0] >= 0 else now_ms
+
+    def is_due(self, now_ms: int, segment_ms: int) -> bool:
+        """Whether a segment with batches is too old to take more."""
+        if self.first_write_ms is None:
+            self.first_write_ms = self._age_begins_ms(now_ms)
+        return now_ms - self.first_write_ms >= segment_ms
+
+    def shorten(self, fd: int) -> None:
+        """Sealing, first part: cut the file to its content. On disk on return."""
+        size = self.index.size_bytes
+        self.files.ftruncate(fd, size)
+        self.files.fdatasync(fd)
+        self.capacity = size
+
+    def seal(self) -> None:
+        """Sealing, second part: store the index. On disk on return. After an OSError it may be called again."""
+        files = self.files
+        for leftover in (INDEX_TEMPORARY, INDEX):
+            files.remove_tree(self.path / leftover)
+        files.save_rows(self.path / INDEX_TEMPORARY, self.index.rows())  # type: ignore[arg-type]
+        files.write_atomically(self.path / SHAPE, [_LENGTH.pack(self.capacity)])
+        files.rename(self.path / INDEX_TEMPORARY, self.path / INDEX)
+        remove_checkpoint(self.path, files)
+        files.fsync_dir(self.path)
+        stored = load_index(self.path, files)
+        with self.handles.lock:
+            self.sealed = True
+            self._index = stored
+            self.handles.mapped(self)
+
+
+class OpenHandles:
+    """The lock of an engine's segments, and a bound on how many of them are mapped or have their file open.
+
+    The kernel allows some 65 000 mappings per process and as many open files as RLIMIT_NOFILE says. When the bound is reached,
+    the segment that has waited longest and was not used meanwhile gives its handle up. `is_pinned` names segments whose
+    file must stay open: those with unsynced bytes, since only an open file is sure to hear of a failed write-back. `rebuilt`
+    is told of segments whose stored index was bad.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_maps: int,
+        max_files: int,
+        is_pinned: Callable[[Segment], bool] = lambda _: False,
+        rebuilt: Callable[[Segment], None] = lambda _: None,
+    ) -> None:
+        self.lock = RLock()
+        self.max_maps = max_maps
+        self.max_files = max_files
+        self._is_pinned = is_pinned
+        self.rebuilt = rebuilt
+        self._mapped: dict[Segment, None] = {}
+        self._opened: dict[Segment, None] = {}
+
+    @property
+    def maps(self) -> int:
+        return len(self._mapped)
+
+    @property
+    def open_files(self) -> int:
+        return len(self._opened)
+
+    def mapped(self, segment: Segment) -> None:
+        """Called with the lock held by a segment that has just mapped something."""
+        self._mapped[segment] = None
+        segment.used = True
+        for _ in range(2 * len(self._mapped)):
+            if len(self._mapped) <= self.max_maps:
+                return
+            oldest = next(iter(self._mapped))
+            del self._mapped[oldest]
+            if oldest.used:
+                oldest.used = False
+                self._mapped[oldest] = None
+            else:
+                oldest.unmap()
+
+    def file(self, segment: Segment) -> int:
+        """The segment's file, open for writing. Call with the lock held, for a segment that is pinned."""
+        if segment.fd is None:
+            segment.fd = segment.files.open(segment.path / DATA, os.O_RDWR)
+            self.opened(segment)
+        return segment.fd
+
+    def opened(self, segment: Segment) -> None:
+        self._opened[segment] = None
+        if len(self._opened) > self.max_files:
+            for oldest in [each for each in self._opened if each is not segment and not self._is_pinned(each)]:
+                self._close(oldest)
+                if len(self._opened) <= self.max_files:
+                    return
+
+    def discard(self, segment: Segment) -> None:
+        """The segment is gone: nothing more is mapped from it; views in use stay valid."""
+        with self.lock:
+            segment.discarded = True
+            segment.unmap()
+            self._mapped.pop(segment, None)
+            self._close(segment)
+
+    def close_file(self, segment: Segment) -> None:
+        with self.lock:
+            self._close(segment)
+
+    def _close(self, segment: Segment) -> None:
+        self._opened.pop(segment, None)
+        if segment.fd is not None:
+            fd, segment.fd = segment.fd, None
+            segment.files.close(fd)
+
+
+def segment_path(log_path: Path, base_offset: int) -> Path:
+    return log_path / f"{base_offset:020d}"
+
+
+def create_segment(
+    log_path: Path, base_offset: int, capacity: int, follows: int | None, *, files: Files, handles: OpenHandles
+) -> Segment:  # fmt: skip
+    """A new empty segment, its file open. Not durable; the data file is made last, so a segment that has one is complete."""
+    path = segment_path(log_path, base_offset)
+    files.mkdir(path)
+    for name, content in _SIDECARS.items():
+        files.write(path / name, content)
+    files.write(path / SHAPE, _LENGTH.pack(capacity))
+    if follows is not None:
+        files.write(path / FOLLOWS, b"%d" % follows)
+    segment = Segment(path, files, handles, index=SegmentIndex.empty(), sealed=False, capacity=capacity)
+    fd = files.open(path / DATA, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    with handles.lock:
+        segment.fd = fd
+        handles.opened(segment)
+    try:
+        files.ftruncate(fd, capacity)
+    except OSError:
+        handles.discard(segment)
+        raise
+    return segment
+
+
+def write_sidecars(path: Path, size: int, files: Files) -> None:
+    """Replace what mmap-ninja needs to know, where it may be missing or out of date. Not durable before fsync_dir."""
+    for name, content in {**_SIDECARS, SHAPE: _LENGTH.pack(size)}.items():
+        files.write_atomically(path / name, [content])
+
+
+def read_segments(segments: Sequence[Segment], offset: int, max_bytes: int, end_offset: int) -> list[memoryview]:
+    """LogReader.read over the segments of a log."""
+    first = last = len(segments) - 1
+    if offset < segments[first].base_offset:
+        first = max(0, bisect_right(segments, offset, key=_base_offset) - 1)
+    views: list[memoryview] = []
+    for number in range(first, last + 1):
+        segment = segments[number]
+        if segment.base_offset >= end_offset:
+            break
+        index = segment._index
+        if index is None:
+            index = segment.index
+        start, end = index.locate(offset, max_bytes, end_offset, first_in_any_case=not views)
+        if start != end:
+            views.append(segment.view(start, end))
+            max_bytes -= end - start
+        if number == last or max_bytes <= 0 or end != index.size_bytes:
+            break
+    return views
+
+
+def find_in_segments(segments: Sequence[Segment], timestamp_ms: int) -> int | None:
+    """LogReader.find_by_timestamp over the segments of a log."""
+    for segment in segments:
+        if segment.info().max_timestamp_ms >= timestamp_ms and len(index := segment.index):
+            return index.base_offsets[bisect_left(index.newest_ms, timestamp_ms, 0, len(index))]
+    return None
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset

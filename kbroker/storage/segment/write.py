@@ -1,0 +1,182 @@
+"""One write() of the segment engine, from the batches to the bytes: planned, prepared, written, then shown or undone.
+
+    plan      which batches go to which segment, and where new segments begin; touches nothing
+    prepare   new segments are created and disk space is taken, for all logs of the call
+    write     one pwritev per segment, behind what readers can see
+    publish   indexes grow and new segments join their logs: only now a reader sees anything
+
+An OSError before `publish` leaves nothing visible; `undo` then removes what a crash could bring back.
+It must not know about syncs, nor which errors are whose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kbroker.formats.batches import Buffer
+from kbroker.storage.files import MAX_BUFFERS, Files, after
+from kbroker.storage.segment.segment import OpenHandles, Segment, create_segment, segment_path
+from kbroker.storage.spi import LogId, LogSettings, StampedBatch
+
+_ZEROS = memoryview(bytes(1 << 16))
+
+
+@dataclass(slots=True, eq=False)
+class SegmentedLog:
+    """One log of a store. `segments` is replaced, never changed, so that readers may hold it; the last one is active."""
+
+    log: LogId
+    path: Path
+    settings: LogSettings
+    segments: tuple[Segment, ...]
+
+    @property
+    def end_offset(self) -> int:
+        return self.segments[-1].end_offset
+
+
+class _Run:
+    """Batches that lie back to back in one segment; `segment` is None until a new one is created for them, and `follows` is
+    then the end offset of the one before."""
+
+    __slots__ = ("batches", "buffers", "follows", "log", "position", "segment", "size_bytes", "written_bytes")
+
+    def __init__(self, log: SegmentedLog, segment: Segment | None, position: int, follows: int | None = None) -> None:
+        self.log = log
+        self.segment = segment
+        self.position = position
+        self.follows = follows
+        self.batches: list[StampedBatch] = []
+        self.buffers: list[Buffer] = []
+        self.size_bytes = 0
+        self.written_bytes = 0
+
+
+@dataclass(slots=True, eq=False)
+class Published:
+    """What a write has changed."""
+
+    segments: list[Segment] = field(default_factory=list)
+    created: list[Segment] = field(default_factory=list)
+    full: list[Segment] = field(default_factory=list)
+    replaced: list[Segment] = field(default_factory=list)
+    """Empty segments whose base offset was not that of the first batch: a segment's name is the offset it begins with."""
+    size_bytes: int = 0
+
+
+class PlannedWrite:
+    """`pinned` collects the segments that are written: their files must stay open."""
+
+    def __init__(
+        self,
+        groups: Mapping[SegmentedLog, Sequence[StampedBatch]],
+        now_ms: int,
+        files: Files,
+        handles: OpenHandles,
+        pinned: set[Segment],
+    ) -> None:
+        self._now_ms = now_ms
+        self._files = files
+        self._handles = handles
+        self._pinned = pinned
+        self._runs: list[_Run] = []
+        for log, batches in groups.items():
+            self._plan(log, batches)
+
+    def _plan(self, log: SegmentedLog, batches: Sequence[StampedBatch]) -> None:
+        active = log.segments[-1]
+        index = active.index
+        size = index.size_bytes
+        end_offset = index.next_offset or active.base_offset
+        segment_bytes = log.settings.segment_bytes
+        run = _Run(log, active, size)
+        roll = active.is_due(self._now_ms, log.settings.segment_ms) if size else batches[0].base_offset != active.base_offset
+        for batch in batches:
+            length = len(batch.data)
+            assert batch.base_offset >= end_offset, "offsets of a log rise"
+            if roll or (size and size + length > segment_bytes):
+                if run.batches:
+                    self._runs.append(run)
+                run = _Run(log, None, 0, end_offset)
+                roll, size = False, 0
+            run.batches.append(batch)
+            run.buffers.append(batch.data)
+            run.size_bytes += length
+            size += length
+            end_offset = batch.last_offset + 1
+        self._runs.append(run)
+
+    def carry_out(self) -> None:
+        """Prepare and write."""
+        segments = [run.segment or self._create(run) for run in self._runs]
+        with self._handles.lock:
+            self._pinned.update(segments)
+            fds = [segment.fd or self._handles.file(segment) for segment in segments]
+        for run, segment, fd in zip(self._runs, segments, fds, strict=True):
+            end = run.position + run.size_bytes
+            if end > segment.capacity:
+                segment.grow(fd, max(end, run.log.settings.segment_bytes))
+            if end > segment.reserved:
+                segment.reserve(fd, end)
+        for run, fd in zip(self._runs, fds, strict=True):
+            self._write(run, fd)
+
+    def _create(self, run: _Run) -> Segment:
+        capacity = max(run.log.settings.segment_bytes, run.size_bytes)
+        base_offset = run.batches[0].base_offset
+        run.segment = create_segment(run.log.path, base_offset, capacity, run.follows, files=self._files, handles=self._handles)
+        return run.segment
+
+    def _write(self, run: _Run, fd: int) -> None:
+        rest: Sequence[Buffer] = run.buffers
+        while True:
+            written = self._files.pwritev(fd, rest[:MAX_BUFFERS], run.position + run.written_bytes)
+            run.written_bytes += written
+            if run.written_bytes == run.size_bytes:
+                return
+            rest = after([memoryview(buffer) for buffer in rest], written)
+
+    def publish(self) -> Published:
+        published = Published()
+        for run in self._runs:
+            segment, log = run.segment, run.log
+            assert segment is not None
+            segment.append(run.batches, self._now_ms)
+            published.segments.append(segment)
+            published.size_bytes += run.size_bytes
+            if run.follows is None:
+                continue
+            published.created.append(segment)
+            with self._handles.lock:  # a trim beside this write
+                last = log.segments[-1]
+                if len(last.index):
+                    published.full.append(last)
+                    log.segments = (*log.segments, segment)
+                else:
+                    published.replaced.append(last)
+                    log.segments = (*log.segments[:-1], segment)
+        return published
+
+    def undo(self) -> None:
+        """After an error: nothing of the call is left, also not for a recovery after a power cut."""
+        wrote = any(run.written_bytes for run in self._runs)
+        for run in self._runs:
+            if run.follows is not None:
+                if run.segment is not None:
+                    self._handles.discard(run.segment)
+                self._files.remove_tree(segment_path(run.log.path, run.batches[0].base_offset))
+                if wrote:
+                    self._files.fsync_dir(run.log.path)
+            elif run.written_bytes:
+                self._overwrite(run)
+
+    def _overwrite(self, run: _Run) -> None:
+        """With zeros, in place: the space is there, and a file that shrinks is a SIGBUS to readers in other processes."""
+        assert run.segment is not None
+        assert run.segment.fd is not None
+        end = run.position + run.written_bytes
+        for position in range(run.position, end, len(_ZEROS)):
+            self._files.write_all(run.segment.fd, [_ZEROS[: end - position]], position)
+        self._files.fdatasync(run.segment.fd)

@@ -1,0 +1,211 @@
+"""A map in LMDB with the newest changes over it in memory: where segment_state/store.py has the keys of ON_DISK.
+
+    DIRECTORY/data.mdb, lock.mdb     the map (lmdb/state_map.py), and the position: all changes of the state log below it are in it
+
+LMDB must sync every commit, so a change goes to the state log and into an overlay, which is moved into LMDB when it has grown. That goes
+in steps, for the log's owner, whose lock keeps writes away from the first and the last:
+
+    freeze    the overlay stands still, and a new one lies over it; the position will be the log's end of this moment
+    ...       the log is synced, so that LMDB is never ahead of what is safe
+    move      the frozen overlay goes into LMDB, the position with the last of it
+    drop      it is forgotten
+
+Each is harmless alone: a change that is in LMDB and in an overlay, or in the log behind the position, is laid over once more. A full
+disk postpones a move; the frozen overlay is moved later, to its own position. The directory is made by the first move.
+
+This module must not know what keys mean, nor the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from kbroker.errors import NoSpace, StoreFailed
+from kbroker.storage.keyvalue.key_ranges import Entries, Overlay, lay_over, part_of, scan_in_pieces, without_removals
+from kbroker.storage.spi import Change
+
+if TYPE_CHECKING:
+    from kbroker.storage.segment_state.on_disk_map import OnDiskMap, OnDiskMoment
+
+DIRECTORY = "parked"
+_DATA = "data.mdb"
+MOST_CHANGES, MOST_BYTES = 4096, 1 << 20
+"""More than that in the overlay is moved at the next sync."""
+MOST_WAITING_CHANGES, MOST_WAITING_BYTES = 1 << 18, 64 << 20
+"""More than that waits only while the disk is full, or slower than the writer: then there is no space for more."""
+
+
+class OverlaidMoment:
+    """One moment: of the map in LMDB, None where there is none yet, and the changes that are laid over it."""
+
+    def __init__(self, below: OnDiskMoment | None, changes: Mapping[bytes, bytes | None]) -> None:
+        self._below = below
+        self._changes = changes
+        self._in_order: list[Change] | None = None
+
+    def get(self, key: bytes) -> bytes | None:
+        if key in self._changes:
+            return self._changes[key]
+        return None if self._below is None else self._below.get(key)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        found: dict[bytes, bytes | None] = {}
+        if self._below is not None:
+            found.update(self._below.scan(prefix))
+        found.update(change for change in self._changes.items() if change[0].startswith(prefix))
+        yield from without_removals(sorted(found.items()))
+
+    def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return scan_in_pieces(self.piece, first, end)
+
+    def piece(self, first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
+        if self._in_order is None:
+            self._in_order = sorted(self._changes.items())
+        return _piece(self._below, [part_of(self._in_order, first, end, count)], first, end, count)
+
+
+class OverlaidMap:
+    """`lock` is held, for a short while, by a caller that changes it together with something else, and by one that needs a moment of
+    both. `position` is that of LMDB. `failed` says why, once a move has failed for another reason than a full disk."""
+
+    def __init__(self, directory: Path | None, *, most_changes: int = MOST_CHANGES, most_bytes: int = MOST_BYTES) -> None:
+        """Without a directory everything stays in the overlay."""
+        self._directory = directory
+        self._most_changes, self._most_bytes = most_changes, most_bytes
+        self.lock = Lock()
+        self.position = 0
+        self.failed = ""
+        self.moves = 0
+        self._new = Overlay()
+        self._frozen = Overlay()
+        self._moving_to: int | None = None
+        self._below = None if directory is None else open_if_there(directory, read_only=False)
+        if self._below is not None:
+            self.position = self._below.position
+
+    @property
+    def waiting_bytes(self) -> int:
+        """About what the overlays take in a log."""
+        return self._new.size_bytes + self._frozen.size_bytes
+
+    @property
+    def waiting_changes(self) -> int:
+        return len(self._new) + len(self._frozen)
+
+    @property
+    def file_bytes(self) -> int:
+        return 0 if self._below is None else self._below.file_bytes
+
+    def check_room(self) -> None:
+        """NoSpace when too much waits already."""
+        if self._directory is not None and (self.waiting_changes > MOST_WAITING_CHANGES or self.waiting_bytes > MOST_WAITING_BYTES):
+            raise NoSpace(
+                f"{self._directory}: {self.waiting_changes} changes wait in memory for space on the disk, {MOST_WAITING_CHANGES} "
+                f"or {MOST_WAITING_BYTES} bytes are the most: make room on it"
+            )
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """With `lock` held."""
+        self._new.update(changes)
+
+    def get(self, key: bytes) -> bytes | None:
+        for overlay in (self._new, self._frozen):  # in this order: that is the way they go
+            if key in overlay.changes:
+                return overlay.changes[key]
+        return None if self._below is None else self._below.get(key)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        with ExitStack() as stack:
+            with self.lock:
+                moment = self.moment(stack)
+            found = list(moment.scan(prefix))
+        yield from found
+
+    def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return scan_in_pieces(self._piece, first, end)
+
+    def _piece(self, first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
+        with ExitStack() as stack:
+            with self.lock:
+                layers = [overlay.piece(first, end, count) for overlay in (self._frozen, self._new)]
+                below = self._begin(stack)
+            return _piece(below, layers, first, end, count)
+
+    def moment(self, stack: ExitStack) -> OverlaidMoment:
+        """It ends with `stack`. With `lock` held."""
+        return OverlaidMoment(self._begin(stack), {**self._frozen.changes, **self._new.changes})
+
+    def _begin(self, stack: ExitStack) -> OnDiskMoment | None:
+        """With `lock` held: what is dropped from the overlays later is in them or below."""
+        return None if self._below is None else stack.enter_context(self._below.moment())
+
+    # Moving
+
+    def freeze(self, position: int) -> None:
+        """If it is time. Below `position`, the end of the log now, all changes have been applied."""
+        grown = len(self._new) > self._most_changes or self._new.size_bytes > self._most_bytes
+        if grown and self._moving_to is None and self._directory is not None:
+            with self.lock:
+                self._frozen = self._new
+                self._new = Overlay()
+                self._moving_to = position
+
+    def move(self) -> None:
+        """What is frozen, if anything is. The log must be synced up to the position that `freeze` was given. On a full disk: later.
+        StoreFailed when the disk fails."""
+        position = self._moving_to
+        if position is None:
+            return
+        try:
+            if self._below is None:
+                self._below = _make(self._directory)
+            self._below.write(self._frozen.in_order(), position)
+        except NoSpace:
+            return
+        except StoreFailed as error:
+            self.failed = str(error)
+            raise
+        with self.lock:
+            self._frozen = Overlay()
+            self._moving_to = None
+            self.position = position
+        self.moves += 1
+
+    def overlaid(self, first: bytes, end: bytes, count: int) -> tuple[list[Change], bytes | None]:
+        """A piece of the overlays, removals as well: what LMDB may not have."""
+        with self.lock:
+            return lay_over([overlay.piece(first, end, count) for overlay in (self._frozen, self._new)], count)
+
+    def close(self) -> None:
+        below, self._below = self._below, None
+        if below is not None:
+            below.close()
+
+
+def _piece(
+    below: OnDiskMoment | None, layers: Sequence[Sequence[Change]], first: bytes, end: bytes, count: int
+) -> tuple[Entries, bytes | None]:
+    if below is not None:
+        return below.piece(layers, first, end, count)
+    found, rest = lay_over(layers, count)
+    return without_removals(found), rest
+
+
+def open_if_there(directory: Path, *, read_only: bool) -> OnDiskMap | None:
+    """None when no key was ever moved there. OperatorError when it cannot be opened."""
+    if not (directory / _DATA).exists():
+        return None
+    from kbroker.storage.segment_state.on_disk_map import open_map
+
+    return open_map(directory, read_only=read_only)
+
+
+def _make(directory: Path | None) -> OnDiskMap:
+    from kbroker.storage.segment_state.on_disk_map import make_map
+
+    assert directory is not None, "freeze() does nothing without one"
+    return make_map(directory)

@@ -1,0 +1,186 @@
+"""Reading a state log (segment_state/store.py) beside a broker, or without one; and what a moment of it looks like.
+
+What is in memory is followed in the log. For keys of ON_DISK a read transaction of LMDB says up to where the log is in it; the changes
+behind that, never many, are read in the log and laid over. The two are not looked at in one moment, and need not be:
+LMDB may have some of those changes already, and laying them over again changes nothing, as long as all up to one end of the log are.
+Only a trim could take away what LMDB did not have in that transaction: then it is begun again. LMDB is opened when such keys are
+asked for, since its readers must write to lock.mdb.
+
+This module must not know what keys mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kbroker.errors import OperatorError, StoreFailed
+from kbroker.storage.keyvalue.key_ranges import LARGEST_PIECE, Entries, Overlay, scan_in_pieces
+from kbroker.storage.segment.state_log import bounds_of, read_changes
+from kbroker.storage.segment_state.memory_map import MemoryMap
+from kbroker.storage.segment_state.overlaid_map import OverlaidMoment, open_if_there
+from kbroker.storage.spi import ON_DISK, LogReader
+
+if TYPE_CHECKING:
+    from kbroker.storage.segment_state.on_disk_map import OnDiskMap
+
+_ATTEMPTS = 1000
+
+
+class Unreadable:
+    """Stands for keys that cannot be read: asking for them says why."""
+
+    def __init__(self, error: OperatorError) -> None:
+        self._error = error
+
+    def get(self, key: bytes) -> bytes | None:
+        raise self._error
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        raise self._error
+
+    def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        raise self._error
+
+
+class LogStateMoment:
+    """A StateReader of one moment."""
+
+    def __init__(self, in_memory: MemoryMap, on_disk: OverlaidMoment | Unreadable) -> None:
+        self._map = in_memory
+        self._on_disk = on_disk
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._on_disk.get(key) if key.startswith(ON_DISK) else self._map.get(key)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        if prefix.startswith(ON_DISK):
+            yield from self._on_disk.scan(prefix)
+        elif ON_DISK.startswith(prefix):
+            yield from sorted([*self._map.scan(prefix), *self._on_disk.scan(ON_DISK)])
+        else:
+            yield from self._map.scan(prefix)
+
+    def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return self._on_disk.scan_range(first, end)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[LogStateMoment]:
+        yield self
+
+    def close(self) -> None:
+        """Ended by leaving `snapshot()`."""
+
+
+class _Followed:
+    """The changes of keys of ON_DISK that the log has from `position` on, up to `end_offset`."""
+
+    def __init__(self, position: int, start_offset: int) -> None:
+        self.position = position
+        self.end_offset = max(position, start_offset)
+        self.changes = Overlay()
+
+
+class LogStateReader:
+    """A StateReader beside a broker: reads on in the log whenever it is asked. Not for several threads at once."""
+
+    def __init__(self, log: LogReader, directory: Path | None = None) -> None:
+        """`directory`: that of the keys of ON_DISK, which need not be there."""
+        self._log = log
+        self._map = MemoryMap()
+        self._next_offset = -1
+        self._directory = directory
+        self._below: OnDiskMap | None = None
+        self._followed = _Followed(-1, -1)
+
+    def get(self, key: bytes) -> bytes | None:
+        if not key.startswith(ON_DISK):
+            return self._caught_up().get(key)
+        with self._on_disk() as moment:
+            return moment.get(key)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        if not prefix.startswith(ON_DISK) and not ON_DISK.startswith(prefix):
+            yield from self._caught_up().scan(prefix)
+            return
+        with self.snapshot() as moment:  # whole at the first step: one left unfinished would pin the pages of its moment
+            found = list(moment.scan(prefix))
+        yield from found
+
+    def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return scan_in_pieces(self._piece, first, end, largest=16 * LARGEST_PIECE)
+
+    def _piece(self, first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
+        with self._on_disk() as moment:
+            return moment.piece(first, end, count)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[LogStateMoment]:
+        """A reader that may not write to lock.mdb is refused only when it asks for keys of ON_DISK."""
+        try:
+            self._open()
+        except OperatorError as error:
+            yield LogStateMoment(self._caught_up().copy(), Unreadable(error))
+            return
+        with self._on_disk() as moment:
+            yield LogStateMoment(self._map.copy(), moment)
+
+    @contextmanager
+    def _on_disk(self) -> Iterator[OverlaidMoment]:
+        """Of the moment for which `_map` is, too."""
+        for _ in range(_ATTEMPTS):
+            with ExitStack() as stack:
+                opened = self._open()
+                below = None if opened is None else stack.enter_context(opened.moment())
+                self._caught_up()
+                if self._follow(0 if below is None else below.position, self._next_offset):
+                    yield OverlaidMoment(below, dict(self._followed.changes.changes))
+                    return
+        raise StoreFailed(f"{self._directory}: the state log was trimmed in each of {_ATTEMPTS} attempts to read it")
+
+    def _follow(self, position: int, end_offset: int) -> bool:
+        """Read all changes from `position` on. False when a trim took some of them first, and they are in LMDB by now."""
+        if position > end_offset:
+            raise StoreFailed(f"{self._directory}: is ahead of the state log beside it: one of them is from an older copy")
+        start_offset = bounds_of(self._log).start_offset
+        if self._followed.position != position or not start_offset <= self._followed.end_offset <= end_offset:
+            self._followed = _Followed(position, start_offset)
+        began_at = offset = self._followed.end_offset
+        while offset < end_offset:
+            changes, offset = read_changes(self._log, offset, end_offset)
+            self._followed.changes.update(change for change in changes if change[0].startswith(ON_DISK))
+        self._followed.end_offset = end_offset
+        is_whole = bounds_of(self._log).start_offset <= began_at
+        if is_whole and start_offset > position:  # What the log begins with is all that LMDB did not have then: has it moved on?
+            opened = self._open()
+            is_whole = (0 if opened is None else opened.position) == position
+        if not is_whole:
+            self._followed = _Followed(-1, -1)
+        return is_whole
+
+    def _open(self) -> OnDiskMap | None:
+        if self._below is None and self._directory is not None:
+            self._below = open_if_there(self._directory, read_only=True)
+        return self._below
+
+    def _caught_up(self) -> MemoryMap:
+        while True:
+            bounds = bounds_of(self._log)
+            if not bounds.start_offset <= self._next_offset <= bounds.end_offset:
+                self._map, self._next_offset = MemoryMap(), bounds.start_offset  # new, trimmed beyond what was read, or another log
+            if self._next_offset == bounds.end_offset:
+                return self._map
+            began_at = self._next_offset
+            changes, self._next_offset = read_changes(self._log, began_at, bounds.end_offset)
+            if bounds_of(self._log).start_offset > began_at:
+                self._next_offset = -1  # trimmed meanwhile: there may be a gap
+                continue
+            self._map.apply([change for change in changes if not change[0].startswith(ON_DISK)])
+
+    def close(self) -> None:
+        self._log.close()
+        below, self._below = self._below, None
+        if below is not None:
+            below.close()

@@ -1,0 +1,272 @@
+"""State as records in a log, the way Kafka keeps it in `__share_group_state`: the StateStore of the `segment` engine.
+
+    DIRECTORY/<log>/     one log of the segment engine: every change
+    DIRECTORY/parked/    keys of ON_DISK (spi.py), once there were many: overlaid_map.py
+
+Whole maps live in memory and are rebuilt when the store opens, but for the keys of ON_DISK. One write() is one record batch, so it is
+there whole or not at all: a torn batch fails its CRC and is cut by the segment log. A change is one record (state_log_records.py).
+
+The log is kept short by writing what lives anew: when dead bytes outweigh live ones, every sync() appends a piece of it behind its own
+work, key by key, as ordinary batches of values that are already so. When the last piece is synced, everything before the first
+one is dead and is trimmed. A crash at any point leaves a log that gives the same map: from whichever segment it begins, each live
+key's last record is in it, and a removed key has its removal behind its value or has neither.
+
+Changes of keys of ON_DISK wait in an overlay, which sync() moves into LMDB when it has grown, behind the sync of the log: LMDB is never
+ahead of it. LMDB has the position up to which the log is in it. Below that such changes are dead bytes; the others live, and are
+written anew with the rest, removals as well, since LMDB may have what they remove. Opening lays over what is behind the position.
+
+This module must not know what values mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import starmap
+from pathlib import Path
+from threading import Lock
+
+from kbroker.errors import NoSpace, OperatorError, StoreFailed
+from kbroker.formats.batches import NO_TIMESTAMP, build_timeless_batch
+from kbroker.storage.keyvalue.key_ranges import LARGEST_PIECE, ON_DISK_END
+from kbroker.storage.segment.log_store import SegmentLogStore
+from kbroker.storage.segment.reader import SegmentLogReader
+from kbroker.storage.segment.state_log import LOG, read_changes
+from kbroker.storage.segment.state_log_records import to_record
+from kbroker.storage.segment_state import overlaid_map
+from kbroker.storage.segment_state.memory_map import MemoryMap
+from kbroker.storage.segment_state.overlaid_map import OverlaidMap
+from kbroker.storage.segment_state.reader import LogStateMoment, LogStateReader
+from kbroker.storage.spi import ON_DISK, Change, LogSettings, LogStore, StampedBatch, StateStoreFactory, trims_beside_write
+
+SETTINGS = LogSettings(segment_bytes=8 << 20, segment_ms=1 << 62)
+SMALLEST_DEAD_BYTES = 16 << 20
+PIECE_BYTES = 256 << 10
+_NAMESPACE_BYTES = len(ON_DISK)
+
+
+@dataclass(frozen=True, slots=True)
+class LogStateStatistics:
+    """`log_bytes` holds `live_bytes` and what is dead; `rewrites` and `moves` count those finished since the store was opened.
+    `keys` are those in memory; `waiting_changes` are to be moved to `on_disk_bytes`, a file that never shrinks."""
+
+    keys: int
+    live_bytes: int
+    log_bytes: int
+    rewrites: int
+    waiting_changes: int
+    moves: int
+    on_disk_bytes: int
+
+
+@dataclass(slots=True)
+class _Rewrite:
+    """What lives is being written anew: from `start_offset` on, up to but without `next_key` of the map in memory so far, then of the
+    overlays `next_on_disk`. `end_offset`: where the log ended when no key was left to write."""
+
+    start_offset: int
+    next_key: bytes = b""
+    next_on_disk: bytes | None = ON_DISK
+    end_offset: int | None = None
+
+
+class LogStateStore:
+    """The StateStore. write() belongs on the broker's loop, sync() in its commit thread. They may meet: `_appending` is held for as long
+    as the log and the maps differ, and while entries are written anew."""
+
+    write_in_thread = False
+    write_beside_sync = True
+
+    def __init__(self, log: LogStore, on_disk: OverlaidMap | None = None) -> None:
+        self._log = log
+        self._map = MemoryMap()
+        self._on_disk = on_disk or OverlaidMap(None)
+        self._appending = Lock()
+        self._rewrite: _Rewrite | None = None
+        self._rewrites = 0
+        self._unsynced_bytes = 0
+        self._log.create(LOG, SETTINGS)
+        start_offset, self._end_offset = self._log.bounds(LOG)
+        if self._on_disk.position > self._end_offset:
+            raise OperatorError(
+                f"the state log ends at {self._end_offset}, and what lies beside it in {overlaid_map.DIRECTORY}/ is of "
+                f"{self._on_disk.position}: one of them is from an older copy; restore both from one backup"
+            )
+        self._map.load(self._stored(start_offset))
+        self._log_bytes = self._size_of_log()
+
+    def _stored(self, offset: int) -> Iterator[Change]:
+        """Changes of keys in memory. The others are applied here, and moved while that goes on: a store that was just opened has
+        nothing in its log that is not synced, as recovery syncs what it reads."""
+        position = self._on_disk.position
+        while offset < self._end_offset:
+            is_new = offset >= position
+            changes, next_offset = read_changes(self._log, offset, self._end_offset if is_new else position)
+            if not changes:
+                raise StoreFailed(f"state log: nothing can be read from offset {offset} on, although it ends at {self._end_offset}")
+            yield from (change for change in changes if change[0][:_NAMESPACE_BYTES] != ON_DISK)
+            offset = next_offset
+            if is_new:
+                self._on_disk.apply([change for change in changes if change[0][:_NAMESPACE_BYTES] == ON_DISK])
+                self._on_disk.freeze(offset)
+                self._on_disk.move()
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._on_disk.get(key) if key[:_NAMESPACE_BYTES] == ON_DISK else self._map.get(key)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        if prefix[:_NAMESPACE_BYTES] == ON_DISK:
+            return self._on_disk.scan(prefix)
+        return self._scan_both(prefix) if ON_DISK.startswith(prefix) else self._map.scan(prefix)
+
+    def _scan_both(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        with self.snapshot() as moment:
+            found = list(moment.scan(prefix))
+        yield from found
+
+    def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return self._on_disk.scan_range(first, end)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[LogStateMoment]:
+        with ExitStack() as stack:
+            with self._on_disk.lock:
+                moment = LogStateMoment(self._map.copy(), self._on_disk.moment(stack))
+            yield moment
+
+    def write(self, changes: Sequence[Change]) -> None:
+        if not changes:
+            return
+        on_disk = [change for change in changes if change[0][:_NAMESPACE_BYTES] == ON_DISK]
+        if self._on_disk.failed:
+            raise StoreFailed(self._on_disk.failed)
+        if on_disk:
+            self._on_disk.check_room()
+        with self._appending:
+            self._append(changes)
+            if not on_disk:
+                self._map.apply(changes)
+                return
+            with self._on_disk.lock:  # a snapshot in another thread sees both or none
+                self._map.apply([change for change in changes if change[0][:_NAMESPACE_BYTES] != ON_DISK])
+                self._on_disk.apply(on_disk)
+
+    def sync(self) -> None:
+        """Also moves what has gathered to LMDB, and writes a piece of what lives anew, when it is time; a full disk postpones both."""
+        if self._on_disk.failed:
+            raise StoreFailed(self._on_disk.failed)
+        with self._appending:
+            synced_offset = self._end_offset
+            self._on_disk.freeze(synced_offset)
+        self._log.sync()
+        self._on_disk.move()
+        with self._appending:
+            piece_bytes = max(PIECE_BYTES, 4 * self._unsynced_bytes)
+            self._unsynced_bytes = 0
+            live_bytes = self._map.live_bytes + self._on_disk.waiting_bytes
+            if self._rewrite is None and self._log_bytes - live_bytes > max(SMALLEST_DEAD_BYTES, live_bytes):
+                self._rewrite = _Rewrite(self._end_offset)
+            if self._rewrite is not None:
+                try:
+                    if not self._rewrite_piece(self._rewrite, piece_bytes, synced_offset):
+                        return
+                    if self._rewrite.start_offset >= self._end_offset or not trims_beside_write(self._log):
+                        self._log.trim(LOG, self._rewrite.start_offset)
+                        self._end_rewrite()
+                except NoSpace:
+                    return
+        if self._rewrite is not None:  # A write need not wait until files are removed.
+            self._log.trim(LOG, self._rewrite.start_offset)
+            with self._appending:
+                self._end_rewrite()
+
+    def _end_rewrite(self) -> None:
+        self._log_bytes = self._size_of_log()
+        self._rewrite = None
+        self._rewrites += 1
+
+    def _rewrite_piece(self, rewrite: _Rewrite, piece_bytes: int, synced_offset: int) -> bool:
+        """True when all has been written anew and is synced: it is below `synced_offset`. A write beside that sync may have removed the
+        keys that were left to write: their values go with the trim, so that the removal, and what was written with it, has to be
+        synced before."""
+        if rewrite.end_offset is None:
+            piece = self._map.piece(rewrite.next_key, piece_bytes)
+            if piece:
+                self._append(piece)
+                rewrite.next_key = piece[-1][0] + b"\0"
+                return False
+            if self._rewrite_overlaid(rewrite):
+                return False
+            rewrite.end_offset = self._end_offset
+        return synced_offset >= rewrite.end_offset
+
+    def _rewrite_overlaid(self, rewrite: _Rewrite) -> bool:
+        """False when LMDB has all that the trim takes away, or it is written anew."""
+        if rewrite.next_on_disk is None or self._on_disk.position >= rewrite.start_offset:
+            return False
+        piece, next_on_disk = self._on_disk.overlaid(rewrite.next_on_disk, ON_DISK_END, LARGEST_PIECE)
+        if piece:
+            self._append(piece)
+        rewrite.next_on_disk = next_on_disk
+        return bool(piece)
+
+    def _append(self, changes: Sequence[Change]) -> None:
+        data = build_timeless_batch(starmap(to_record, changes), base_offset=self._end_offset)
+        last_offset = self._end_offset + len(changes) - 1
+        self._log.write([StampedBatch(LOG, self._end_offset, last_offset, NO_TIMESTAMP, data)], now_ms=0)
+        self._end_offset = last_offset + 1
+        size = len(data)
+        self._log_bytes += size
+        self._unsynced_bytes += size
+
+    def _size_of_log(self) -> int:
+        return sum(segment.size_bytes for segment in self._log.segments(LOG))
+
+    def statistics(self) -> LogStateStatistics:
+        on_disk = self._on_disk
+        return LogStateStatistics(
+            keys=len(self._map),
+            live_bytes=self._map.live_bytes + on_disk.waiting_bytes,
+            log_bytes=self._log_bytes,
+            rewrites=self._rewrites,
+            waiting_changes=on_disk.waiting_changes,
+            moves=on_disk.moves,
+            on_disk_bytes=on_disk.file_bytes,
+        )
+
+    def close(self) -> None:
+        try:
+            self._log.close()
+        finally:
+            self._on_disk.close()
+
+
+def open_store(directory: Path, options: Mapping[str, str], owner_epoch: int) -> LogStateStore:
+    """Options: those of the segment engine, and `overlay_changes` (4 096) and `overlay_bytes` (1 MiB), how much of the keys of ON_DISK may
+    gather in memory before it is moved to where they are kept."""
+    own = {"overlay_changes": overlaid_map.MOST_CHANGES, "overlay_bytes": overlaid_map.MOST_BYTES}
+    for name in own.keys() & options.keys():
+        if not options[name].isdigit():
+            raise OperatorError(f"option {name} of the segment engine's state is a number, not {options[name]!r}")
+        own[name] = int(options[name])
+    others = {name: value for name, value in options.items() if name not in own}
+    log = SegmentLogStore(directory, others, foreign=overlaid_map.DIRECTORY)
+    on_disk: OverlaidMap | None = None
+    try:
+        on_disk = OverlaidMap(
+            directory / overlaid_map.DIRECTORY, most_changes=own["overlay_changes"], most_bytes=own["overlay_bytes"]
+        )
+        return LogStateStore(log, on_disk)
+    except BaseException:
+        log.close()
+        if on_disk is not None:
+            on_disk.close()
+        raise
+
+
+def open_reader(directory: Path) -> LogStateReader:
+    return LogStateReader(SegmentLogReader(directory), directory / overlaid_map.DIRECTORY)
+
+
+STATE_STORE = StateStoreFactory(open=open_store, open_reader=open_reader)

@@ -1,0 +1,43 @@
+"""docs/internals/moved.md: each name on its right side is there, and none on its left side, but for the listed ones."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "internals" / "moved.md"
+ROWS = re.findall(r"^\| `([\w.]+)` \| `([\w.]+)` \|$", PAGE.read_text(), re.MULTILINE)
+KEPT = {
+    "kbroker.coordinator.consumer_assignor",
+    "kbroker.storage.chunked_log",
+    "kbroker.storage.chunked_store",
+    "kbroker.storage.chunks",
+}
+
+
+def is_there(name: str) -> bool:
+    """A module, or a class in one."""
+    try:
+        if importlib.util.find_spec(name) is not None:
+            return True
+    except ModuleNotFoundError:
+        pass
+    module, _, member = name.rpartition(".")
+    try:
+        return member[:1].isupper() and hasattr(importlib.import_module(module), member)
+    except ModuleNotFoundError:
+        return False
+
+
+def test_the_page_has_rows() -> None:
+    assert len(ROWS) > 100
+
+
+@pytest.mark.parametrize(("old", "new"), ROWS)
+def test_a_name_leads_to_its_new_place(old: str, new: str) -> None:
+    assert is_there(new)
+    became_a_folder = any(each.startswith(old + ".") for _, each in ROWS)
+    assert is_there(old) == (old in KEPT or became_a_folder)
