@@ -18,7 +18,7 @@ from tests.api.conftest import ENGINES
 from tests.api.control_logs import CHECKPOINT, DELTA, Key, controls, data_offsets, drain, hint, lag, opened, persister
 from tests.api.dead_letter_queues import QUEUE, all_done, letters_of, offsets_of, prepare_dead_letters, reject
 from tests.api.share_consumers import ACCEPT, GROUP, Member, acquired, initialize, prepare, set_up_group
-from tests.metrics_world import parse, scrape_text, total
+from tests.metrics.world import parse, scrape_text, total
 
 
 async def test_what_is_written(tmp_path: Path) -> None:

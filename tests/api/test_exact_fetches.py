@@ -42,7 +42,7 @@ from tests.api.share_consumers import (
     sent,
     set_up_group,
 )
-from tests.broker.test_share_records import batch_of, numbered
+from tests.broker.queues.test_sliced_batches import batch_of, numbered
 from tests.odd_batches import odd_batch
 
 ENGINES = ("segment", "lmdb", "rocksdb")

@@ -26,7 +26,7 @@ from kbroker.settings.altering import BrokerConfig
 from tests.api.conftest import ENGINES, Client
 from tests.api.dead_letter_queues import until
 from tests.api.share_consumers import ACCEPT, GROUP, RELEASE, Member, acquired
-from tests.metrics_world import Samples, parse, scrape_text
+from tests.metrics.world import Samples, parse, scrape_text
 
 PERSISTERS = ("default", "control-records")
 RECORDS = 12

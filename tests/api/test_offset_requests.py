@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.errors import ErrorCode, NoSpace
 from tests.api.conftest import Client, Connect, versions
-from tests.metrics_world import refusing
+from tests.metrics.world import refusing
 
 G = "g"
 NO_ID = UUID(int=0)

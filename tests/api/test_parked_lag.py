@@ -134,7 +134,7 @@ async def test_what_a_power_cut_took_from_the_log_waits_no_more(
     connect: Connect, every_engine: str, tmp_path: Path, appended_before: int
 ) -> None:
     """New records get the lost offsets; they are others. What is still there waits as before. (Control
-    records are lost with the log: tests/broker/test_control_parking.py.)"""
+    records are lost with the log: tests/broker/persisters/test_control_parking.py.)"""
     async with connect(engine=every_engine) as client:
         key = await begun(client, wall_clock_ms())
         await park(client, key, 1, 2, 6, 9, 11, start=12)

@@ -28,7 +28,7 @@ from kbroker.share.persister import Persister, ReadRequest, ReadResult, SummaryR
 from tests.api.conftest import ENGINES, Client
 from tests.api.share_consumers import ACCEPT, GROUP, REJECT, RELEASE, Member, acquired, set_up_group
 from tests.api.test_delete_records import delete
-from tests.metrics_world import parse, scrape_text
+from tests.metrics.world import parse, scrape_text
 
 Key = tuple[UUID, int]
 TOPIC = "orders"

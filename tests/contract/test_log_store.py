@@ -13,8 +13,8 @@ from kbroker.storage.segment import log_store as segment_store
 from kbroker.testing.log_store_contract import LogStoreContract
 
 ELSEWHERE = {
-    "lmdb": "tests/storage/test_lmdb_store.py",
-    "rocksdb": "tests/storage/test_rocksdb_store.py",
+    "lmdb": "tests/storage/lmdb/test_lmdb.py",
+    "rocksdb": "tests/storage/rocksdb/test_rocksdb.py",
     "sqlite": "plugins/kbroker-sqlite/tests/test_sqlite.py",
 }
 

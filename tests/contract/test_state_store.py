@@ -6,9 +6,9 @@ from kbroker import plugins
 from kbroker.testing.state_store_contract import StateStoreContract
 
 ELSEWHERE = {
-    "lmdb": "tests/storage/test_lmdb_store.py",
-    "rocksdb": "tests/storage/test_rocksdb_store.py",
-    "segment": "tests/storage/test_log_state_store.py",
+    "lmdb": "tests/storage/lmdb/test_lmdb.py",
+    "rocksdb": "tests/storage/rocksdb/test_rocksdb.py",
+    "segment": "tests/storage/segment_state/test_store.py",
     "sqlite": "plugins/kbroker-sqlite/tests/test_sqlite.py",
 }
 

@@ -14,9 +14,9 @@ from kbroker.formats.group_records import NOT_CLASSIC, ClassicMember
 from kbroker.formats.share_records import Message
 from kbroker.formats.state import GroupKey, GroupOffsetKey, parse_key
 from kbroker.testing.broker import open_test_broker
-from tests.coordinator.groups_world import subscription
 from tests.formats.page_groups import GroupRecord, groups, offsets
 from tests.formats.page_reader import read_directory
+from tests.groups.world import subscription
 
 HEARTBEAT = {"instance_id": None, "rack_id": None, "rebalance_timeout": 60_000, "server_assignor": None, "topic_partitions": ()}
 

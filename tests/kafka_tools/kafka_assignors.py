@@ -1,4 +1,4 @@
-"""What Kafka's own assignors answer to the cases of tests/coordinator/assignor_cases.py.
+"""What Kafka's own assignors answer to the cases of tests/groups/assignors/cases.py.
 
 `python -m tests.kafka_tools.kafka_assignors` stores the answers to some of them, with the cases, for tests without Java.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.coordinator.assignor_cases import Case, cases, chain, two_topics_of_equal_weight, uneven
+from tests.groups.assignors.cases import Case, cases, chain, two_topics_of_equal_weight, uneven
 from tests.kafka_tools.java import run
 
 PROGRAM = Path(__file__).parent / "AssignorProgram.java"

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from tests.coordinator.assignor_cases import answer, cases, chain, flat, moves, uneven
+from tests.groups.assignors.cases import answer, cases, chain, flat, moves, uneven
 from tests.kafka_tools.java import MISSING
 from tests.kafka_tools.kafka_assignors import VECTORS, Answer, kafka_answers, vectors
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from kbroker.server.admin_http import HttpRequest
 from kbroker.server.admin_views import AdminViews
 from tests.api.share_consumers import FAST, GROUP, Member, prepare
-from tests.metrics_world import opened
+from tests.metrics.world import opened
 
 
 async def test_in_flight_is_given_a_share_partition_at_a_time(tmp_path: Path) -> None:

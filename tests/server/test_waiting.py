@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from kbroker.protocol.messages import build, encode, request_schema
-from tests.metrics_world import World, opened
+from tests.metrics.world import World, opened
 
 FETCH = 1
 VERSION = 13

@@ -1,6 +1,6 @@
 """Keys of ON_DISK in the segment engine: what a kill leaves between any two steps, full and failing disks, readers, memory.
 
-The contract runs in test_log_state_store.py, with three sizes of the overlay; power cuts are in tests/powercut/test_parked_keys.py.
+The contract runs in segment_state/test_store.py, with three sizes of the overlay; power cuts are in tests/powercut/test_parked_keys.py.
 """
 
 from __future__ import annotations

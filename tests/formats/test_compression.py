@@ -1,0 +1,97 @@
+"""The codecs of record batches: what is compressed can be read again, here and by what is stricter, and within bounds."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from kbroker.formats.compression import Codec, CorruptPayload, TooLarge, compress, decompress
+
+RECORDED = Path(__file__).parents[1] / "differential" / "recorded"
+NOISE = random.Random(0).randbytes(200_000)
+SAMPLES = {
+    "nothing": b"",
+    "a byte": b"a",
+    "text": b"orders " * 1000,
+    "a block": b"x" * (1 << 16),
+    "a block and a byte": b"x" * ((1 << 16) + 1),
+    "noise": NOISE,
+    "both": bytes(100_000) + NOISE[:70_000] + bytes(100_000),
+}
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("sample", list(SAMPLES))
+def test_what_is_compressed_can_be_read(codec: Codec, sample: str) -> None:
+    data = SAMPLES[sample]
+    packed = compress(codec, data)
+    assert decompress(codec, packed, max_bytes=len(data)) == data
+    if data:
+        with pytest.raises(CorruptPayload, match="larger than"):
+            decompress(codec, packed, max_bytes=len(data) - 1)
+
+
+@pytest.mark.parametrize("sample", list(SAMPLES))
+def test_lz4_blocks_depend_on_none_before_them(sample: str) -> None:
+    """Kafka's reader knows no others; each of ours is decompressed on its own here."""
+    data = SAMPLES[sample]
+    frame = compress(Codec.LZ4, data)
+    assert frame[:7] == bytes.fromhex("04224d18604082"), "independent blocks of up to 64 KiB, no checksums, no content size"
+    at, plain = 7, b""
+    while size := int.from_bytes(frame[at : at + 4], "little"):
+        end = at + 4 + (size & 0x7FFFFFFF)
+        plain += decompress(Codec.LZ4, frame[:7] + frame[at:end] + bytes(4))
+        at = end
+    assert (plain, frame[at:]) == (data, bytes(4))
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_damage_is_noticed(codec: Codec) -> None:
+    packed = compress(codec, SAMPLES["text"])
+    with pytest.raises(CorruptPayload):
+        decompress(codec, b"no such thing" + packed)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
+def test_an_end_that_is_missing_is_noticed(codec: Codec) -> None:
+    """zstd gives what there is; whoever reads records from it finds that the last one is cut off."""
+    with pytest.raises(CorruptPayload):
+        decompress(codec, compress(codec, SAMPLES["text"])[:-9])
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
+@pytest.mark.parametrize("noise", [1000, 300_000])
+@pytest.mark.parametrize("zeros", [0, 1000, 3_000_000])
+def test_the_bound_is_exact(codec: Codec, noise: int, zeros: int) -> None:
+    """Of what expands a little, and a lot; what is beyond it is told apart from damage."""
+    data = random.Random(1).randbytes(noise) + bytes(zeros)
+    packed = compress(codec, data)
+    assert decompress(codec, packed, max_bytes=len(data)) == data
+    assert decompress(codec, packed, max_bytes=64 << 20) == data
+    for less in (len(data) - 1, len(data) // 2, 10):
+        with pytest.raises(TooLarge):
+            decompress(codec, packed, max_bytes=less)
+
+
+def test_the_bound_of_frames_that_do_not_tell_their_size() -> None:
+    """As streaming producers write them."""
+    data = NOISE + bytes(1_000_000)
+    packed = zstandard.ZstdCompressor(write_content_size=False).compress(data)
+    assert decompress(Codec.ZSTD, packed, max_bytes=len(data)) == data
+    with pytest.raises(TooLarge):
+        decompress(Codec.ZSTD, packed, max_bytes=len(data) - 1)
+
+
+def test_kafka_takes_what_is_compressed_here() -> None:
+    """Its recorded answers to batches of every codec, small ones and such as need several blocks."""
+    small = json.loads((RECORDED / "base_produce" / "codecs.json").read_text())["steps"]
+    sent = [step["request"]["topic_data"][0]["partition_data"][0]["records"][0]["codec"] for step in small[: len(Codec)]]
+    codes = [step["answer"]["responses"][0]["partition_responses"][0]["error_code"] for step in small[: len(Codec)]]
+    assert (sent, codes) == ([codec.name for codec in Codec], ["none"] * len(Codec))
+    large = [step for step in json.loads((RECORDED / "base_batches" / "large_payloads.json").read_text())["steps"] if "note" in step]
+    assert {step["note"] for step in large} == {codec.name for codec in Codec}
+    assert {step["value"][0] for step in large} == {"none"}
