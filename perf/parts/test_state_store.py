@@ -3,7 +3,7 @@
 Keys are those of share state, values have 200 bytes. *write* is `StateStore.write()` of 1 or 100 changes of keys that exist, with and
 without a `sync()`; *prune* a write that replaces a snapshot and removes the 500 updates that it takes in. *open* is the start of a
 store with 10 000 share-partitions, a snapshot and five updates each (60 000 keys), after a clean stop; *scan* then reads one
-share-partition, or everything. `python -m perf.state_load` measures the same start through the broker's persister.
+share-partition, or everything. `python -m perf.studies.state_load` measures the same start through the broker's persister.
 """
 
 from __future__ import annotations

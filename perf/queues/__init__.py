@@ -7,7 +7,7 @@ A suite of its own, of kbroker alone, with the rows, turns, windows and reports 
 
 from __future__ import annotations
 
-from perf.rows import Row
+from perf.suite.rows import Row
 
 
 def all_rows() -> list[Row]:

@@ -7,11 +7,11 @@ python -m perf.queues --rows 'one-8-*' --candidates segment-disk --rounds 3
 
 from __future__ import annotations
 
-from perf.candidates import KINDS
-from perf.command import Suite, command_of
 from perf.queues import all_rows
 from perf.queues.goals import all_goals
-from perf.runner import Settings
+from perf.suite.candidates import KINDS
+from perf.suite.command import Suite, command_of
+from perf.suite.runner import Settings
 
 SUITE = Suite(
     "Measure kbroker's work queues on every engine: jobs one at a time out of large batches, redelivery, jobs that wait.",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perf.goals import Goal
 from perf.queues.one_at_a_time import CODECS, CONSUMERS
 from perf.queues.ordered import ORDERED, UNORDERED
 from perf.queues.own import OURS
+from perf.suite.goals import Goal
 
 SLICED = 0.7
 """Of the rate from batches of one job, where jobs are cut out of batches of 1 MB."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from kbroker.workloads.fill import fill
 from kbroker.workloads.share import share_consume
 from perf.queues.own import OURS, queue
-from perf.rows import Dry, Row, RowFunction, Run
+from perf.suite.rows import Dry, Row, RowFunction, Run
 
 CODECS = ("none", "lz4", "zstd")
 CONSUMERS = (1, 8)

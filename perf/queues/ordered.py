@@ -14,7 +14,7 @@ from kbroker.workloads.share import share_consume
 from perf.queues.jobs import fill_with_keys
 from perf.queues.one_at_a_time import RECORD_BYTES, jobs_for
 from perf.queues.own import OURS, queue
-from perf.rows import Dry, Row, RowFunction, Run
+from perf.suite.rows import Dry, Row, RowFunction, Run
 
 ORDERING = "kbroker.queue.ordering"
 KNOWN = ORDERING in GROUP_CONFIGS

@@ -12,7 +12,7 @@ from kbroker.client.queues.deletion import delete_queue
 from kbroker.client.queues.plan import plan
 from kbroker.client.queues.settings import Part, Wish, look
 from kbroker.client.rpc import Connection
-from perf.candidates import KINDS, Candidate
+from perf.suite.candidates import KINDS, Candidate
 
 OURS = frozenset(key for key, kind in KINDS.items() if kind.family == "kbroker")
 _numbers = itertools.count(1)

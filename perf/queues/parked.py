@@ -18,11 +18,11 @@ from kbroker.workloads.produce import Refusals, batching
 from kbroker.workloads.settings import base
 from kbroker.workloads.share import share_consume
 from kbroker.workloads.window import Client, Window, measure
-from perf.candidates import Candidate
-from perf.processes import memory
+from perf.measuring.processes import memory
 from perf.queues.one_at_a_time import RECORD_BYTES
 from perf.queues.own import OURS, queue, standing
-from perf.rows import Row, Run
+from perf.suite.candidates import Candidate
+from perf.suite.rows import Row, Run
 
 if TYPE_CHECKING:
     from confluent_kafka import ShareConsumer

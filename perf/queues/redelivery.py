@@ -11,11 +11,11 @@ from kbroker.workloads.fill import fill
 from kbroker.workloads.outcome import Percentiles
 from kbroker.workloads.share import share_consume
 from kbroker.workloads.window import Window, measure
-from perf.processes import memory
+from perf.measuring.processes import memory
 from perf.queues.jobs import JobReport, jobs_sent, lateness_ms, sender, worker
 from perf.queues.one_at_a_time import RECORD_BYTES
 from perf.queues.own import OURS, queue, standing
-from perf.rows import Row, RowFunction, Run
+from perf.suite.rows import Row, RowFunction, Run
 
 WORKERS = 8
 OFFERED_PER_S = 1_000

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perf.report.data import Report, between, goal_title, has_limit, short_name, sign, times
-from perf.results import GoalResult
+from perf.suite.results import GoalResult
 
 _Key: TypeAlias = tuple[str, str, str, str, str | None]
 

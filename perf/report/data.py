@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import geometric_mean, median
 from typing import Any, NamedTuple
 
-from perf.results import METRICS, ROUND, CandidateFacts, GoalResult, Metric, Ratio, Results, RowResult, from_json
+from perf.suite.results import METRICS, ROUND, CandidateFacts, GoalResult, Metric, Ratio, Results, RowResult, from_json
 
 OURS, THEIRS = "segment-os", "kafka"
 """The pair of the headlines and of the main picture: the default engine and Kafka's default, neither syncs."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from perf.report.data import OURS, THEIRS, TIMES, Report, parse, times
 from perf.report.plots import Plot, label, log_axis
-from perf.results import Ratio, RowResult
+from perf.suite.results import Ratio, RowResult
 
 ROWS: Mapping[str, str] = {
     "produce-100b-1p": "Produce 100 B",

@@ -35,7 +35,7 @@ from perf.report.data import (
     with_unit,
 )
 from perf.report.plots import CURVES, Plot, curve_plots, row_plot
-from perf.results import CandidateFacts, GoalResult
+from perf.suite.results import CandidateFacts, GoalResult
 
 _HERE = Path(__file__).with_name("templates")
 _LOOK = Path(__file__).parents[2] / "spark" / "src" / "kbroker_pipeline" / "templates"

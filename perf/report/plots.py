@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from perf.report.data import ABOUT_RATES, PERCENTILES, Report, Spread, kind, number, times, with_unit
-from perf.results import CandidateFacts, RowResult
+from perf.suite.results import CandidateFacts, RowResult
 
 COLOURS = ("segment", "lmdb", "rocksdb", "memory", "kafka", "redis", "nats", "rabbitmq")
 """What has a colour in report.css; everything else is grey."""

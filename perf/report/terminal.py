@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perf.report.data import GROUPS, Report, between, by_pair, goal_title, limit_text, number, parse, short_name, sign, times
-from perf.results import CandidateFacts, GoalResult, RowResult
+from perf.suite.results import CandidateFacts, GoalResult, RowResult
 
 _STYLES = {"✓": "green", "✗": "bold red", "○": "yellow", "·": "dim"}
 _OF_RATES = ("rate", "per_cpu_s", "of_ideal")

@@ -18,9 +18,9 @@ import click
 from rich.console import Console
 
 from perf.report import page, terminal
-from perf.results import to_json, write_json
 from perf.rivals.comparison import Comparison
 from perf.rivals.sides import OURS, RIVALS, Settings, queue_rows
+from perf.suite.results import to_json, write_json
 
 KEYS = (*OURS, *(rival.key for rival in RIVALS))
 _PAPER_WIDTH = 200

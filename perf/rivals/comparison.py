@@ -15,13 +15,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from perf import candidates as known
-from perf.goals import Goal, judge
-from perf.machine import describe
-from perf.results import METRICS, CandidateFacts, Reading, Results, RowResult
+from perf.measuring.machine import describe
 from perf.rivals.sides import OURS, RIVALS, SINGLE, KbrokerSide, RivalSide, Settings, Side, queue_rows
-from perf.rows import Row
-from perf.runner import calm_down, in_turn
+from perf.suite import candidates as known
+from perf.suite.goals import Goal, judge
+from perf.suite.results import METRICS, CandidateFacts, Reading, Results, RowResult
+from perf.suite.rows import Row
+from perf.suite.runner import calm_down, in_turn
 
 WARMING = 0
 AT_LEAST = {"rate": 1.0, "per_cpu_s": 0.7}

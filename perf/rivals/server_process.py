@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from perf.processes import BrokerWatch, Memory, cpu_s, memory
+from perf.measuring.processes import BrokerWatch, Memory, cpu_s, memory
 
 START_TIMEOUT_S = 60.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -12,18 +12,18 @@ from kbroker.workloads.fill import fill
 from kbroker.workloads.outcome import Outcome, Percentiles
 from kbroker.workloads.share import share_consume
 from kbroker.workloads.window import Client, Plan, measure
-from perf.candidates import Candidate
-from perf.processes import BrokerWatch
+from perf.measuring.processes import BrokerWatch
 from perf.queues.jobs import lateness_ms, worker
 from perf.queues.own import queue
-from perf.results import CandidateFacts
 from perf.rivals.nats_jetstream import NatsJetStream
 from perf.rivals.rabbitmq import ClassicQueue, QuorumQueue
 from perf.rivals.redis_streams import RedisStreams, RedisStreamsPipelined
 from perf.rivals.rival import RECORD_BYTES, Rival, client_version
 from perf.rivals.server_process import TreeWatch
-from perf.rows import Dry, Row, Run, readings_of
-from perf.rows.share import ROWS
+from perf.suite.candidates import Candidate
+from perf.suite.results import CandidateFacts
+from perf.suite.rows import Dry, Row, Run, readings_of
+from perf.suite.rows.share import ROWS
 
 OURS = ("segment-disk", "segment-os")
 RIVALS: Sequence[type[Rival]] = (RedisStreams, RedisStreamsPipelined, QuorumQueue, NatsJetStream, ClassicQueue)

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from perf.goals import all_goals, engine_ratios, judge
-from perf.results import ROUND, GoalResult, from_json, to_json
+from perf.suite.goals import all_goals, engine_ratios, judge
+from perf.suite.results import ROUND, GoalResult, from_json, to_json
 
 CANDIDATES = [
     *(

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from perf import candidates, command, kafka_broker
-from perf.runner import Runner
+from perf.suite import candidates, command, kafka_broker
+from perf.suite.runner import Runner
 from tests.differential import apache_kafka
 
 _PROGRAMS = {"java": "exit 0", "mvn": "echo '[ERROR] Unknown host repo.maven.apache.org'; echo '[ERROR] -> [Help 1]'; exit 1"}

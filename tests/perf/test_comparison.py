@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from perf.report.__main__ import main
 from perf.report.comparison import Pair, by_chance, counts, pairs
 from perf.report.data import parse
-from perf.results import GoalResult
+from perf.suite.results import GoalResult
 from tests.perf import made_up
 
 

@@ -15,16 +15,16 @@ import pytest
 from kbroker.client.group_admin import group_types
 from kbroker.workloads.client_process import SLOT_S, Report
 from kbroker.workloads.window import Plan, Span, Window, measure
-from perf import command
-from perf.candidates import Candidate, make_candidates
-from perf.expectation import Lengths, expected_s
 from perf.queues import all_rows, ordered, parked, redelivery
 from perf.queues.__main__ import SUITE
 from perf.queues.goals import all_goals
 from perf.queues.jobs import JobReport, lateness_ms, worker
 from perf.queues.own import OURS, queue, standing
-from perf.rows import Run
-from perf.rows import all_rows as rows_of_the_other_suite
+from perf.suite import command
+from perf.suite.candidates import Candidate, make_candidates
+from perf.suite.expectation import Lengths, expected_s
+from perf.suite.rows import Run
+from perf.suite.rows import all_rows as rows_of_the_other_suite
 
 _JOBS = 60
 _LONG_ENOUGH_S = 60.0

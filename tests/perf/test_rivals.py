@@ -18,7 +18,6 @@ from rich.console import Console
 from kbroker.workloads.client_process import Link
 from kbroker.workloads.window import Plan, Span, measure
 from perf.queues.jobs import JobReport, lateness_ms
-from perf.results import CandidateFacts, Results, RowResult
 from perf.rivals import rival as rival_module
 from perf.rivals.__main__ import main
 from perf.rivals.comparison import Comparison, goals
@@ -26,6 +25,7 @@ from perf.rivals.redis_streams import RedisStreams, connect
 from perf.rivals.rival import RECORD_BYTES, Failing, Rival, number_of, payload
 from perf.rivals.server_process import ServerFailed, ServerProcess, TreeWatch, process_tree
 from perf.rivals.sides import DELAYED, RIVALS, RivalSide, Settings, queue_rows
+from perf.suite.results import CandidateFacts, Results, RowResult
 
 _RECORDS = 300
 _CONSUMERS = 2

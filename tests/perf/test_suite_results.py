@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from perf.goals import ALL_CLIENT_ROWS, Goal, all_goals, engine_ratios, judge
 from perf.report.data import Report
-from perf.results import METRICS, CandidateFacts, Ratio, Results, RowResult, from_json, ratio_of, to_json
+from perf.suite.goals import ALL_CLIENT_ROWS, Goal, all_goals, engine_ratios, judge
+from perf.suite.results import METRICS, CandidateFacts, Ratio, Results, RowResult, from_json, ratio_of, to_json
 
 
 def results_of(*rows: RowResult) -> Results:

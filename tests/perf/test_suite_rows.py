@@ -10,12 +10,12 @@ import click
 import pytest
 from rich.console import Console
 
-from perf import command
-from perf.candidates import KINDS
-from perf.expectation import PAUSE_S, Lengths, by_part, expected_s
-from perf.goals import all_goals
-from perf.rows import Row, all_rows
-from perf.runner import Runner, Settings, in_turn
+from perf.suite import command
+from perf.suite.candidates import KINDS
+from perf.suite.expectation import PAUSE_S, Lengths, by_part, expected_s
+from perf.suite.goals import all_goals
+from perf.suite.rows import Row, all_rows
+from perf.suite.runner import Runner, Settings, in_turn
 
 
 def test_rows_have_names_of_their_own() -> None:

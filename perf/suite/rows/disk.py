@@ -1,7 +1,7 @@
 """Rows of a slow disk: who is served from memory should not wait for somebody who reads what is not there any more.
 
-The broker is one of its own, started on a directory that holds a topic which nobody has read since (perf/slow_disk.py: 5 ms for each
-64 KiB of it, and for every sync). A producer and a consumer work on another topic at a fixed rate, first alone, and in the other
+The broker is one of its own, started on a directory that holds a topic which nobody has read since (perf/measuring/slow_disk.py:
+5 ms for each 64 KiB of it, and for every sync). A producer and a consumer work on another topic at a fixed rate, first alone, and in the other
 row beside a consumer that reads the cold topic from its beginning.
 """
 
@@ -19,14 +19,14 @@ from typing import Any
 from kbroker.client.broker_process import RunningBroker
 from kbroker.workloads.fill import fill
 from kbroker.workloads.latency import latency
-from perf.rows import Row, RowFunction, Run
-from perf.slow_disk import PAUSE_MS, REPORT
+from perf.measuring.slow_disk import PAUSE_MS, REPORT
+from perf.suite.rows import Row, RowFunction, Run
 
 RATE_PER_S = 200
 COLD_RECORDS, RECORD_BYTES = 240_000, 1_000
 _ENGINES = frozenset(("segment-disk", "lmdb-disk", "rocksdb-disk"))
 _SLOW_MS = 5
-_LAUNCHER = Path(__file__).parents[1] / "slow_disk.py"
+_LAUNCHER = Path(__file__).parents[2] / "measuring" / "slow_disk.py"
 _FIRST_TIMEOUT_S = 30.0
 _CONSUME_RECORDS, _CONSUME_S = 1_000, 0.1
 _TAIL_S, _QUICK_TAIL_S = 4.0, 1.5

@@ -12,7 +12,7 @@ import shutil
 from io import FileIO
 from pathlib import Path
 
-from perf.measured_broker import measured_broker
+from perf.measuring.measured_broker import measured_broker
 
 PARTITIONS = 1_000
 RECORD_BYTES = 1_024

@@ -10,9 +10,9 @@ from typing import Any
 
 from kbroker.workloads.outcome import Outcome
 from kbroker.workloads.share import Mix, share_consume
-from perf.candidates import NOT_SYNCED_TWICE, READING, SEGMENT
-from perf.rows import Dry, Group, Row, RowFunction, Run, readings_of
-from perf.topics import Kept
+from perf.suite.candidates import NOT_SYNCED_TWICE, READING, SEGMENT
+from perf.suite.rows import Dry, Group, Row, RowFunction, Run, readings_of
+from perf.suite.topics import Kept
 
 _MOST_GROUPS, _LONGEST_S, _WHOLE_TAKES_S = 8, 60.0, 5.0
 _MIX = Mix(release=0.01, reject=0.001)

@@ -6,9 +6,9 @@ from typing import Any
 
 from kbroker.workloads.fetch import fetch
 from kbroker.workloads.produce import produce
-from perf.candidates import ALL, MAIN, READING, SEGMENT
-from perf.rows import Row, RowFunction, Run
-from perf.topics import Kept
+from perf.suite.candidates import ALL, MAIN, READING, SEGMENT
+from perf.suite.rows import Row, RowFunction, Run
+from perf.suite.topics import Kept
 
 _ACKS_1 = SEGMENT | {"kafka"}
 """kbroker answers acks=1 before the sync, and Kafka without one; with flush.messages=1 it does the same as for acks=all."""

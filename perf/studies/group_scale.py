@@ -1,7 +1,7 @@
 """Large groups and many groups: 500 members in one group, and 500 groups of one member each, in both group protocols.
 
-    python -m perf.group_scale                                  all of it, some minutes
-    python -m perf.group_scale --engine lmdb --members 500 --protocol consumer
+    python -m perf.studies.group_scale                                  all of it, some minutes
+    python -m perf.studies.group_scale --engine lmdb --members 500 --protocol consumer
 
 The members are threads of this process that speak the protocol over a connection each, as a consumer's heartbeat thread does: they
 join, join again when they are told to, share partitions out when they lead, and send a heartbeat when it is due. Nothing is fetched.
@@ -30,8 +30,8 @@ from rich.console import Console
 from rich.table import Table
 
 from kbroker.client.rpc import BrokerUnreachable, Connection
-from perf.measured_broker import measured_broker
-from perf.processes import cpu_s
+from perf.measuring.measured_broker import measured_broker
+from perf.measuring.processes import cpu_s
 
 TOPIC = "orders"
 PATIENCE_S = 180.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kbroker.workloads.latency import latency
 from kbroker.workloads.share import share_consume
-from perf.candidates import MAIN, READING
-from perf.rows import Dry, Row, RowFunction, Run
-from perf.topics import Kept
+from perf.suite.candidates import MAIN, READING
+from perf.suite.rows import Dry, Row, RowFunction, Run
+from perf.suite.topics import Kept
 
 _TAIL_S = 5.0
 """A 99.9th percentile needs records: 5 000 at the higher rate."""

@@ -1,7 +1,7 @@
 """Whether a broker's memory grows: hours of traffic in minutes, with new clients all the time, and its anonymous memory in between.
 
-    python -m perf.memory_over_time                              five minutes on the segment engine: about 100 M records
-    python -m perf.memory_over_time --engine lmdb --minutes 60
+    python -m perf.studies.memory_over_time                              five minutes on the segment engine: about 100 M records
+    python -m perf.studies.memory_over_time --engine lmdb --minutes 60
 
 In turns: a producer as fast as it can, and eight share consumers of one group (explicit, 1 % released, 0.1 % rejected), all new
 processes each time. The topic keeps 64 MiB, so retention is at work as well. What a broker takes at first (caches, buffers, the
@@ -25,8 +25,8 @@ from rich.table import Table
 from kbroker.workloads.produce import produce
 from kbroker.workloads.share import Mix, share_consume
 from kbroker.workloads.window import Plan
-from perf.measured_broker import measured_broker
-from perf.processes import memory
+from perf.measuring.measured_broker import measured_broker
+from perf.measuring.processes import memory
 
 TOPIC_CONFIG: Mapping[str, str] = {"segment.bytes": str(16 << 20), "retention.bytes": str(64 << 20)}
 CONSUMERS = 8

@@ -1,10 +1,10 @@
 """How long kbroker takes to be ready on 2 GiB in 1 000 partitions, and what memory it then has, by engine and durability.
 
-    python -m perf.big_starts                            all engines; 8 GiB of disk for directories that are kept for the next time
-    python -m perf.big_starts --engine lmdb --cold
+    python -m perf.studies.big_starts                            all engines; 8 GiB of disk for directories that are kept for the next time
+    python -m perf.studies.big_starts --engine lmdb --cold
 
 After a clean stop, and after kill -9 while idle; with --cold also with the files taken out of the page cache, as after the machine's
-start. Readings of all settings are interleaved, medians are shown. Starts on an empty directory are the suite's (perf/suite.py).
+start. Readings of all settings are interleaved, medians are shown. Starts on an empty directory are the suite's (perf/suite/__main__.py).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from kbroker.client.broker_process import RunningBroker
-from perf.big_directory import NoRoom, big_directory, evict, read_all
-from perf.measured_broker import idle_memory_mb, measured_broker, start_ms
+from perf.measuring.measured_broker import idle_memory_mb, measured_broker, start_ms
+from perf.studies.big_directory import NoRoom, big_directory, evict, read_all
 
 FIGURES: Mapping[str, str] = {
     "stopped": "ready after a clean stop, files cached, ms",

@@ -1,6 +1,6 @@
 """What the order of keys costs: a queue that keeps it (`kbroker queues create --ordering key`) beside one that does not.
 
-    python -m perf.key_order [--jobs 4000] [--job-ms 0] [--engine segment] [--batch 100]
+    python -m perf.studies.key_order [--jobs 4000] [--job-ms 0] [--engine segment] [--batch 100]
 
 Eight workers, unmodified confluent-kafka in processes of their own, accept all jobs of a queue one by one and confirm each. The jobs
 have 1 000 keys, of which one has a part of them. A hot key goes no faster than one worker does: with half of the jobs it bounds the

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 import click
 from rich.console import Console
 
-from perf.candidates import KINDS
-from perf.goals import Goal, all_goals, engine_ratios, judge
-from perf.results import Results, to_json, write_json
-from perf.rows import Row, all_rows
-from perf.runner import Runner, Settings
+from perf.suite.candidates import KINDS
+from perf.suite.goals import Goal, all_goals, engine_ratios, judge
+from perf.suite.results import Results, to_json, write_json
+from perf.suite.rows import Row, all_rows
+from perf.suite.runner import Runner, Settings
 
 FULL = Settings(rounds=3, seconds=2.0, warming_s=3.0, warm_up_s=0.5, quick=False, budget_s=58 * 60)
 QUICK = Settings(rounds=1, seconds=1.0, warming_s=1.0, warm_up_s=0.3, quick=True, budget_s=5 * 60)

@@ -1,7 +1,7 @@
 """What a row of the suite is, and what it is given to run with. The rows themselves are in modules of this package, joined in `all_rows`.
 
 A row measures one workload against one candidate, once, in about the time of the run's window, and returns its readings by the names
-of perf.results.METRICS. It never knows which round it is in, unless it asks; never compares; and leaves nothing behind that costs the
+of perf.suite.results.METRICS. It never knows which round it is in, unless it asks; never compares; and leaves nothing behind that costs the
 next one anything: what it has written is deleted, what it has filled is kept for the next rounds on purpose.
 """
 
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from perf.candidates import Candidate
-from perf.processes import BrokerWatch, Cost
+from perf.measuring.processes import BrokerWatch, Cost
+from perf.suite.candidates import Candidate
 
 if TYPE_CHECKING:
     from kbroker.workloads.outcome import Outcome
@@ -160,6 +160,6 @@ class Row:
 
 def all_rows() -> list[Row]:
     """In the order in which they run and are shown; memory comes last, behind all the work."""
-    from perf.rows import footprint, latency, produce, scale, share
+    from perf.suite.rows import footprint, latency, produce, scale, share
 
     return [*produce.ROWS, *share.ROWS, *latency.ROWS, *scale.ROWS, *footprint.ROWS]

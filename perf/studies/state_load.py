@@ -1,7 +1,7 @@
 """How long the state of many share-partitions takes to load, by state engine.
 
-    python -m perf.state_load                              10 000 share-partitions: with updates, and after cold snapshots
-    python -m perf.state_load --engine lmdb --repeats 9
+    python -m perf.studies.state_load                              10 000 share-partitions: with updates, and after cold snapshots
+    python -m perf.studies.state_load --engine lmdb --repeats 9
 
 What is stored is made with the coordinator itself: one snapshot for each share-partition, and some updates. Timed is what a start has to
 do: open the store, and read every share-partition through the default persister, all asked for at once, as a broker's first fetches

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import geometric_mean
 from typing import NamedTuple
 
-from perf.results import METRICS, GoalResult, Ratio, Results, RowResult
+from perf.suite.results import METRICS, GoalResult, Ratio, Results, RowResult
 
 OS, DISK = "segment-os", "segment-disk"
 _STATE_SYNCED = 0.7

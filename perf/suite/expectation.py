@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from perf.candidates import KINDS
-from perf.rows import Row
+from perf.suite.candidates import KINDS
+from perf.suite.rows import Row
 
 _START_S = 2.0
 _FILL_S = 1.5

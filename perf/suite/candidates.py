@@ -18,9 +18,9 @@ from typing import Protocol
 
 from kbroker.client import admin
 from kbroker.client.rpc import Connection
-from perf import kafka_broker
-from perf.measured_broker import measured_broker
-from perf.results import CandidateFacts
+from perf.measuring.measured_broker import measured_broker
+from perf.suite import kafka_broker
+from perf.suite.results import CandidateFacts
 
 
 @dataclass(frozen=True)

@@ -21,15 +21,15 @@ from typing import NamedTuple, TypeVar
 
 from rich.console import Console
 
-from perf import candidates as known
-from perf.candidates import Candidate
-from perf.expectation import PAUSE_S, Lengths, expected_s
-from perf.machine import describe
-from perf.processes import memory
+from perf.measuring.machine import describe
+from perf.measuring.processes import memory
+from perf.measuring.warm_memory import warm_memory
 from perf.report.data import duration
-from perf.results import METRICS, Results, RowResult
-from perf.rows import Row, Run
-from perf.warm_memory import warm_memory
+from perf.suite import candidates as known
+from perf.suite.candidates import Candidate
+from perf.suite.expectation import PAUSE_S, Lengths, expected_s
+from perf.suite.results import METRICS, Results, RowResult
+from perf.suite.rows import Row, Run
 
 _T = TypeVar("_T")
 _SETTLE_S = 2.0

@@ -1,4 +1,4 @@
-"""Starts kbroker as a user has it: `python perf/launch.py start --data-dir ...` is the command line without the test environment.
+"""Starts kbroker as a user has it: `python perf/measuring/launch.py start --data-dir ...` is the command line without the test environment.
 
 kio imports hypothesis when it finds it (0.2 s and 15 MB), which it does where the test suite is installed and nowhere else. Here
 the import is refused, so that a figure does not depend on which environment it was taken in.

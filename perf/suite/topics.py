@@ -2,7 +2,7 @@
 
 They are as large as the fastest reader needs for one window; a window that comes near to the end of a topic is closed early. Those in small
 batches are smaller, but for BACKLOG, since each ShareFetch takes Kafka time in proportion to the batches that wait in the partition:
-SMALL_1P and SMALL_6P are read from beginning to end, by as many groups in a row as a reading needs (rows/share.py).
+SMALL_1P and SMALL_6P are read from beginning to end, by as many groups in a row as a reading needs (suite/rows/share.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from perf.rows import Run
+from perf.suite.rows import Run
 
 
 class Content(NamedTuple):

@@ -11,8 +11,8 @@ from multiprocessing.connection import Connection
 from typing import NamedTuple
 
 from kbroker.workloads.fill import fill
-from perf.processes import cost_so_far
-from perf.rows import Row, Run
+from perf.measuring.processes import cost_so_far
+from perf.suite.rows import Row, Run
 
 GROUPS, PARTITIONS = 10, 1_000
 _TOPIC = "spread"

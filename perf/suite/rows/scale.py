@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from kbroker.workloads.fill import fill
 from kbroker.workloads.share import share_consume
-from perf.candidates import SEGMENT
-from perf.rows import Dry, Row, RowFunction, Run, disk, recovery
-from perf.rows.idle_members import idle_members
-from perf.rows.record_limit import take_one_by_one
-from perf.topics import Kept
+from perf.suite.candidates import SEGMENT
+from perf.suite.rows import Dry, Row, RowFunction, Run, disk, recovery
+from perf.suite.rows.idle_members import idle_members
+from perf.suite.rows.record_limit import take_one_by_one
+from perf.suite.topics import Kept
 
 CONSUMERS = 8
 MEMBERS = 500

@@ -1,7 +1,7 @@
 """Speed and space of the two designs for share state: the `default` persister and `control-records`, with 1 and with 20 groups.
 
-    python -m perf.persisters                              all of it, some minutes
-    python -m perf.persisters --engine lmdb --groups 20
+    python -m perf.studies.persisters                              all of it, some minutes
+    python -m perf.studies.persisters --engine lmdb --groups 20
 
 A broker is opened in this process, without a server, so that what is measured is the persister and its engine. One topic, one partition,
 records of 100 bytes in batches of 10. Every group accepts all of them, in acknowledgements of 10 records, all groups at the same time,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from perf.candidates import READING
-from perf.memory_over_time import TOPIC_CONFIG, growth_mb, samples
-from perf.processes import cost_so_far, memory
-from perf.rows import Row, Run
+from perf.measuring.processes import cost_so_far, memory
+from perf.studies.memory_over_time import TOPIC_CONFIG, growth_mb, samples
+from perf.suite.candidates import READING
+from perf.suite.rows import Row, Run
 
 _TIMEOUT_S = 60.0
 _MEMORY_S = 30.0
@@ -51,7 +51,7 @@ ROWS = (
         "memory-over-time", "memory over half a minute of all traffic", "footprint", _memory_over_time,
         "Producers and eight share consumers in turns as fast as they can, new clients every time, one group; the growth is that of the "
         "last third beside the second. Kafka has fewer turns, since joining takes 5 s. "
-        "python -m perf.memory_over_time does it for longer.",
+        "python -m perf.studies.memory_over_time does it for longer.",
         candidates=frozenset(("segment-os", "lmdb-disk", "rocksdb-disk", "kafka")), rounds=1, takes_s=_MEMORY_S, warms=False,
     ),
     Row(
