@@ -25,8 +25,7 @@ from types import TracebackType
 from typing import Any
 
 from kbroker.errors import OperatorError
-from kbroker.storage.directory import make_directory
-from kbroker.storage.files import Files
+from kbroker.storage.files import Files, make_directory
 
 FORMAT_VERSION = 1
 DESCRIPTION = "kbroker.json"

@@ -254,3 +254,12 @@ def _syncfs() -> Callable[[int], None] | None:
             raise OSError(number, os.strerror(number))
 
     return call
+
+
+def make_directory(directory: Path, files: Files) -> None:
+    """Make the directory and its parents. On return their names are durable as well."""
+    if directory.is_dir():
+        return
+    make_directory(directory.parent, files)
+    files.mkdir(directory)
+    files.fsync_dir(directory.parent)

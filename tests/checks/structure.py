@@ -29,8 +29,17 @@ def modules(root: Path = ROOT) -> dict[str, ast.Module]:
 
 
 def imports(trees: Mapping[str, ast.Module]) -> Graph:
-    """Module -> the modules of the package that it imports, also for types only."""
-    return {name: frozenset(each for each in _imported(tree, trees) if each != name) for name, tree in trees.items()}
+    """Module -> the modules of the package that it imports, also for types only. Modules that only give older names to what stands
+    elsewhere, for plugins, are left out."""
+    return {
+        name: frozenset(each for each in _imported(tree, trees) if each != name) for name, tree in trees.items() if not _only_renames(tree)
+    }
+
+
+def _only_renames(tree: ast.Module) -> bool:
+    """A docstring, imports, and the list of what they give."""
+    rest = [node for node in tree.body[1:] if not isinstance(node, ast.ImportFrom | ast.Assign)]
+    return not rest and any(isinstance(node, ast.ImportFrom) for node in tree.body)
 
 
 def _imported(tree: ast.Module, trees: Mapping[str, ast.Module]) -> Iterator[str]:

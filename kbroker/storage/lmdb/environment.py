@@ -31,8 +31,7 @@ from typing import TypeAlias, TypeVar
 import lmdb
 
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
-from kbroker.storage.directory import make_directory
-from kbroker.storage.files import Files
+from kbroker.storage.files import Files, make_directory
 from kbroker.storage.keyvalue.shared_lock import SharedLock
 
 Handle: TypeAlias = lmdb._Database  # py-lmdb names the type only this way

@@ -21,8 +21,7 @@ from typing import TypeVar
 
 from rocksdict import ColumnFamily, Rdict, WriteBatch
 
-from kbroker.storage.directory import make_directory
-from kbroker.storage.files import Files
+from kbroker.storage.files import Files, make_directory
 from kbroker.storage.keyvalue import chunked_log
 from kbroker.storage.keyvalue.chunked_log import LogChange, LogState
 from kbroker.storage.keyvalue.chunked_store import ChunkedLogReader, ChunkedLogStore, ChunkedStatistics

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from rocksdict import ColumnFamily, RdictIter, WriteBatch
 
-from kbroker.storage.directory import make_directory
-from kbroker.storage.files import Files
+from kbroker.storage.files import Files, make_directory
 from kbroker.storage.keyvalue.key_ranges import LARGEST_PIECE, Entries, scan_in_pieces
 from kbroker.storage.rocksdb.database import META, Rocksdb, RocksdbStatistics, entries, range_bounds, read_piece
 from kbroker.storage.rocksdb.snapshot import DATABASE, RocksdbSnapshot, remove_left_over_snapshots

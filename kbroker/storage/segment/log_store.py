@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
-from kbroker.storage.directory import make_directory
-from kbroker.storage.files import NO_SPACE, Files
+from kbroker.storage.files import NO_SPACE, Files, make_directory
 from kbroker.storage.segment.checkpoint import Checkpoints
 from kbroker.storage.segment.reader import SegmentLogReader, log_name, parse_log_name
 from kbroker.storage.segment.recovery import (

@@ -1,8 +1,8 @@
 """Rows of a slow disk: who is served from memory should not wait for somebody who reads what is not there any more.
 
 The broker is one of its own, started on a directory that holds a topic which nobody has read since (perf/measuring/slow_disk.py:
-5 ms for each 64 KiB of it, and for every sync). A producer and a consumer work on another topic at a fixed rate, first alone, and in the other
-row beside a consumer that reads the cold topic from its beginning.
+5 ms for each 64 KiB of it, and for every sync). A producer and a consumer work on another topic at a fixed rate, first alone, and in
+the other row beside a consumer that reads the cold topic from its beginning.
 """
 
 from __future__ import annotations

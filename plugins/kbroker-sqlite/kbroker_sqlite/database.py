@@ -16,8 +16,7 @@ from pathlib import Path
 from threading import Lock
 
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
-from kbroker.storage.directory import make_directory
-from kbroker.storage.files import Files
+from kbroker.storage.files import Files, make_directory
 
 PAGE_BYTES = 16 * 1024
 BUSY_SECONDS = 60.0
